@@ -1,0 +1,44 @@
+# make demo   quantize a trained model, run it stock and native, print a table
+# make test   linters, type checker and tests; PYTEST_ARGS=--slow runs the slow ones too, TORCH=no leaves torch out
+# Both make an environment in $(VENV) and install this checkout there.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= yes
+PYTEST_ARGS ?=
+
+bin = $(VENV)/bin
+bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
+cxx_files = find runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
+
+.PHONY: demo test lint format models clean python
+
+demo: python
+	@$(bootstrap)
+	@$(bin)/python examples/quickstart.py
+
+test: lint
+	$(bin)/python -m pytest $(PYTEST_ARGS)
+
+lint: python
+	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy
+	$(cxx_files) | xargs -0 $(bin)/clang-format --dry-run --Werror
+
+format: python
+	@$(bootstrap) --dev --no-torch
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+	$(cxx_files) | xargs -0 $(bin)/clang-format -i
+
+models: python
+	@$(bootstrap) --dev
+	$(bin)/python models/make_models.py
+
+clean:
+	rm -rf build demo dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "rnnqc: found no '$(PYTHON)'; install Python 3.10 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -1,0 +1,31 @@
+"""The passes: each replaces one form of a model by another, in one file."""
+
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.canonicalize import Canonicalize
+from rnnqc.passes.cleanup import Cleanup
+from rnnqc.passes.decompose_lstm import DecomposeLstm
+from rnnqc.passes.fold_scales import FoldScales
+from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.insert_qcdq import InsertQcdq
+from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
+from rnnqc.passes.manager import Instrument, PassManager
+from rnnqc.passes.unroll import Unroll
+
+__all__ = [
+    "Canonicalize",
+    "Cleanup",
+    "DecomposeLstm",
+    "DumpAfterChange",
+    "FoldScales",
+    "FuseQuantLstmCell",
+    "InsertQcdq",
+    "Instrument",
+    "Pass",
+    "PassInfo",
+    "PassManager",
+    "PassResult",
+    "Timing",
+    "Unroll",
+    "VerifyModified",
+    "VerifyNumerics",
+]

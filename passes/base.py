@@ -1,0 +1,78 @@
+"""What a pass is: one rewrite of a model that declares what it needs, establishes, destroys and may change numerically."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+from rnnqc.diagnostics import InternalError, Outcome, Remark
+from rnnqc.ir import Model
+from rnnqc.numerics import Numerics
+from rnnqc.properties import Property, violated
+
+
+@dataclass(frozen=True)
+class PassInfo:
+    """The declaration of a pass; read by the pass manager, `rnnqc passes` and the documentation.
+
+    Attributes:
+        name: kebab-case, as the file's name.
+        summary: Imperative, one line.
+        numerics: What the pass may change.
+        requires: Facts that must hold before.
+        sets: Facts that hold afterwards.
+        clears: Facts that may no longer hold afterwards.
+    """
+
+    name: str
+    summary: str
+    numerics: Numerics
+    requires: frozenset[Property] = frozenset()
+    sets: frozenset[Property] = frozenset()
+    clears: frozenset[Property] = frozenset()
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass did.
+
+    Attributes:
+        modified: Whether the model is different from before; exact.
+        remarks: What the pass has to say about each site.
+        statistics: Counts, e.g. of sites lowered.
+    """
+
+    modified: bool
+    remarks: tuple[Remark, ...] = ()
+    statistics: Mapping[str, int] = field(default_factory=dict)
+
+
+class Pass(abc.ABC):
+    """Base of all passes. A contributor writes `info` and `run`."""
+
+    info: ClassVar[PassInfo]
+
+    @abc.abstractmethod
+    def run(self, model: Model) -> PassResult:
+        """Rewrites `model` in place."""
+
+    @final
+    def __call__(self, model: Model) -> PassResult:
+        """Checks the requirements, runs, checks the structure and what the pass declares to establish."""
+        for property_ in sorted(self.info.requires, key=lambda p: p.value):
+            reason = violated(model, property_)
+            if reason:
+                raise InternalError(f"Pass {self.info.name!r} requires {property_.value!r}, which does not hold: {reason}.")
+        result = self.run(model)
+        model.check()
+        for property_ in sorted(self.info.sets, key=lambda p: p.value):
+            reason = violated(model, property_)
+            if reason:
+                raise InternalError(f"Pass {self.info.name!r} declares {property_.value!r}, which does not hold: {reason}.")
+        return result
+
+    def remark(self, outcome: Outcome, node: str, op: str, reason: str, found: str = "", action: str = "") -> Remark:
+        """A remark in this pass's name."""
+        return Remark(self.info.name, outcome, node, op, reason, found, action)

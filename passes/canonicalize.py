@@ -1,0 +1,232 @@
+"""Brings recurrent nodes into one form, so that the later passes meet no variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.version_converter
+
+from rnnqc.builder import Builder
+from rnnqc.diagnostics import CompileError, Outcome, Remark
+from rnnqc.evaluate import evaluate_nodes
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    info,
+    input_or_none,
+    output_or_none,
+    standard_opset,
+    subgraphs,
+)
+from rnnqc.numerics import Bitwise
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
+from rnnqc.properties import Property
+
+TARGET_OPSET = 17
+MINIMUM_OPSET = 13
+OLDEST_OPSET = 7
+IR_VERSIONS = (10, 13)
+_NOT_FOLDED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+
+
+class Canonicalize(Pass):
+    """Normalizes the model around its recurrent nodes.
+
+    1. Model-local functions that contain recurrent nodes are inlined.
+    2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes 10 to 13: functions
+       with overloads need 10, onnxruntime refuses more than 13.
+    3. Constant expressions that make W, R, B or P become initializers.
+    4. LSTM with layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
+
+           Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
+           After:  Transpose -> LSTM(layout=0) -> Transpose
+    5. Nodes without a name get one; graphs are sorted topologically.
+    """
+
+    info = PassInfo(
+        name="canonicalize",
+        summary="bring recurrent nodes into one form",
+        numerics=Bitwise(),
+        sets=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Applies the five steps."""
+        remarks: list[Remark] = []
+        statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0}
+        changed = self._inline(model, statistics)
+        changed |= self._convert(model, remarks)
+        clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
+        changed |= clamped != model.ir_version
+        model.ir_version = clamped
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        for path, graph in list(model.paths()):
+            for node in list(graph.nodes):
+                if not node.name:
+                    first = next((v.name for v in node.outputs if v.name), "")
+                    node.name = model.fresh_name(f"{first or path}:{node.op}")
+                    statistics["names"] += 1
+                if node.op in RECURRENT_OPS and not node.domain:
+                    statistics["folded"] += self._fold_weights(model, node)
+                if node.op == "LSTM" and not node.domain and attribute(node, "layout", 0) == 1:
+                    self._transpose_layout(model, graph, node)
+                    statistics["layouts"] += 1
+        changed |= any(statistics.values())
+        if statistics["folded"]:
+            model.remove_dead()
+        model.infer_shapes()
+        return PassResult(changed, tuple(remarks), statistics)
+
+    def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
+        recurrent = _recurrent_functions(model.functions)
+        if not recurrent:
+            return False
+        try:
+            proto = onnx.inliner.inline_selected_functions(model.proto, [(d, n) for d, n, _ in recurrent])
+        except (RuntimeError, ValueError) as error:
+            raise CompileError(
+                f"{model.source}: model-local functions with recurrent nodes cannot be inlined ({error}).",
+                action="inline the functions with onnx.inliner and try again",
+            ) from error
+        statistics["functions"] = len(recurrent)
+        model.reload(proto)
+        return True
+
+    def _convert(self, model: Model, remarks: list[Remark]) -> bool:
+        if model.opset >= MINIMUM_OPSET:
+            return False
+        if model.opset < OLDEST_OPSET:
+            raise CompileError(
+                f"{model.source}: operator set ai.onnx {model.opset} is too old.",
+                supported=f"{OLDEST_OPSET} and later",
+                action=f"convert the model with onnx.version_converter to operator set {TARGET_OPSET}",
+            )
+        original = model.proto
+        try:
+            converted = onnx.version_converter.convert_version(original, TARGET_OPSET)
+        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+            raise CompileError(
+                f"{model.source}: cannot be converted from operator set {model.opset} to {TARGET_OPSET} ({error}).",
+                supported=f"operator sets from {MINIMUM_OPSET} on without conversion",
+                action="export the model again with a newer operator set",
+            ) from error
+        _restore(original, converted)
+        old = model.opset
+        model.reload(converted)
+        assert standard_opset(converted, model.source) == TARGET_OPSET
+        remarks.append(
+            self.remark(Outcome.NOTE, model.source, "model", f"converted from operator set {old} to {TARGET_OPSET}.")
+        )
+        return True
+
+    def _fold_weights(self, model: Model, node: Node) -> int:
+        folded = 0
+        for k in (W, R, B, P):
+            value = input_or_none(node, k)
+            if value is None or isinstance(value, Constant):
+                continue
+            array = constant_array(value)
+            if array is None:
+                nodes = _constant_expression(value)
+                array = evaluate_nodes(model, nodes, value) if nodes is not None else None
+            if array is not None:
+                node.inputs[k] = model.add_initializer(f"{value.name}.constant", np.asarray(array))
+                folded += 1
+        return folded
+
+    def _transpose_layout(self, model: Model, graph: Graph, node: Node) -> None:
+        before = Builder(model, prefix=node.name)
+        for k, name in ((0, "X"), (5, "initial_h"), (6, "initial_c")):
+            value = input_or_none(node, k)
+            if value is not None:
+                node.inputs[k] = before.op("Transpose", [value], f"{name}.time_first", perm=[1, 0, 2])
+        after = Builder(model, prefix=node.name)
+        for k, (name, perm) in enumerate((("Y", [2, 0, 1, 3]), ("Y_h", [1, 0, 2]), ("Y_c", [1, 0, 2]))):
+            target = output_or_none(node, k)
+            if target is not None:
+                inner = after.value(f"{name}.time_first")
+                node.outputs[k] = inner
+                after.add("Transpose", [inner], [target], f"{name}.batch_first", perm=perm)
+        del node.attrs["layout"]
+        model.insert_nodes(graph, node, before.nodes)
+        position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
+        graph.nodes[position:position] = after.nodes
+
+
+def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[tuple[str, str, str]]:
+    """Functions that contain a recurrent node, directly or through a call."""
+    held = {(f.domain, f.name, f.overload): f for f in functions}
+    calls: dict[tuple[str, str, str], set[str]] = {}
+    for key, function in held.items():
+        seen: set[str] = set()
+        stack = list(function.node)
+        while stack:
+            node = stack.pop()
+            seen.add(f"{node.domain}:{node.op_type}")
+            for attr in node.attribute:
+                for graph in [*([attr.g] if attr.HasField("g") else []), *attr.graphs]:
+                    stack.extend(graph.node)
+        calls[key] = seen
+    wanted = {f":{op}" for op in RECURRENT_OPS} | {f"ai.onnx:{op}" for op in RECURRENT_OPS}
+    result: set[tuple[str, str, str]] = set()
+    while True:
+        more = {k for k, seen in calls.items() if k not in result and seen & wanted}
+        if not more:
+            return [k for k in held if k in result]
+        result |= more
+        wanted |= {f"{d}:{n}" for d, n, _ in more}
+
+
+def _constant_expression(value: Value) -> list[Node] | None:
+    """The nodes that make `value` from constants alone, in order; None if it depends on anything else."""
+    order: list[Node] = []
+    done: set[int] = set()
+    stack: list[tuple[Value, bool]] = [(value, False)]
+    while stack:
+        current, expanded = stack.pop()
+        if isinstance(current, Constant) or not current.name:
+            continue
+        if not current.inputs:
+            return None
+        node = current.inputs[0]
+        if id(node) in done:
+            continue
+        if expanded:
+            done.add(id(node))
+            order.append(node)
+            continue
+        if subgraphs(node) or node.op in _NOT_FOLDED or node.domain not in (None, "", "ai.onnx") or info(node).overload:
+            return None
+        stack.append((current, True))
+        stack.extend((v, False) for v in node.inputs)
+    return order
+
+
+def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Puts back what the version converter drops: metadata, documentation, producer."""
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(converted, name, getattr(original, name))
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(original.metadata_props)
+    converted.graph.doc_string = original.graph.doc_string
+    del converted.graph.metadata_props[:]
+    converted.graph.metadata_props.extend(original.graph.metadata_props)
+    names = {v.name: v for v in [*original.graph.input, *original.graph.output]}
+    for value in [*converted.graph.input, *converted.graph.output]:
+        if value.name in names:
+            value.CopyFrom(names[value.name])
+
+

@@ -1,0 +1,122 @@
+"""Tidies up behind the other passes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from rnnqc.ir import Constant, Graph, Model, Node, constant_array, graph_info, info
+from rnnqc.numerics import Bitwise
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+
+SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
+
+
+class Cleanup(Pass):
+    """Removes what nothing uses and joins what is equal.
+
+    1. Dead nodes and initializers go.
+    2. `Identity(x)` of rnnqc's own making goes; its consumers use `x`. An Identity that makes a graph output stays where `x` is an
+       input, a constant or made outside the graph, and otherwise gives its name to `x`.
+    3. `Squeeze(Unsqueeze(x, a), a)` becomes `x`.
+    4. Initializers with equal contents made by rnnqc become one.
+    5. Nodes are sorted topologically.
+    """
+
+    info = PassInfo(name="cleanup", summary="remove dead nodes, join equal constants, sort", numerics=Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        """Applies the five steps until the graph is tidy."""
+        statistics = {"dead": 0, "identities": 0, "squeezes": 0, "shared": 0}
+        statistics["dead"] += model.remove_dead()
+        statistics["squeezes"] = sum(_cancel_squeezes(model, g) for g in model.graphs())
+        statistics["identities"] = sum(_drop_identities(model, g) for g in model.graphs())
+        statistics["shared"] = _share_initializers(model)
+        statistics["dead"] += model.remove_dead()
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        moved = any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        return PassResult(moved or any(statistics.values()), (), statistics)
+
+
+def _own(node: Node) -> bool:
+    return info(node).proto is None
+
+
+def _drop_identities(model: Model, graph: Graph) -> int:
+    doomed: list[Node] = []
+    outputs = {id(v) for v in graph.outputs}
+    local = {id(v) for n in graph.nodes for v in n.outputs}
+    for node in graph.nodes:
+        if node.op != "Identity" or node.domain or not _own(node):
+            continue
+        source, target = node.inputs[0], node.outputs[0]
+        bound = {v for c in model.cells.values() for v in (c.y, c.y_h, c.y_c, c.y_codes)}
+        if id(target) in outputs and (id(source) in outputs or id(source) not in local):
+            continue
+        keeps_name = id(target) in outputs or (target.name in bound and id(source) in local and id(source) not in outputs)
+        if keeps_name:
+            producer = source.inputs[0]
+            if source.dtype is not None and target.dtype is None:
+                target.dtype, target.shape = source.dtype, source.shape
+            node.outputs.clear()
+            position = next(k for k, v in enumerate(producer.outputs) if v is source)
+            producer.outputs[position] = target
+            _rename_in_cells(model, source.name, target.name)
+            model.replace_all_uses(source, target)
+            local.add(id(target))
+        else:
+            _rename_in_cells(model, target.name, source.name)
+            model.replace_all_uses(target, source)
+        doomed.append(node)
+    model.remove_nodes(graph, doomed)
+    return len(doomed)
+
+
+def _cancel_squeezes(model: Model, graph: Graph) -> int:
+    count = 0
+    outputs = {id(v) for v in graph.outputs}
+    for node in graph.nodes:
+        if node.op != "Squeeze" or node.domain or len(node.inputs) != 2 or len(node.inputs[0].inputs) != 1:
+            continue
+        before = node.inputs[0].inputs[0]
+        if before.op != "Unsqueeze" or before.domain or not _own(before):
+            continue
+        axes, added = constant_array(node.inputs[1]), constant_array(before.inputs[1])
+        if axes is None or added is None or not np.array_equal(axes, added) or id(node.outputs[0]) in outputs:
+            continue
+        if not any(v is before.inputs[0] for n in graph.nodes for v in n.outputs):
+            continue
+        _rename_in_cells(model, node.outputs[0].name, before.inputs[0].name)
+        model.replace_all_uses(node.outputs[0], before.inputs[0])
+        count += 1
+    return count
+
+
+def _share_initializers(model: Model) -> int:
+    seen: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
+    shared = 0
+    originals = {t.name for g in model.graphs() if (p := graph_info(g).proto) is not None for t in p.initializer}
+    held = graph_info(model.graph).initializers
+    for name, constant in list(held.items()):
+        if name in originals:
+            continue
+        array = constant_array(constant)
+        if array is None or array.nbytes < SHARED_FROM:
+            continue
+        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest())
+        first = seen.setdefault(key, constant)
+        if first is not constant:
+            _rename_in_cells(model, constant.name, first.name)
+            model.replace_all_uses(constant, first)
+            shared += 1
+    return shared
+
+
+def _rename_in_cells(model: Model, old: str, new: str) -> None:
+    for cell in model.cells.values():
+        for key, value in list(vars(cell).items()):
+            if value == old and key not in ("name", "node", "op", "form"):
+                setattr(cell, key, new)
+        cell.operands = {k: new if v == old else v for k, v in cell.operands.items()}

@@ -1,0 +1,188 @@
+"""Takes LSTM nodes apart into a readable Scan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import Outcome, Remark
+from rnnqc.ir import (
+    FLOAT_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    display_name,
+    info,
+    input_or_none,
+    output_or_none,
+    safe_name,
+    shape_of,
+)
+from rnnqc.numerics import Close
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.emit_lstm import Boundary, emit_lstm
+from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, LstmNode, NotHandled, X, read_lstm
+from rnnqc.properties import Property
+
+LARGEST_K = 65536  # |acc| <= 65536 * 255 * 127 < 2**31
+
+
+class DecomposeLstm(Pass):
+    """Replaces each LSTM node by one Scan per direction with named values.
+
+    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P) -> Y [T,D,B,H], Y_h [D,B,H], Y_c [D,B,H]`
+
+    After, for each direction: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`, then Unsqueeze and Concat
+    over directions. `sequence_lens` become masks and picks after the loop; reverse is a scan direction, or ReverseSequence
+    where lengths differ.
+
+    * A node whose W, R, B or P is not constant stays, with a remark.
+    * A node of another type than float32 stays, with a remark.
+    * A node with more than 65536 inputs or units stays, with a remark (integer accumulators would overflow).
+    """
+
+    info = PassInfo(
+        name="decompose-lstm",
+        summary="take LSTM nodes apart into a readable Scan",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+        sets=frozenset({Property.CELLS_DECOMPOSED}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Decomposes every LSTM node of every graph."""
+        remarks: list[Remark] = []
+        count = 0
+        model.infer_shapes()
+        for path, graph in list(model.paths()):
+            for node in list(graph.nodes):
+                if node.op != "LSTM" or node.domain or FLOAT_TAG in info(node).metadata:
+                    continue
+                name = f"{path}{display_name(node)}"
+                try:
+                    lstm = read_lstm(node)
+                    if all(_used_output(graph, node, k) is None for k in range(3)):
+                        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+                    if max(lstm.input_size, lstm.hidden_size) > LARGEST_K:
+                        raise NotHandled(
+                            "it is too large for 32-bit accumulators.",
+                            f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
+                            f"split the layer: up to {LARGEST_K} are supported",
+                        )
+                except NotHandled as refusal:
+                    info(node).metadata[FLOAT_TAG] = refusal.reason
+                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action))
+                    count += 1
+                    continue
+                _decompose(model, graph, node, lstm)
+                count += 1
+                remarks.append(self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s)."))
+        if count:
+            model.remove_dead()
+            model.infer_shapes()
+        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+
+
+def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
+    base = safe_name(lstm.name)
+    directions = len(lstm.directions)
+    x = input_or_none(node, X)
+    assert x is not None
+    outputs = [_used_output(graph, node, k) for k in range(3)]
+    shape = shape_of(x)
+    batch = shape[1] if shape is not None and isinstance(shape[1], int) else None
+    outer = Builder(model, prefix=base)
+    new_nodes: list[Node] = []
+    parts: list[list[Value]] = [[], [], []]
+    cells: list[tuple[Cell, Boundary]] = []
+    for d, reverse in enumerate(lstm.directions):
+        states = [_direction_of(outer, input_or_none(node, k), d, f"{n}.{_word(reverse)}") for k, n in ((INITIAL_H, "initial_h"), (INITIAL_C, "initial_c"))]
+        name = model.fresh_name(f"{base}.{_word(reverse)}")
+        made: list[Value | None] = []
+        for k, label in enumerate(("Y", "Y_h", "Y_c")):
+            if outputs[k] is None:
+                made.append(None)
+                continue
+            value = outer.value(f"{label}.{_word(reverse)}", np.float32, [None] * (3 if k == 0 else 2))
+            parts[k].append(value)
+            made.append(value)
+        lens = input_or_none(node, SEQUENCE_LENS)
+        cell = _cell(model, lstm, name, d, batch, x, lens, states, made)
+        model.cells[name] = cell
+        cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
+    new_nodes += outer.nodes
+    outer.nodes = []
+    for cell, at in cells:
+        new_nodes += emit_lstm(model, cell, at).nodes
+    for k, (label, axis) in enumerate((("Y", 1), ("Y_h", 0), ("Y_c", 0))):
+        target = outputs[k]
+        if target is None:
+            continue
+        lifted = [outer.op("Unsqueeze", [v, outer.i64([axis])], f"{label}.{d}") for d, v in enumerate(parts[k])]
+        producer = outer.nodes[-1]
+        if directions == 1:
+            producer.outputs.clear()
+            node.outputs[k] = outer.value(f"{label}.replaced")
+            producer.outputs.append(target)
+        else:
+            node.outputs[k] = outer.value(f"{label}.replaced")
+            outer.add("Concat", lifted, [target], label, axis=axis)
+    new_nodes += outer.nodes
+    model.insert_nodes(graph, node, new_nodes)
+    model.remove_nodes(graph, [node])
+
+
+def _cell(
+    model: Model, lstm: LstmNode, name: str, d: int, batch: int | None, x: Value, lens: Value | None, states: list[Value | None], made: list[Value | None]
+) -> Cell:
+    h = lstm.hidden_size
+    w, r, b, p = (lstm.weights[k] for k in ("W", "R", "B", "P"))
+    assert w is not None and r is not None and b is not None
+
+    def store(key: str, array: np.ndarray) -> str:  # type: ignore[type-arg]
+        return str(model.add_initializer(f"{name}/{key}.float", np.ascontiguousarray(array)).name)
+
+    return Cell(
+        name=name,
+        node=lstm.name,
+        op="LSTM",
+        hidden_size=h,
+        input_size=lstm.input_size,
+        reverse=lstm.directions[d],
+        activations=lstm.activations[d],
+        clip=lstm.clip,
+        input_forget=lstm.input_forget,
+        static_batch=batch,
+        x=x.name,
+        sequence_lens=lens.name if lens is not None else None,
+        initial_h=states[0].name if states[0] is not None else None,
+        initial_c=states[1].name if states[1] is not None else None,
+        y=made[0].name if made[0] is not None else None,
+        y_h=made[1].name if made[1] is not None else None,
+        y_c=made[2].name if made[2] is not None else None,
+        W=store("W", w[d].T),
+        R=store("R", r[d].T),
+        B=store("B", b[d, : 4 * h] + b[d, 4 * h :]),
+        P=store("P", p[d]) if p is not None else None,
+    )
+
+
+def _direction_of(outer: Builder, states: Value | None, d: int, name: str) -> Value | None:
+    """States `[B,H]` of one direction from `[D,B,H]`."""
+    if states is None:
+        return None
+    return outer.op("Gather", [states, outer.i64(d)], name, axis=0)
+
+
+def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
+    """Output k of the node if anything uses it."""
+    value = output_or_none(node, k)
+    if value is None or not (value.outputs or any(v is value for v in graph.outputs)):
+        return None
+    return value
+
+
+def _word(reverse: bool) -> str:
+    return "reverse" if reverse else "forward"

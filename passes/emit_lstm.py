@@ -1,0 +1,302 @@
+"""An LSTM cell in standard operators: the readable Scan that decompose-lstm writes, with or without quantizers.
+
+Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc`, `input_gate.activation`, ..., `cell_state`,
+`hidden`. A quantizer is a function from a value to its fake-quantized value, at a named quantization point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.cells.activations import Activation
+from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
+from rnnqc.diagnostics import StructureError
+from rnnqc.ir import Graph, Model, Value
+
+Quantizer = Callable[[Builder, str, Value], Value]
+
+
+def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
+    """Leaves every value as it is."""
+    return value
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The values through which a cell touches the rest of its graph."""
+
+    x: Value
+    sequence_lens: Value | None
+    initial_h: Value | None
+    initial_c: Value | None
+    y: Value | None
+    y_h: Value | None
+    y_c: Value | None
+
+
+def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
+    """Looks the boundary values of `cell` up in `graph` (and around it)."""
+    table: dict[str, Value] = {}
+    for candidate in [model.graph, graph]:
+        for node in candidate.nodes:
+            table.update({v.name: v for v in [*node.inputs, *node.outputs] if v.name})
+        table.update({v.name: v for v in [*candidate.inputs, *candidate.outputs]})
+
+    def get(name: str | None) -> Value | None:
+        if name is None:
+            return None
+        value = table.get(name) or model.find(name)
+        if value is None:
+            raise StructureError(f"Cell {cell.name!r}: value {name!r} is gone.")
+        return value
+
+    x = get(cell.x)
+    assert x is not None
+    return Boundary(
+        x, get(cell.sequence_lens), get(cell.initial_h), get(cell.initial_c), get(cell.y), get(cell.y_h), get(cell.y_c)
+    )
+
+
+def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:
+    """The activation as standard operators."""
+    a, beta = activation.alpha, activation.beta
+    if activation.name == "Affine":
+        return b.op("Add", [b.op("Mul", [x, b.f32(a)], f"{name}.scaled"), b.f32(beta)], name)
+    if activation.name == "ScaledTanh":
+        inner = b.op("Tanh", [b.op("Mul", [x, b.f32(beta)], f"{name}.scaled")], f"{name}.tanh")
+        return b.op("Mul", [inner, b.f32(a)], name)
+    if activation.name == "HardSigmoid":
+        return b.op("HardSigmoid", [x], name, alpha=a, beta=beta)
+    if activation.name in ("LeakyRelu", "ThresholdedRelu", "Elu"):
+        return b.op(activation.name, [x], name, alpha=a)
+    return b.op(activation.name, [x], name)
+
+
+def emit_lstm(model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_quantizer) -> Builder:
+    """The nodes of `cell` between its boundary values.
+
+    Before the loop `p = x W + B`; each step `g = p_t + h R`, gates, cell and hidden state; after the loop the masks and
+    picks of `sequence_lens`.
+    """
+    b = Builder(model, cell.name)
+    initializers = _parameters(model, cell)
+    x = at.x
+    reversed_lens = cell.reverse and at.sequence_lens is not None
+    if reversed_lens:
+        x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
+    x = quantizer(b, "input", x)
+    w = quantizer(b, "W.weight", initializers["W"])
+    r = quantizer(b, "R.weight", initializers["R"])
+    p = b.op("Add", [b.op("MatMul", [x, w], "x.product"), initializers["B"]], "x.projection")
+    h0, c0 = initial_states(b, cell, at)
+    steps = loop(b, cell, p, h0, c0, r, initializers.get("P"), quantizer, at)
+    finish(b, cell, at, steps)
+    return b
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a loop leaves behind, in loop order.
+
+    Attributes:
+        y: `[T,B,H]`, or None where it was not needed.
+        c: `[T,B,H]`, or None.
+        last_h: `[B,H]` after the last step.
+        last_c: `[B,H]`.
+    """
+
+    y: Value | None
+    c: Value | None
+    last_h: Value
+    last_c: Value
+
+
+def loop(
+    b: Builder, cell: Cell, p: Value, h0: Value, c0: Value, r: Value, peepholes: Value | None, quantizer: Quantizer, at: Boundary
+) -> Steps:
+    """The Scan over time of the float (or fake-quantized) step."""
+    body = b.body()
+    hidden = cell.hidden_size
+    batch = cell.static_batch
+    h = body.value("hidden.previous", np.float32, [batch, hidden])
+    c = body.value("cell_state.previous", np.float32, [batch, hidden])
+    p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
+    h_q = quantizer(body, "hidden", h)
+    acc = body.op("Add", [body.op("MatMul", [h_q, r], "hidden.product"), p_t], "preactivation")
+    gates = body.ops(
+        "Split", [acc, body.i64([hidden] * 4)], [f"{g}.product" for g in GATES], axis=1
+    )
+
+    def gate(k: int, state: Value | None) -> Value:
+        value: Value = gates[k]
+        if peepholes is not None and k != CELL:
+            part = body.op("Slice", [peepholes, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])], f"{GATES[k]}.peephole")
+            value = body.op("Add", [value, body.op("Mul", [state, part], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum")
+        if cell.clip is not None:
+            value = body.op("Clip", [value, body.f32(-cell.clip), body.f32(cell.clip)], f"{GATES[k]}.clipped")
+        value = quantizer(body, f"{GATES[k]}.acc", value)
+        value = emit_activation(body, cell.gate_activation(k), value, f"{GATES[k]}.value")
+        return quantizer(body, f"{GATES[k]}.activation", value)
+
+    i = gate(INPUT, c)
+    f = body.op("Sub", [body.f32(1.0), i], "forget_gate.coupled") if cell.input_forget else gate(FORGET, c)
+    d = gate(CELL, None)
+    c_new = body.op(
+        "Add", [body.op("Mul", [f, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")], "cell_state.sum"
+    )
+    c_new = quantizer(body, "cell_state", c_new)
+    o = gate(OUTPUT, c_new)
+    squashed = quantizer(body, "hidden.activation", emit_activation(body, cell.activations[2], c_new, "hidden.squashed"))
+    y = body.op("Mul", [o, squashed], "hidden.value")
+    outputs: list[Value] = [_output(body, y, "hidden.next", hidden, batch), _output(body, c_new, "cell_state.next", hidden, batch)]
+    names = ["hidden.last", "cell_state.last"]
+    want_y = at.y is not None or (at.y_h is not None and at.sequence_lens is not None)
+    want_c = at.y_c is not None and at.sequence_lens is not None
+    if want_y:
+        outputs.append(_output(body, y, "hidden.step", hidden, batch))
+        names.append("hidden.steps")
+    if want_c:
+        outputs.append(_output(body, c_new, "cell_state.step", hidden, batch))
+        names.append("cell_state.steps")
+    results = scan(b, body, cell, at, [h0, c0], [p], [h, c, p_t], outputs, names)
+    return Steps(
+        results[2] if want_y else None, results[2 + want_y] if want_c else None, results[0], results[1]
+    )
+
+
+def scan(
+    b: Builder,
+    body: Builder,
+    cell: Cell,
+    at: Boundary,
+    states: list[Value],
+    sequences: list[Value],
+    inputs: list[Value],
+    outputs: list[Value],
+    names: list[str],
+) -> list[Value]:
+    """Adds the Scan node; a reverse cell without lengths scans backwards, with lengths its input was reversed before."""
+    attrs: dict[str, Any] = {
+        "body": body.graph(inputs, outputs, "step"),
+        "num_scan_inputs": len(sequences),
+    }
+    if cell.reverse and at.sequence_lens is None:
+        attrs["scan_input_directions"] = [1] * len(sequences)
+        scanned = len(outputs) - len(states)
+        if scanned:
+            attrs["scan_output_directions"] = [1] * scanned
+    return list(b.ops("Scan", [*states, *sequences], names, **attrs))
+
+
+def _output(body: Builder, value: Value, name: str, hidden: int, batch: int | None) -> Value:
+    # Scan needs the rank of its body's outputs inside a Loop.
+    copy = body.value(name, value.dtype or np.float32, [batch, hidden])
+    body.add("Identity", [value], [copy], name)
+    return copy
+
+
+def initial_states(b: Builder, cell: Cell, at: Boundary) -> tuple[Value, Value]:
+    """The initial states, zeros `[B,H]` where the node has none."""
+    h0, c0 = at.initial_h, at.initial_c
+    if h0 is None or c0 is None:
+        batch = b.op("Shape", [at.x], "batch", start=1, end=2) if b.model.opset >= 15 else _dimension(b, at.x, 1)
+        shape = b.op("Concat", [batch, b.i64([cell.hidden_size])], "state.shape", axis=0)
+        zeros = b.op("Expand", [b.f32(0.0), shape], "state.zeros")
+        h0, c0 = h0 or zeros, c0 or zeros
+    return h0, c0
+
+
+def _dimension(b: Builder, value: Value, axis: int) -> Value:
+    shape = b.op("Shape", [value], f"shape.{axis}")
+    return b.op("Slice", [shape, b.i64([axis]), b.i64([axis + 1]), b.i64([0])], f"dimension.{axis}")
+
+
+def dimension(b: Builder, value: Value, axis: int, name: str) -> Value:
+    """One dimension of `value` as int64 `[1]`."""
+    if b.model.opset >= 15:
+        return b.op("Shape", [value], name, start=axis, end=axis + 1)
+    return _dimension(b, value, axis)
+
+
+def lens64(b: Builder, lens: Value | None) -> Value:
+    """Sequence lengths as ReverseSequence wants them (a length of 0 reverses like 1: not at all)."""
+    assert lens is not None
+    return b.op("Max", [b.cast(lens, np.int64, "lens.int64"), b.i64([1])], "lens.at_least_one")
+
+
+def finish(b: Builder, cell: Cell, at: Boundary, steps: Steps, zero_point: Value | None = None) -> None:
+    """Writes the boundary outputs from what the loop left behind."""
+    if at.sequence_lens is None:
+        if at.y is not None:
+            b.add("Identity", [steps.y], [at.y], "Y")
+        if at.y_h is not None:
+            b.add("Identity", [steps.last_h], [at.y_h], "Y_h")
+        if at.y_c is not None:
+            b.add("Identity", [steps.last_c], [at.y_c], "Y_c")
+        return
+    masks = LengthMasks(b, at)
+    if at.y is not None:
+        masked = masks.mask(steps.y, b.f32(0.0), "hidden.masked")
+        masks.natural_order(masked, at.y, cell.reverse, "Y")
+    if at.y_h is not None:
+        b.add("Identity", [masks.pick(steps.y, "hidden.picked")], [at.y_h], "Y_h")
+    if at.y_c is not None:
+        b.add("Identity", [masks.pick(steps.c, "cell_state.picked")], [at.y_c], "Y_c")
+
+
+class LengthMasks:
+    """What variable lengths need after the loop; a length outside 0 .. T makes a Gather fail at run time."""
+
+    def __init__(self, b: Builder, at: Boundary) -> None:
+        self.b = b
+        lens = b.cast(at.sequence_lens, np.int64, "lens") if at.sequence_lens is not None else None
+        assert lens is not None
+        time = dimension(b, at.x, 0, "time")
+        steps = b.op("Squeeze", [time, b.i64([0])], "time.scalar")
+        past = b.op("Add", [steps, b.i64(1)], "time.past")
+        allowed = b.op("Range", [b.i64(0), past, b.i64(1)], "lens.allowed")
+        negative = b.op("Less", [lens, b.i64(0)], "lens.negative")
+        index = b.op("Where", [negative, past, lens], "lens.index")
+        self.lens = b.op("Gather", [allowed, index], "sequence_lens_must_be_0_to_T", axis=0)
+        times = b.op("Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column")
+        self.valid = b.op("Less", [times, b.op("Unsqueeze", [self.lens, b.i64([0, 2])], "lens.row")], "time.valid")
+
+    def mask(self, values: Value | None, blank: Value, name: str) -> Value:
+        """`[T,B,H]` with `blank` beyond each sequence's length."""
+        return self.b.op("Where", [self.valid, values, blank], name)
+
+    def natural_order(self, values: Value, target: Value, reverse: bool, name: str) -> None:
+        """Writes `[T,B,H]` in loop order to `target` in natural order."""
+        if reverse:
+            lens = self.b.op("Max", [self.lens, self.b.i64([1])], f"{name}.lens")
+            self.b.add("ReverseSequence", [values, lens], [target], name, batch_axis=1, time_axis=0)
+        else:
+            self.b.add("Identity", [values], [target], name)
+
+    def pick(self, values: Value | None, name: str) -> Value:
+        """`[B,H]` after the last valid element, zeros for a length of 0."""
+        b = self.b
+        last = b.op("Max", [b.op("Sub", [self.lens, b.i64(1)], f"{name}.before"), b.i64([0])], f"{name}.index")
+        count = b.op("Squeeze", [dimension(b, self.lens, 0, f"{name}.batch"), b.i64([0])], f"{name}.batch.scalar")
+        rows = b.op("Range", [b.i64(0), count, b.i64(1)], f"{name}.rows")
+        pairs = b.op(
+            "Concat",
+            [b.op("Unsqueeze", [last, b.i64([1])], f"{name}.t"), b.op("Unsqueeze", [rows, b.i64([1])], f"{name}.b")],
+            f"{name}.where",
+            axis=1,
+        )
+        taken = b.op("GatherND", [values, pairs], f"{name}.taken")
+        empty = b.op("Unsqueeze", [b.op("Equal", [self.lens, b.i64(0)], f"{name}.empty"), b.i64([1])], f"{name}.empty.column")
+        return b.op("Where", [empty, b.f32(0.0), taken], name)
+
+
+def _parameters(model: Model, cell: Cell) -> dict[str, Value]:
+    from rnnqc.ir import graph_info
+
+    held = graph_info(model.graph).initializers
+    return {key: held[name] for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P)) if name is not None}

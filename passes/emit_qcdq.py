@@ -1,0 +1,110 @@
+"""Quantizers as standard operators: QuantizeLinear -> Clip -> DequantizeLinear, or the same arithmetic spelled out.
+
+Up to 8 bits the three operators are used. Wider codes, other roundings than half-to-even and one scale per row have no
+QuantizeLinear before operator set 21, and are written as Div, Round, Clip, Mul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.encoding import Encoding, Rounding
+from rnnqc.ir import Value
+from rnnqc.passes.emit_lstm import Quantizer
+from rnnqc.passes.quantization import encoding_of
+
+SMALLEST_ROW = 2.0**-100
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], codes: Mapping[str, Value]) -> Quantizer:
+    """A quantizer that looks the points of one cell up in `points`, and the codes of its weights in `codes`."""
+
+    def quantize(b: Builder, point: str, value: Value) -> Value:
+        settings = points.get(point, {"bits": None})
+        if settings["bits"] is None or "table" in settings:
+            return value
+        if settings["mode"] == "dynamic-row":
+            return emit_row_fake_quant(b, point, value, settings)
+        encoding = encoding_of(settings)
+        if point in codes:
+            return emit_weight(b, point, codes[point], encoding)
+        if encoding.bits <= 8 and encoding.rounding is Rounding.HALF_EVEN:
+            return emit_qcdq(b, point, value, encoding)
+        return emit_fake_quant(b, point, value, encoding)
+
+    return quantize
+
+
+def scale_and_zero_point(b: Builder, encoding: Encoding) -> tuple[Value, Value]:
+    """The scale and the zero point as QuantizeLinear takes them."""
+    scale = np.asarray(encoding.scale, np.float32)
+    if encoding.axis is None:
+        return b.f32(scale.reshape(())), b.model.constant(encoding.zero_point, encoding.dtype)
+    zero_points = np.full(scale.shape, encoding.zero_point, encoding.dtype)
+    return b.f32(scale), b.model.constant(zero_points, encoding.dtype)
+
+
+def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value:
+    """QuantizeLinear -> Clip (where the format is smaller than its type) -> DequantizeLinear."""
+    scale, zero_point = scale_and_zero_point(b, encoding)
+    attrs = {} if encoding.axis is None else {"axis": encoding.axis}
+    codes: Value = b.op("QuantizeLinear", [value, scale, zero_point], f"{point}.codes", **attrs)
+    return b.op("DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs)
+
+
+def emit_weight(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
+    """Integer codes -> Clip -> DequantizeLinear."""
+    scale, zero_point = scale_and_zero_point(b, encoding)
+    attrs = {} if encoding.axis is None else {"axis": encoding.axis}
+    return b.op("DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs)
+
+
+def quantize_weight(encoding: Encoding, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Codes of a weight matrix, block by block (the temporaries of a whole matrix would multiply the memory)."""
+    codes = np.empty(array.shape, encoding.dtype)
+    for start in range(0, array.shape[0], 256):
+        codes[start : start + 256] = encoding.quantize(array[start : start + 256])
+    return codes
+
+
+def _clip(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
+    limits = np.iinfo(encoding.dtype)
+    if (encoding.minimum, encoding.maximum) == (limits.min, limits.max):
+        return codes
+    low = b.model.constant(encoding.minimum, encoding.dtype)
+    high = b.model.constant(encoding.maximum, encoding.dtype)
+    return b.op("Clip", [codes, low, high], f"{point}.clipped")
+
+
+def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) -> Value:
+    """Div, round, Clip, Mul."""
+    scale = b.f32(encoding.scale_array(2))
+    units = b.op("Div", [value, scale], f"{point}.units")
+    if encoding.rounding is Rounding.HALF_EVEN:
+        whole = b.op("Round", [units], f"{point}.rounded")
+    elif encoding.rounding is Rounding.CEIL:
+        whole = b.op("Ceil", [units], f"{point}.rounded")
+    elif encoding.rounding is Rounding.HALF_AWAY:
+        raised = b.op("Floor", [b.op("Add", [b.op("Abs", [units], f"{point}.size"), b.f32(0.5)], f"{point}.raised")], f"{point}.size.rounded")
+        whole = b.op("Mul", [raised, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
+    else:
+        raised = units if encoding.rounding is Rounding.FLOOR else b.op("Add", [units, b.f32(0.5)], f"{point}.raised")
+        whole = b.op("Floor", [raised], f"{point}.rounded")
+    low, high = encoding.minimum - encoding.zero_point, encoding.maximum - encoding.zero_point
+    codes = b.op("Clip", [whole, b.f32(low), b.f32(high)], f"{point}.clipped")
+    return b.op("Mul", [codes, scale], f"{point}.quantized")
+
+
+def emit_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:
+    """One scale for each row of the last axis: its largest magnitude over the largest positive code."""
+    positive = 2 ** (settings["bits"] - 1) - 1
+    largest = b.reduce("ReduceMax", b.op("Abs", [value], f"{point}.size"), [-1], f"{point}.largest", keepdims=1)
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST)], f"{point}.limited")
+    scale = b.op("Div", [limited, b.f32(positive)], f"{point}.scale")
+    codes = b.op("Round", [b.op("Div", [value, scale], f"{point}.units")], f"{point}.rounded")
+    return b.op("Mul", [codes, scale], f"{point}.quantized")

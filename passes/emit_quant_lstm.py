@@ -1,0 +1,440 @@
+"""The integer cell in standard operators: what the function body of `QuantLSTMCell` computes.
+
+docs/quant_lstm_cell.md says the same in words, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.cells.activations import RELU_TABLE, TABLE
+from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
+from rnnqc.ir import Graph, Model, Node, Value, Variable
+from rnnqc.passes.emit_lstm import Boundary, LengthMasks, dimension, lens64, scan
+from rnnqc.passes.emit_qcdq import LARGEST, SMALLEST_ROW
+from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
+
+ROW_CODES = 127.0
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The constant inputs of the cell, as values of the main graph."""
+
+    W: Value
+    R: Value
+    x_multiplier: Value
+    h_multiplier: Value
+    B: Value
+    gate_table: Value | None
+    cell_table: Value | None
+    P: Value | None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Loop constants in the shapes the look-ups need."""
+
+    gate_table: Value | None
+    cell_table: Value | None
+    offsets: Value | None
+    limits: tuple[Value, Value] | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which results of the loop are needed."""
+
+    y: bool
+    codes: bool
+    c_steps: bool
+    last_c: bool
+
+
+def emit_quant_lstm(
+    model: Model, cell: Cell, numbers: LstmNumbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
+) -> list[Node]:
+    """The nodes of the integer cell between its boundary values.
+
+    Args:
+        model: The model.
+        cell: The cell.
+        numbers: Its scalars.
+        at: Its boundary.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128.
+        codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
+        dispatch: Whether to choose between int8 and uint8 weights when the session is created.
+    """
+    b = Builder(model, cell.name)
+    wanted = Wanted(
+        y=at.y is not None or at.y_h is not None,
+        codes=codes is not None,
+        c_steps=at.y_c is not None and at.sequence_lens is not None,
+        last_c=at.y_c is not None and at.sequence_lens is None,
+    )
+    x_codes, row_scale = _input_codes(b, cell, numbers, at)
+    h0, c0 = _initial_states(b, cell, numbers, at)
+    emitter = _Loop(cell, numbers, at, w, wanted, x_codes, row_scale, h0, c0)
+    if dispatch:
+        results = _dispatched(b, emitter)
+    else:
+        results = emitter.emit(b, w.W, w.R, b.u8(128))
+    _finish(b, cell, numbers, at, codes, results)
+    return b.nodes
+
+
+def _without_nan(b: Builder, value: Value, name: str) -> Value:
+    return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
+
+
+def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value | None]:
+    """Codes of the sequence (`[T*B,I]` with one scale for each row, `[T,B,I]` otherwise) and the row scales `[T*B]`."""
+    x = at.x
+    if cell.reverse and at.sequence_lens is not None:
+        x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
+    if numbers.x_mode == "codes":
+        return x, None
+    x = _without_nan(b, x, "x")
+    if numbers.x_mode == "static":
+        return b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes"), None
+    rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
+    return _row_codes(b, rows, numbers.x_zero_point, "x")
+
+
+def _row_codes(b: Builder, rows: Value, zero_point: int, name: str) -> tuple[Value, Value]:
+    largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST)], f"{name}.limited")
+    scale = b.op("Div", [limited, b.f32(ROW_CODES)], f"{name}.scale")
+    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
+
+
+def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value]:
+    """Hidden codes (or the float state, with one scale for each row) and cell state in cell units, `[B,H]`."""
+    static = numbers.h_mode == "static"
+    h0: Value | None = None
+    c0: Value | None = None
+    if at.initial_h is not None:
+        clean = _without_nan(b, at.initial_h, "initial_h")
+        if static:
+            h0 = b.op("QuantizeLinear", [clean, b.f32(numbers.h_scale), b.u8(numbers.h_zero_point)], "initial_h.codes")
+        else:
+            h0 = b.op("Clip", [clean, b.f32(-LARGEST), b.f32(LARGEST)], "initial_h.limited")
+    if at.initial_c is not None:
+        clean = _without_nan(b, at.initial_c, "initial_c")
+        if numbers.cell_scale:
+            units = b.op("Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded")
+            c0 = b.op("Clip", [units, b.f32(-numbers.cell_max), b.f32(numbers.cell_max)], "initial_c.codes")
+        else:
+            c0 = b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_c.limited")
+    if h0 is None or c0 is None:
+        shape = b.op("Concat", [dimension(b, at.x, 1, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
+        h0 = h0 or b.op("Expand", [b.u8(numbers.h_zero_point) if static else b.f32(0.0), shape], "hidden.zeros")
+        c0 = c0 or b.op("Expand", [b.f32(0.0), shape], "cell_state.zeros")
+    return h0, c0
+
+
+def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
+    """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch when it optimizes."""
+    left = b.u8(np.full((2, 16), 255))
+    right = b.model.constant(np.full((16, 16), 127), np.int8)
+    product = b.op("MatMulInteger", [left, right], "exact.product")
+    equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
+    least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
+    exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+
+    def branch(suffix: str, make: Callable[[Builder], dict[str, Value]]) -> tuple[Graph, list[str]]:
+        inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}")
+        results = make(inner)
+        return inner.graph([], list(results.values()), "branch"), list(results)
+
+    def unsigned(inner: Builder) -> dict[str, Value]:
+        def shifted(value: Value, name: str) -> Value:
+            wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
+            return inner.cast(wide, np.uint8, f"{name}.uint8")
+
+        return emitter.emit(inner, shifted(emitter.w.W, "W"), shifted(emitter.w.R, "R"), inner.u8(128))
+
+    signed_graph, names = branch("int8", lambda inner: emitter.emit(inner, emitter.w.W, emitter.w.R, None))
+    unsigned_graph, _ = branch("uint8", unsigned)
+    outputs = b.ops("If", [exact], names, then_branch=signed_graph, else_branch=unsigned_graph)
+    for output, made in zip(outputs, signed_graph.outputs, strict=True):
+        output.dtype = made.dtype
+    return dict(zip(names, outputs, strict=True))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The products and the Scan over time, for one form of the weights."""
+
+    cell: Cell
+    numbers: LstmNumbers
+    at: Boundary
+    w: Operands
+    wanted: Wanted
+    x_codes: Value
+    row_scale: Value | None
+    h0: Value
+    c0: Value
+
+    def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> dict[str, Value]:
+        """Emits into `b`; returns the wanted results by name."""
+        numbers, hidden, batch = self.numbers, self.cell.hidden_size, self.cell.static_batch
+        zero_points = [weight_zero_point] if weight_zero_point is not None else []
+        product = b.op("MatMulInteger", [self.x_codes, w, b.u8(numbers.x_zero_point), *zero_points], "x.product")
+        if self.row_scale is not None:
+            real: Value = b.op("DequantizeLinear", [product, self.row_scale], "x.product.scaled", axis=0)
+        else:
+            real = b.cast(product, np.float32, "x.product.float")
+        p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
+        if self.row_scale is not None:
+            shape = b.op("Shape", [self.at.x], "x.shape", start=0, end=2) if b.model.opset >= 15 else self._leading(b)
+            p = b.op("Reshape", [p, b.op("Concat", [shape, b.i64([4 * hidden])], "x.projection.shape", axis=0)], "x.projection.steps")
+        before = self._prepare(b)
+        body = b.body()
+        static = numbers.h_mode == "static"
+        h = body.value("hidden.previous", np.uint8 if static else np.float32, [batch, hidden])
+        c = body.value("cell_state.previous", np.float32, [batch, hidden])
+        p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
+        codes, scale = (h, None) if static else _row_codes(body, h, numbers.h_zero_point, "hidden")
+        acc = body.op("MatMulInteger", [codes, r, body.u8(numbers.h_zero_point), *zero_points], "hidden.product")
+        acc_real = body.op("DequantizeLinear", [acc, scale], "hidden.product.scaled", axis=0) if scale is not None else body.cast(acc, np.float32, "hidden.product.float")
+        g = body.op("Add", [body.op("Mul", [acc_real, self.w.h_multiplier], "hidden.units"), p_t], "preactivation")
+        c_new, y = self._gates(body, g, c, before)
+        outputs: list[Value] = []
+        names: list[str] = []
+
+        def result(value: Value, name: str, dtype: object) -> None:
+            # Scan needs the rank of its body's outputs inside a Loop.
+            copy = next((v for v in outputs if v is value), None)
+            if copy is not None:
+                value = body.op("Identity", [value], f"{name}.copy")
+            if isinstance(value, Variable):
+                value.dtype, value.shape = np.dtype(dtype), [batch, hidden]  # type: ignore[call-overload]
+            outputs.append(value)
+            names.append(name)
+
+        if static:
+            next_h: Value = body.op("QuantizeLinear", [y, body.f32(numbers.h_scale), body.u8(numbers.h_zero_point)], "hidden.codes")
+            result(next_h, "hidden.last", np.uint8)
+        else:
+            result(y, "hidden.last", np.float32)
+        result(c_new, "cell_state.last", np.float32)
+        if self.wanted.y:
+            result(y, "hidden.steps", np.float32)
+        if self.wanted.codes:
+            result(next_h, "hidden.codes.steps", np.uint8)
+        if self.wanted.c_steps:
+            result(c_new, "cell_state.steps", np.float32)
+        made = dict(zip(names, scan(b, body, self.cell, self.at, [self.h0, self.c0], [p], [h, c, p_t], outputs, names), strict=True))
+        keep = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"} | ({"cell_state.last"} if self.wanted.last_c else set())
+        for name, value in made.items():
+            value.dtype = np.dtype(np.uint8 if "codes" in name or (static and name == "hidden.last") else np.float32)
+        return {k: v for k, v in made.items() if k in keep}
+
+    def _leading(self, b: Builder) -> Value:
+        return b.op("Slice", [b.op("Shape", [self.at.x], "x.shape.whole"), b.i64([0]), b.i64([2]), b.i64([0])], "x.shape")
+
+    @property
+    def _uniform(self) -> bool:
+        """Whether all gates are look-ups in tables of one size."""
+        return self.numbers.gate_table_size > 0 and self.w.P is None
+
+    def _prepare(self, b: Builder) -> _Prepared:
+        """What the loop needs of tables, offsets and limits; with a batch of 1 tables are rows, and no Reshape is needed in the loop."""
+        f, hidden = self.numbers, self.cell.hidden_size
+        gate, cell = self.w.gate_table, self.w.cell_table
+        offsets: Value | None = None
+        limits: tuple[Value, Value] | None = None
+
+        def for_each_unit(per_gate: Value, name: str) -> Value:
+            column = b.op("Expand", [per_gate, b.i64([len(GATES), hidden])], f"{name}.matrix")
+            return b.op("Reshape", [column, b.i64([-1])], name)
+
+        if self._uniform:
+            if len(set(f.gate_min)) > 1 or len(set(f.gate_max)) > 1:
+                low, high = ([[v] for v in values] for values in (f.gate_min, f.gate_max))
+                limits = for_each_unit(b.f32(low), "gate_min"), for_each_unit(b.f32(high), "gate_max")
+            if self.cell.static_batch != 1 and any(f.gate_table_offset):
+                offsets = for_each_unit(b.i32([[o] for o in f.gate_table_offset]), "gate_table_offset")
+        if self.cell.static_batch == 1:
+            if cell is not None:
+                cell = b.op("Unsqueeze", [cell, b.i64([0])], "cell_table.row")
+            if self._uniform and gate is not None:
+                size = f.gate_table_size
+                rows = [
+                    b.op("Slice", [gate, b.i64([o]), b.i64([o + size]), b.i64([0])], f"{GATES[k]}.table")
+                    for k, o in enumerate(f.gate_table_offset)
+                ]
+                gate = b.op("Reshape", [b.op("Concat", rows, "gate_table.rows", axis=0), b.i64([len(GATES), size])], "gate_table.matrix")
+        return _Prepared(gate, cell, offsets, limits)
+
+    def _gates(self, body: Builder, g: Value, c: Value, before: _Prepared) -> tuple[Value, Value]:
+        cell, f = self.cell, self.numbers
+        hidden = cell.hidden_size
+        gates: list[Value | None] = [None] * len(GATES)
+        if self._uniform:
+            gates = list(self._uniform_gates(body, g, before))
+            gate = None
+        else:
+            pre: list[Value] = list(body.ops("Split", [g, body.i64([hidden] * 4)], [f"{n}.product" for n in GATES], axis=1))
+
+            def gate(k: int, state: Value | None) -> Value:
+                value = pre[k]
+                if self.w.P is not None and k != CELL:
+                    part = body.op("Slice", [self.w.P, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])], f"{GATES[k]}.peephole")
+                    value = body.op("Add", [value, body.op("Mul", [part, state], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum")
+                return self._gate(body, k, value, before.gate_table)
+
+        def value_of(k: int, state: Value | None) -> Value:
+            made = gates[k]
+            if made is None:
+                assert gate is not None
+                made = gate(k, state)
+            return made
+
+        i = value_of(INPUT, c)
+        fg = body.op("Sub", [body.f32(1.0), i], "forget_gate.coupled") if cell.input_forget else value_of(FORGET, c)
+        d = value_of(CELL, None)
+        u = body.op("Add", [body.op("Mul", [fg, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")], "cell_state.sum")
+        if f.cell_scale:
+            whole = body.op("Round", [u], "cell_state.rounded")
+            c_new: Value = body.op("Clip", [whole, body.f32(-f.cell_max), body.f32(f.cell_max)], "cell_state")
+        else:
+            c_new = body.op("Clip", [u, body.f32(-STATE_LIMIT), body.f32(STATE_LIMIT)], "cell_state")
+        o = value_of(OUTPUT, c_new)
+        y = body.op("Mul", [o, self._output(body, c_new, before.cell_table)], "hidden")
+        return c_new, y
+
+    def _uniform_gates(self, body: Builder, g: Value, before: _Prepared) -> list[Value]:
+        hidden, table, offsets = self.cell.hidden_size, before.gate_table, before.offsets
+        assert table is not None
+        codes = body.cast(self._limited(body, g, before), np.int32, "codes")
+        if self.cell.static_batch == 1:
+            rows = body.op("Reshape", [codes, body.i64([len(GATES), hidden])], "codes.rows")
+            values: Value = body.op("GatherElements", [table, rows], "gates", axis=1)
+            return list(body.ops("Split", [values, body.i64([1] * 4)], list(GATES), axis=0))
+        if offsets is not None:
+            codes = body.op("Add", [codes, offsets], "indices")
+        values = self._lookup(body, table, codes, [-1, 4 * hidden], "gates")
+        return list(body.ops("Split", [values, body.i64([hidden] * 4)], list(GATES), axis=1))
+
+    def _limited(self, body: Builder, g: Value, before: _Prepared) -> Value:
+        f = self.numbers
+        if before.limits is None:
+            return body.op("Clip", [g, body.f32(f.gate_min[0]), body.f32(f.gate_max[0])], "preactivation.limited")
+        high = body.op("Min", [g, before.limits[1]], "preactivation.below")
+        return body.op("Max", [high, before.limits[0]], "preactivation.limited")
+
+    def _lookup(self, body: Builder, table: Value, indices: Value, shape: list[int], name: str) -> Value:
+        # GatherElements takes 0.6 ns per element in onnxruntime, Gather 8.
+        flat = body.op("Reshape", [indices, body.i64([-1])], f"{name}.indices")
+        taken = body.op("GatherElements", [table, flat], f"{name}.taken", axis=0)
+        return body.op("Reshape", [taken, body.i64(shape)], f"{name}.values")
+
+    def _gate(self, body: Builder, k: int, value: Value, table: Value | None) -> Value:
+        f, hidden = self.numbers, self.cell.hidden_size
+        name = GATES[k]
+        v = body.op("Clip", [value, body.f32(f.gate_min[k]), body.f32(f.gate_max[k])], f"{name}.limited")
+        kind = f.gate_kinds[k]
+        activation = self.cell.gate_activation(k)
+        if kind == TABLE:
+            codes: Value = body.cast(v, np.int32, f"{name}.codes")
+            if f.gate_table_offset[k]:
+                codes = body.op("Add", [codes, body.i32(f.gate_table_offset[k])], f"{name}.indices")
+            assert table is not None
+            return self._lookup(body, table, codes, [-1, hidden], name)
+        if kind == RELU_TABLE:
+            n = f.gate_index_size[k] / 2
+            scaled = body.op("Mul", [v, body.f32(f.gate_index_scale[k])], f"{name}.scaled")
+            raised = body.op("Add", [scaled, body.f32(n + 0.5)], f"{name}.raised")
+            limited = body.op("Clip", [raised, body.f32(0.0), body.f32(2 * n - 0.5)], f"{name}.code")
+            indices = body.op("Add", [body.cast(limited, np.int32, f"{name}.codes"), body.i32(f.gate_table_offset[k])], f"{name}.indices")
+            assert table is not None
+            return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, v, f"{name}.relu"), self._lookup(body, table, indices, [-1, hidden], f"{name}.rest")], name)
+        return emit_exact(body, kind, activation.alpha, activation.beta, v, name)
+
+    def _output(self, body: Builder, c: Value, table: Value | None) -> Value:
+        f, hidden = self.numbers, self.cell.hidden_size
+        output = self.cell.activations[2]
+        name = "hidden.squashed"
+        if output.kind not in (TABLE, RELU_TABLE):
+            real = body.op("Mul", [c, body.f32(f.cell_scale)], f"{name}.argument") if f.cell_scale else c
+            return emit_exact(body, output.kind, output.alpha, output.beta, real, name)
+        assert table is not None
+        codes = c
+        if not f.cell_scale:
+            half = f.cell_table_size // 2
+            whole = body.op("Round", [body.op("Mul", [c, body.f32(f.cell_index_scale)], f"{name}.scaled")], f"{name}.rounded")
+            codes = body.op("Clip", [whole, body.f32(-half), body.f32(half - 1)], f"{name}.code")
+        index = body.cast(codes, np.int32, f"{name}.codes")
+        if self.cell.static_batch == 1:
+            taken: Value = body.op("GatherElements", [table, index], f"{name}.value", axis=1)
+        else:
+            taken = self._lookup(body, table, index, [-1, hidden], name)
+        if output.kind == RELU_TABLE:
+            return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, c, f"{name}.relu"), taken], name)
+        return taken
+
+
+def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, name: str) -> Value:
+    """An activation as IEEE operations, each exact or correctly rounded (docs/quant_lstm_cell.md, "Activations")."""
+
+    def select(condition: str, left: Value, right: Value, yes: Value, no: Value, label: str) -> Value:
+        return body.op("Where", [body.op(condition, [left, right], f"{label}.when"), yes, no], label)
+
+    zero = body.f32(0.0)
+    if kind == "Relu":
+        return select("Greater", v, zero, v, zero, name)
+    if kind == "LeakyRelu":
+        return select("Less", v, zero, body.op("Mul", [body.f32(alpha), v], f"{name}.scaled"), v, name)
+    if kind == "ThresholdedRelu":
+        return select("Greater", v, body.f32(alpha), v, zero, name)
+    scaled = body.op("Mul", [body.f32(alpha), v], f"{name}.scaled") if kind in ("Affine", "HardSigmoid") else v
+    if kind == "Affine":
+        return body.op("Add", [scaled, body.f32(beta)], name)
+    if kind == "HardSigmoid":
+        line = body.op("Add", [scaled, body.f32(beta)], f"{name}.line")
+        positive = select("Greater", line, zero, line, zero, f"{name}.positive")
+        return select("Less", positive, body.f32(1.0), positive, body.f32(1.0), name)
+    if kind == "Softsign":
+        below = body.op("Add", [body.f32(1.0), body.op("Abs", [v], f"{name}.size")], f"{name}.below")
+        return body.op("Div", [v, below], name)
+    raise ValueError(kind)
+
+
+def _finish(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary, codes: Value | None, results: dict[str, Value]) -> None:
+    y, y_codes = results.get("hidden.steps"), results.get("hidden.codes.steps")
+
+    def cell_state(value: Value, target: Value) -> None:
+        if numbers.cell_scale:
+            b.add("Mul", [value, b.f32(numbers.cell_scale)], [target], "Y_c")
+        else:
+            b.add("Identity", [value], [target], "Y_c")
+
+    if at.sequence_lens is None:
+        if at.y is not None:
+            b.add("Identity", [y], [at.y], "Y")
+        if codes is not None:
+            b.add("Identity", [y_codes], [codes], "Y_codes")
+        if at.y_h is not None:
+            b.add("Gather", [y, b.i64(0 if cell.reverse else -1)], [at.y_h], "Y_h", axis=0)
+        if at.y_c is not None:
+            cell_state(results["cell_state.last"], at.y_c)
+        return
+    masks = LengthMasks(b, at)
+    if at.y is not None:
+        masks.natural_order(masks.mask(y, b.f32(0.0), "hidden.masked"), at.y, cell.reverse, "Y")
+    if codes is not None:
+        blank = b.u8(numbers.h_zero_point)
+        masks.natural_order(masks.mask(y_codes, blank, "codes.masked"), codes, cell.reverse, "Y_codes")
+    if at.y_h is not None and y is not None:
+        b.add("Identity", [masks.pick(y, "hidden.picked")], [at.y_h], "Y_h")
+    if at.y_c is not None:
+        cell_state(masks.pick(results["cell_state.steps"], "cell_state.picked"), at.y_c)
+
+

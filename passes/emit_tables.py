@@ -1,0 +1,147 @@
+"""Activation tables as values of the main graph, shared by all cells.
+
+A piecewise-linear table is a call of the model-local function `ai.rnnqc::ActivationTable` on the 65 knots, which
+onnxruntime folds into a constant when a session is created; any other table is an initializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+
+from rnnqc.builder import Builder
+from rnnqc.ir import DOMAIN, Model, Value, Variable, constant_array, export_nodes, safe_name
+from rnnqc.passes.fold_lstm import TableSpec, linear_length
+from rnnqc.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
+
+PREFIX = "rnnqc/table"
+FUNCTION = "ActivationTable"
+FUNCTION_INPUTS = ("knots", "first", "end", "n", "scale", "offset")
+
+
+class Tables:
+    """Makes tables in the main graph, each once.
+
+    Args:
+        model: The model whose main graph gets the tables.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._made: dict[str, Value] = {}
+        for node in model.graph.nodes:
+            if node.name.startswith(PREFIX):
+                self._made.update({v.name: v for v in node.outputs})
+
+    def gate_table(self, specs: Sequence[TableSpec]) -> Value:
+        """The tables one after the other, `[N]` float32, codes in ascending order."""
+        parts = [self._ascending(s) for s in specs]
+        if len(parts) == 1:
+            return parts[0]
+        name = "+".join(_name(s) for s in specs)
+        return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
+
+    def cell_table(self, spec: TableSpec) -> Value:
+        """`[M]` float32, entry k for code k, negative codes in the upper half."""
+        if not spec.piecewise_linear:
+            return self._initializer(spec, by_code_order=True)
+        half = spec.size // 2
+
+        def make(b: Builder, name: str) -> Value:
+            parts = [
+                self._call(b, spec, 0, half, f"{name}.from_zero"),
+                self._call(b, spec, -half, 0, f"{name}.below_zero"),
+            ]
+            return b.op("Concat", parts, name, axis=0)
+
+        return self._once(f"{_name(spec)}.by_code", make)
+
+    def _ascending(self, spec: TableSpec) -> Value:
+        if not spec.piecewise_linear:
+            return self._initializer(spec, by_code_order=False)
+        half = spec.size // 2
+        return self._once(_name(spec), lambda b, n: self._call(b, spec, -half, half, n))
+
+    def _call(self, b: Builder, spec: TableSpec, first: int, end: int, name: str) -> Value:
+        n = linear_length(spec.activation, spec.bits, spec.step)
+        assert n is not None
+        unit = np.float32(spec.unit)
+        tanh = spec.activation.name == "Tanh"
+        scale = np.float32(KNOT_UNIT if tanh else KNOT_UNIT / 2) / unit
+        offset = np.float32(0.0 if tanh else 0.5) / unit
+        result = b.value(name, np.float32, [None])
+        knots = self.model.constant(np.asarray(TANH_KNOTS), np.int32)
+        inputs = [knots, b.i32(first), b.i32(end), b.i32(n), b.f32(scale), b.f32(offset)]
+        b.add(FUNCTION, inputs, [result], name, domain=DOMAIN)
+        if not any((f.domain, f.name) == (DOMAIN, FUNCTION) for f in self.model.functions):
+            self.model.functions.append(table_function(self.model.opset))
+        return result
+
+    def _initializer(self, spec: TableSpec, by_code_order: bool) -> Value:
+        activation = spec.activation
+        function = activation.residual if activation.kind == "relu_table" else activation
+        entries = table_of(lambda x: function(x) / spec.unit, spec.step, spec.bits)
+        return self.model.constant(by_code(entries) if by_code_order else entries, np.float32)
+
+    def _once(self, name: str, make: Callable[[Builder, str], Value]) -> Value:
+        full = f"{PREFIX}/{name}"
+        if full not in self._made:
+            builder = Builder(self.model, prefix=PREFIX)
+            self._made[full] = make(builder, name)
+            position = sum(1 for n in self.model.graph.nodes if n.name.startswith(PREFIX))
+            self.model.graph.nodes[position:position] = builder.nodes
+        return self._made[full]
+
+
+def table_function(opset: int) -> onnx.FunctionProto:
+    """`ActivationTable(knots, first, end, n, scale, offset) -> table [end - first]`.
+
+    `scale * T(k) + offset` for the codes `first <= k < end`, where T is the piecewise-linear tanh of
+    docs/quant_lstm_cell.md, "The default tables", in units of the knots. Everything but the last two operations is in int32.
+    """
+    proto = onnx.ModelProto(ir_version=10)
+    proto.opset_import.add(domain="", version=opset)
+    proto.graph.name = "scratch"
+    scratch = Model(proto)
+    scratch.constant_prefix = ""
+    b = Builder(scratch)
+    knots, first, end, n, scale, offset = (Variable(name) for name in FUNCTION_INPUTS)
+    length = b.op("Div", [n, b.i32(SEGMENTS)], "length")
+    codes = b.op("Range", [first, end, b.i32(1)], "codes")
+    u = b.op("Min", [b.op("Abs", [codes], "size"), n], "u")
+    segment = b.op("Min", [b.op("Div", [u, length], "quotient"), b.i32(SEGMENTS - 1)], "segment")
+    v = b.op("Sub", [u, b.op("Mul", [segment, length], "start")], "v")
+    low = b.op("Gather", [knots, segment], "low", axis=0)
+    high = b.op("Gather", [knots, b.op("Add", [segment, b.i32(1)], "next")], "high", axis=0)
+    rise = b.op("Mul", [b.op("Sub", [high, low], "difference"), v], "rise")
+    half = b.op("Div", [length, b.i32(2)], "half")
+    part = b.op("Div", [b.op("Add", [rise, half], "rise.raised"), length], "part")
+    signed = b.op("Mul", [b.op("Sign", [codes], "sign"), b.op("Add", [low, part], "magnitude")], "T")
+    scaled = b.op("Mul", [b.cast(signed, np.float32, "T.float"), scale], "T.scaled")
+    b.add("Add", [scaled, offset], [Variable("table")], "table")
+    function = onnx.FunctionProto(domain=DOMAIN, name=FUNCTION)
+    function.doc_string = "Entries of a piecewise-linear activation table: scale * T(k) + offset for first <= k < end."
+    function.input.extend(FUNCTION_INPUTS)
+    function.output.append("table")
+    function.opset_import.add(domain="", version=opset)
+    seen: set[str] = set()
+    for node in b.nodes:
+        for value in node.inputs:
+            array = constant_array(value)
+            if array is not None and value.name not in seen:
+                seen.add(value.name)
+                function.node.add(
+                    op_type="Constant",
+                    name=value.name,
+                    output=[value.name],
+                    attribute=[onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array))],
+                )
+    function.node.extend(export_nodes(b.nodes))
+    return function
+
+
+def _name(spec: TableSpec) -> str:
+    text = f"{spec.activation.name.lower()}_{spec.bits}bit_step_{spec.step:.9g}"
+    return safe_name(text if spec.unit == 1.0 else f"{text}_unit_{spec.unit:.9g}")

@@ -1,0 +1,307 @@
+"""The numbers of the integer cell: combined multipliers, effective bias, limits and tables (no graph here).
+
+With `s_g` the real value of one pre-activation code (1 for a gate evaluated in float):
+
+    x_multiplier = s_W * s_x / s_g        (s_x = 1 for one scale per row, which is multiplied separately)
+    h_multiplier = s_R * s_h / s_g
+    B = b / s_g + n + 0.5                 (n + 0.5 for a table gate: zero point and rounding)
+    P = p * s_c / s_g
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
+from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, Cell
+from rnnqc.encoding import Encoding, Rounding
+from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.quantization import encoding_of
+
+FloatArray = npt.NDArray[np.float32]
+GATE_LIMIT = 2.0**40
+STATE_LIMIT = 2.0**60
+RESIDUAL_BITS = 13
+FLOAT_CELL_BITS = 16
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One activation table.
+
+    Attributes:
+        activation: What it tabulates (the residual above `max(x, 0)` for kind "relu_table").
+        bits: Width of the code that indexes it.
+        step: Real value of one code.
+        unit: Real value of one unit of the entries.
+        piecewise_linear: Whether entries come from the shared knots.
+    """
+
+    activation: Activation
+    bits: int
+    step: float
+    unit: float = 1.0
+    piecewise_linear: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(2**self.bits)
+
+
+@dataclass(frozen=True)
+class LstmNumbers:
+    """The scalars of the integer form of one cell; JSON-ready.
+
+    Attributes:
+        x_mode: "dynamic_row", "static" or "codes".
+        x_scale: Scale of a static input.
+        x_zero_point: Zero point of the input's codes.
+        h_mode: "static" or "dynamic_row".
+        h_scale: Scale of static hidden codes.
+        h_zero_point: Zero point of the hidden codes.
+        cell_scale: Real value of one cell unit; 0 for a float cell.
+        cell_max: Largest cell code.
+        cell_index_scale: Float cell: codes of the output table per unit.
+        gate_kinds: How each gate is evaluated.
+        gate_min: Lower limit of each gate's pre-activation.
+        gate_max: Upper limit.
+        gate_table_offset: Entry at which each gate's table starts.
+        gate_table_size: Size of the gates' tables if all gates are look-ups in tables of one size, else 0.
+        gate_index_scale: Kind "relu_table": codes per unit.
+        gate_index_size: Kind "relu_table": number of codes.
+        cell_table_size: Entries of the output table, or 0.
+    """
+
+    x_mode: str
+    x_scale: float
+    x_zero_point: int
+    h_mode: str
+    h_scale: float
+    h_zero_point: int
+    cell_scale: float
+    cell_max: float
+    cell_index_scale: float
+    gate_kinds: list[str]
+    gate_min: list[float]
+    gate_max: list[float]
+    gate_table_offset: list[int]
+    gate_table_size: int
+    gate_index_scale: list[float]
+    gate_index_size: list[int]
+    cell_table_size: int
+
+    def attributes(self, cell: Cell) -> dict[str, Any]:
+        """The attributes of the `QuantLSTMCell` node."""
+        output = cell.activations[2]
+        gates = [cell.gate_activation(k) for k in range(len(GATES))]
+        numbers = {k: v for k, v in asdict(self).items() if k not in ("gate_table_size", "cell_table_size")}
+        return {
+            "hidden_size": cell.hidden_size,
+            "direction": "reverse" if cell.reverse else "forward",
+            **numbers,
+            "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
+            "gate_alpha": [float(a.alpha) for a in gates],
+            "gate_beta": [float(a.beta) for a in gates],
+            "output_kind": output.kind,
+            "output_alpha": float(output.alpha),
+            "output_beta": float(output.beta),
+            "input_forget": int(cell.input_forget),
+            "one": 1.0,
+        }
+
+
+@dataclass(frozen=True)
+class FoldedLstm:
+    """The integer form of one cell.
+
+    Attributes:
+        numbers: Its scalars.
+        x_multiplier: `[4H]`.
+        h_multiplier: `[4H]`.
+        B: `[4H]`.
+        P: `[3H]` or None.
+        gate_tables: The distinct tables in the order they stand in `gate_table`.
+        cell_table: The table of the output activation, or None.
+    """
+
+    numbers: LstmNumbers
+    x_multiplier: FloatArray
+    h_multiplier: FloatArray
+    B: FloatArray
+    P: FloatArray | None
+    gate_tables: tuple[TableSpec, ...]
+    cell_table: TableSpec | None
+
+
+def fold_lstm(cell: Cell, b: FloatArray, p: FloatArray | None) -> FoldedLstm:
+    """Folds the scales of a quantized cell.
+
+    Args:
+        cell: With its points resolved.
+        b: Bias `[4H]`.
+        p: Peephole weights `[3H]`, or None.
+
+    Raises:
+        NotHandled: The formats of the cell have no integer form.
+    """
+    h = cell.hidden_size
+    w_encoding, r_encoding = (_weight_encoding(cell, k) for k in ("W", "R"))
+    x_mode, x_scale, x_zero = _activation_format(cell, "input")
+    h_mode, h_scale, h_zero = _activation_format(cell, "hidden")
+    cell_scale, cell_max = _cell_format(cell)
+    c_unit = cell_scale or 1.0
+    s_g = np.empty(4 * h)
+    zero = np.zeros(4 * h)
+    kinds: list[str] = []
+    low: list[float] = []
+    high: list[float] = []
+    index_scale: list[float] = []
+    offsets: list[int] = []
+    tables: list[TableSpec] = []
+    for k in range(len(GATES)):
+        source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
+        activation = cell.gate_activation(source)
+        step, bits = _gate_format(cell, source)
+        clip = cell.clip if cell.clip is not None else GATE_LIMIT
+        s_g[k * h : (k + 1) * h] = step
+        offset = 0
+        kind = activation.kind
+        if kind == TABLE:
+            n = 2 ** (bits - 1)
+            zero[k * h : (k + 1) * h] = n + 0.5
+            low.append(max(0.0, n + 0.5 - clip / step))
+            high.append(min(2 * n - 0.5, n + 0.5 + clip / step))
+            offset = _place(tables, _table(cell, GATES[source], activation, bits, step, c_unit if k == CELL else 1.0))
+        else:
+            low.append(-min(clip, GATE_LIMIT))
+            high.append(min(clip, GATE_LIMIT))
+            if kind == RELU_TABLE:
+                offset = _place(tables, TableSpec(activation, RESIDUAL_BITS, activation.limit / 2 ** (RESIDUAL_BITS - 1)))
+        index_scale.append(2 ** (RESIDUAL_BITS - 1) / activation.limit if kind == RELU_TABLE else 0.0)
+        kinds.append(kind)
+        offsets.append(offset)
+    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (4 * h,)) for e in (w_encoding, r_encoding))
+    output = cell.activations[2]
+    cell_table, cell_index_scale = None, 0.0
+    if output.kind == TABLE:
+        bits = 16
+        step = cell_scale or output.limit / 2 ** (FLOAT_CELL_BITS - 1)
+        cell_table = _table(cell, "hidden", output, bits, step, 1.0)
+        cell_index_scale = 0.0 if cell_scale else 1.0 / step
+    elif output.kind == RELU_TABLE:
+        step = output.limit / 2 ** (FLOAT_CELL_BITS - 1)
+        cell_table = TableSpec(output, FLOAT_CELL_BITS, step)
+        cell_index_scale = 1.0 / step
+    sizes = {t.size for t in tables}
+    numbers = LstmNumbers(
+        x_mode=x_mode,
+        x_scale=x_scale if x_mode == "static" else 0.0,
+        x_zero_point=x_zero,
+        h_mode=h_mode,
+        h_scale=h_scale,
+        h_zero_point=h_zero,
+        cell_scale=cell_scale,
+        cell_max=cell_max,
+        cell_index_scale=cell_index_scale,
+        gate_kinds=kinds,
+        gate_min=low,
+        gate_max=high,
+        gate_table_offset=offsets,
+        gate_table_size=sizes.pop() if all(k == TABLE for k in kinds) and len(sizes) == 1 else 0,
+        gate_index_scale=index_scale,
+        gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in kinds],
+        cell_table_size=cell_table.size if cell_table is not None else 0,
+    )
+    return FoldedLstm(
+        numbers=numbers,
+        x_multiplier=_normal(w_scale * (x_scale or 1.0) / s_g),
+        h_multiplier=_normal(r_scale * (h_scale or 1.0) / s_g),
+        B=(b.astype(np.float64) / s_g + zero).astype(np.float32),
+        P=None if p is None else np.concatenate([p[k * h : (k + 1) * h] * c_unit / s_g[k * h] for k in PEEPHOLE_GATES]).astype(np.float32),
+        gate_tables=tuple(tables),
+        cell_table=cell_table,
+    )
+
+
+def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
+    # A multiplier that underflows to zero would meet an infinite row scale as NaN.
+    return np.maximum(multiplier, float(np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+def _weight_encoding(cell: Cell, name: str) -> Encoding:
+    point = cell.points[f"{name}.weight"]
+    if point["bits"] is None:
+        raise NotHandled(f"{name} stays float in this recipe.", f"{name}.weight.bits = none", "quantize the weights, or use --form qcdq")
+    if point["bits"] > 8:
+        raise NotHandled(f"{name} has {point['bits']} bits.", f"{name}.weight.bits = {point['bits']}", "up to 8 bits have an integer form; use --form qcdq")
+    return encoding_of(point)
+
+
+def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
+    point = cell.points[name]
+    if point["bits"] != 8 or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
+        raise NotHandled(
+            f"the {name} has a format without integer form.",
+            f"{name}: " + ("float" if point["bits"] is None else f"{point['bits']} bits, signed = {point['signed']}, {point['rounding']}"),
+            "unsigned 8-bit codes, rounded half to even, have one; use --form qcdq",
+        )
+    if point["mode"] == "dynamic-row":
+        return "dynamic_row", 0.0, int(point["zero_point"])
+    mode = "codes" if point["mode"] == "codes" else "static"
+    return mode, float(point["scale"][0]), int(point["zero_point"])
+
+
+def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
+    activation = cell.gate_activation(k)
+    if activation.kind != TABLE:
+        return 1.0, 0
+    point, value = cell.points[f"{GATES[k]}.acc"], cell.points[f"{GATES[k]}.activation"]
+    if point["bits"] is None or value["bits"] is None or point["rounding"] != Rounding.HALF_UP.value:
+        raise NotHandled(
+            f"the {GATES[k].replace('_', ' ')} is not tabulated.",
+            f"{GATES[k]}.acc.bits = {point['bits']}, {GATES[k]}.activation.bits = {value['bits']}, rounding = {point.get('rounding')}",
+            "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
+        )
+    return float(point["scale"][0]), int(point["bits"])
+
+
+def _cell_format(cell: Cell) -> tuple[float, float]:
+    point = cell.points["cell_state"]
+    output = cell.activations[2]
+    if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"]["bits"] is None:
+        raise NotHandled("the output activation is not tabulated.", "hidden.activation.bits = none", "tabulate it, or use --form qcdq")
+    if point["bits"] is None:
+        return 0.0, 0.0
+    if point["rounding"] != Rounding.HALF_EVEN.value or output.kind == RELU_TABLE:
+        raise NotHandled(
+            "the cell state has a format without integer form.",
+            f"cell_state: {point['bits']} bits, {point['rounding']}, output activation {output.name}",
+            "up to 16 bits rounded half to even have one; use --form qcdq",
+        )
+    return float(point["scale"][0]), float(2 ** (point["bits"] - 1) - 1)
+
+
+def _table(cell: Cell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
+    linear = (
+        cell.points[f"{name}.activation"]["table"] == "piecewise-linear"
+        and activation.name in ("Sigmoid", "Tanh")
+        and linear_length(activation, bits, step) is not None
+    )
+    return TableSpec(activation, bits, step, unit, linear)
+
+
+def linear_length(activation: Activation, bits: int, step: float) -> int | None:
+    """Codes `n` on the activation's interval where the knots fit: a multiple of 64 that `step` divides evenly."""
+    n = activation.limit / step
+    return int(n) if n == int(n) and int(n) % 64 == 0 and n <= 2 ** (bits - 1) else None
+
+
+def _place(tables: list[TableSpec], table: TableSpec) -> int:
+    if table not in tables:
+        tables.append(table)
+    return sum(t.size for t in tables[: tables.index(table)])

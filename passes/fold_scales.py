@@ -1,0 +1,156 @@
+"""Turns quantized cells into integer arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import Outcome, Remark
+from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array, graph_info
+from rnnqc.numerics import Lossy
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.emit_lstm import Boundary, boundary_of
+from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
+from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm
+from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graph_of, replace_cell
+from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.properties import Property
+
+
+class FoldScales(Pass):
+    """Folds the scales of a cell so that its matrix products are integer and its activations are look-ups.
+
+    Before: `DequantizeLinear(h) MatMul DequantizeLinear(R) -> Add -> fake-quantization -> Sigmoid, Tanh -> ...`
+
+    After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
+
+    * A cell whose formats have no integer form (weights of more than 8 bits, a float gate, ...) stays as it is, with a remark.
+    * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
+      them, without going back to float.
+    """
+
+    info = PassInfo(
+        name="fold-scales",
+        summary="turn quantized cells into integer products and look-ups",
+        numerics=Lossy(20.0),
+        requires=frozenset({Property.CELLS_QUANTIZED}),
+        sets=frozenset({Property.SCALES_FOLDED}),
+    )
+
+    def __init__(self, *, dispatch: bool = True) -> None:
+        """Prepares the pass.
+
+        Args:
+            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights are
+                uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
+        """
+        self.dispatch = dispatch
+
+    def run(self, model: Model) -> PassResult:
+        """Folds every quantized cell."""
+        remarks: list[Remark] = []
+        folded: dict[str, FoldedLstm] = {}
+        cells = [c for c in model.cells.values() if c.form == "qcdq"]
+        for cell in cells:
+            try:
+                folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.B, cell.P)))  # type: ignore[arg-type]
+            except NotHandled as refusal:
+                remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, "quantized, not integer: " + refusal.reason, refusal.found, refusal.action))
+        tables = Tables(model)
+        codes: dict[str, Value] = {}
+        sites: list[tuple[Cell, Graph, Boundary]] = []
+        for cell in [c for c in cells if c.name in folded]:
+            graph = graph_of(model, cell)
+            at = boundary_of(model, graph, cell)
+            if cell.points["input"]["mode"] == "codes":
+                sources = chain_sources(model, at.x) or []
+                if sources and all(c.name in folded or c.form in ("integer", "fused") and c.y_codes for c, _ in sources):
+                    at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
+                    cell.x = at.x.name
+                else:
+                    # The same codes, from the float hidden states.
+                    cell.points["input"]["mode"] = "static"
+                    folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.B, cell.P)))  # type: ignore[arg-type]
+            sites.append((cell, graph, at))
+        for cell, graph, at in sites:
+            operands = _operands(model, cell, folded[cell.name], tables, self.dispatch)
+            target = codes.get(cell.name)
+            numbers = folded[cell.name].numbers
+            replace_cell(model, graph, cell, emit_quant_lstm(model, cell, numbers, at, operands, target, dispatch=self.dispatch))
+            cell.form = "integer"
+            cell.integer = numbers.__dict__.copy()
+            cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
+            cell.y_codes = target.name if target is not None else None
+            for key in ("W", "R", "B", "P"):
+                setattr(cell, key, cell.operands.get(key))
+        if sites:
+            model.remove_dead()
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
+
+
+def _array(model: Model, name: str | None) -> np.ndarray[Any, Any] | None:
+    return constant_array(graph_info(model.graph).initializers[name]) if name is not None else None
+
+
+def _rest(at: Boundary) -> tuple[Value | None, ...]:
+    return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
+
+
+def _operands(model: Model, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
+    held = graph_info(model.graph).initializers
+
+    def weight(key: str, name: str) -> Value:
+        codes = constant_array(held[name])
+        assert codes is not None
+        if dispatch:
+            return model.add_initializer(f"{cell.name}/{key}", codes)
+        return model.add_initializer(f"{cell.name}/{key}", (codes.astype(np.int16) + 128).astype(np.uint8))
+
+    return Operands(
+        W=weight("W", cell.W),
+        R=weight("R", cell.R),
+        x_multiplier=model.add_initializer(f"{cell.name}/x_multiplier", folded.x_multiplier),
+        h_multiplier=model.add_initializer(f"{cell.name}/h_multiplier", folded.h_multiplier),
+        B=model.add_initializer(f"{cell.name}/B", folded.B),
+        gate_table=tables.gate_table(folded.gate_tables) if folded.gate_tables else None,
+        cell_table=tables.cell_table(folded.cell_table) if folded.cell_table is not None else None,
+        P=model.add_initializer(f"{cell.name}/P", folded.P) if folded.P is not None else None,
+    )
+
+
+def _pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
+    """Copies the operators between hidden states and `x`, on codes; notes in `codes` which cells have to provide theirs."""
+    by_output = {c.y: c for c in model.cells.values() if c.y is not None}
+    made: dict[int, Value] = {}
+    builder = Builder(model, prefix=f"{cell.name}/input")
+
+    def source(value: Value) -> Value:
+        provider = by_output[value.name]
+        if provider.name not in codes:
+            codes[provider.name] = Variable(model.fresh_name(f"{provider.name}/Y_codes"), dtype=np.uint8)
+        return codes[provider.name]
+
+    stack: list[tuple[Value, bool]] = [(x, False)]
+    while stack:
+        value, ready = stack.pop()
+        if id(value) in made:
+            continue
+        if value.name in by_output:
+            made[id(value)] = source(value)
+            continue
+        node: Node = value.inputs[0]
+        moved = MOVERS[node.op]
+        positions = list(range(len(node.inputs)) if moved is None else moved)
+        if not ready:
+            stack.append((value, True))
+            stack.extend((node.inputs[k], False) for k in positions)
+            continue
+        inputs = [made[id(v)] if k in positions else v for k, v in enumerate(node.inputs)]
+        made[id(value)] = builder.op(node.op, inputs, f"{value.name}.codes", **dict(node.attrs))
+    position = next(i for i, n in enumerate(graph.nodes) if any(v is x for v in n.inputs) or n is graph.nodes[-1])
+    graph.nodes[position:position] = builder.nodes
+    return made[id(x)]

@@ -1,0 +1,148 @@
+"""Puts the quantizers of a recipe into decomposed cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import Outcome, Remark, UsageError
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
+from rnnqc.numerics import Lossy
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
+from rnnqc.passes.emit_qcdq import qcdq_quantizer, quantize_weight
+from rnnqc.passes.quantization import encoding_of, resolve_points
+from rnnqc.properties import Property
+from rnnqc.recipe import Recipe
+
+# Operators that move values without computing with them, and the inputs they move.
+MOVERS: dict[str, Sequence[int] | None] = {
+    "Identity": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,), "Reshape": (0,), "Flatten": (0,),
+    "Slice": (0,), "Gather": (0,), "Expand": (0,), "Concat": None,
+}  # fmt: skip
+
+
+class InsertQcdq(Pass):
+    """Quantizes every quantization point of every cell as the recipe says.
+
+    Before: `MatMul(h, R)`; after: `MatMul(h -> QuantizeLinear -> DequantizeLinear, codes of R -> DequantizeLinear)`, and so on for the
+    input, W, pre-activations and cell state.
+
+    * A point whose `bits` are none stays float; a cell with no quantized point is not touched.
+    * A layer's input that consists of hidden states of other cells alone, moved about by Squeeze, Transpose, Reshape,
+      Concat and the like, takes their number format: the codes can pass as they are (recipe key `chain`).
+    """
+
+    info = PassInfo(
+        name="insert-qcdq",
+        summary="quantize the points of every cell as the recipe says",
+        numerics=Lossy(10.0),
+        requires=frozenset({Property.CELLS_DECOMPOSED}),
+        sets=frozenset({Property.CELLS_QUANTIZED}),
+    )
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def run(self, model: Model) -> PassResult:
+        """Resolves the recipe for every float cell and rewrites the cell."""
+        cells = [c for c in model.cells.values() if c.form == "float"]
+        if cells:
+            missed = self.recipe.unmatched([c.name for c in cells])
+            if missed:
+                raise UsageError(
+                    f"No quantization point matches {missed[0]!r}.",
+                    supported="points such as " + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
+                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+                )
+        remarks: list[Remark] = []
+        for cell in cells:
+            held = graph_info(model.graph).initializers
+            arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R))}
+            cell.points = resolve_points(cell, self.recipe, {k: a for k, a in arrays.items() if a is not None})
+        for cell in cells:
+            _chain(model, cell)
+        count = 0
+        for cell in cells:
+            if all(p["bits"] is None for p in cell.points.values()):
+                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, "the recipe quantizes nothing in it."))
+                continue
+            graph = graph_of(model, cell)
+            at = boundary_of(model, graph, cell)
+            codes = _weight_codes(model, cell)
+            replace_cell(model, graph, cell, emit_lstm(model, cell, at, qcdq_quantizer(cell.points, codes)).nodes)
+            cell.W, cell.R = (codes[p].name if p in codes else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R)))
+            cell.form = "qcdq"
+            count += 1
+        if count:
+            model.remove_dead()
+        return PassResult(count > 0, tuple(remarks), {"cells": count})
+
+
+def graph_of(model: Model, cell: Cell) -> Graph:
+    """The graph that holds the nodes of `cell`."""
+    for graph in model.graphs():
+        if any(info(n).metadata.get(CELL_TAG) == cell.name for n in graph.nodes):
+            return graph
+    raise UsageError(f"Cell {cell.name!r} is gone from the model.")
+
+
+def _weight_codes(model: Model, cell: Cell) -> dict[str, Value]:
+    """Initializers with the codes of W and R, for those that the recipe quantizes."""
+    codes: dict[str, Value] = {}
+    for key, name in (("W", cell.W), ("R", cell.R)):
+        point = cell.points[f"{key}.weight"]
+        array = constant_array(graph_info(model.graph).initializers[name])
+        if point["bits"] is not None and array is not None:
+            codes[f"{key}.weight"] = model.add_initializer(f"{cell.name}/{key}.codes", quantize_weight(encoding_of(point), array))
+    return codes
+
+
+def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:
+    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes."""
+    fresh = {id(n) for n in nodes}
+    old = [n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name and id(n) not in fresh]
+    position = next(i for i, n in enumerate(graph.nodes) if n is old[0])
+    model.remove_nodes(graph, old)
+    graph.nodes[position:position] = list(nodes)
+    model.sort()
+
+
+def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None:
+    """The cells whose hidden states make up `value`, moved but not changed; None if anything else is in it."""
+    by_output = {c.y: c for c in model.cells.values() if c.y is not None}
+    found: list[tuple[Cell, Value]] = []
+    stack, seen = [value], set()
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if current.name in by_output:
+            found.append((by_output[current.name], current))
+            continue
+        if len(current.inputs) != 1:
+            return None
+        node = current.inputs[0]
+        if node.domain or node.op not in MOVERS or info(node).metadata.get(CELL_TAG):
+            return None
+        moved = MOVERS[node.op]
+        stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
+    return found
+
+
+def _chain(model: Model, cell: Cell) -> None:
+    """Lets the input of `cell` take the number format of the hidden states it consists of."""
+    point = cell.points["input"]
+    if point["bits"] is None or not point.get("chain"):
+        return
+    graph = graph_of(model, cell)
+    sources = chain_sources(model, boundary_of(model, graph, cell).x)
+    if not sources:
+        return
+    formats = [c.points.get("hidden") for c, _ in sources]
+    first = formats[0]
+    if first is None or first.get("mode") != "static" or any(f != first for f in formats):
+        return
+    cell.points["input"] = {**first, "mode": "codes"}
+

@@ -1,0 +1,166 @@
+"""Instruments: timing, dumps after change, exactness of `modified`, numerics of every pass, reproducers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.diagnostics import CompileError, InternalError, NumericsError
+from rnnqc.evaluate import run_model
+from rnnqc.ir import Model
+from rnnqc.passes.base import Pass, PassResult
+from rnnqc.passes.manager import Instrument
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+
+class Timing(Instrument):
+    """Seconds per pass, in `seconds` (name, seconds)."""
+
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+        self._start = 0.0
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        """Starts the clock."""
+        self._start = time.perf_counter()
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        """Stops the clock."""
+        self.seconds.append((pass_.info.name, time.perf_counter() - self._start))
+
+
+class DumpAfterChange(Instrument):
+    """Writes the model to a folder after every pass that changed it: `01_canonicalize.onnx`, ..."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        """Writes the model if it changed."""
+        self._count += 1
+        if result.modified:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            model.save(self.folder / f"{self._count:02d}_{pass_.info.name}.onnx")
+
+
+class VerifyModified(Instrument):
+    """Compares the serialized model with what the pass says of having changed it."""
+
+    def __init__(self) -> None:
+        self._before = b""
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        """Remembers the bytes."""
+        self._before = self._bytes(model)
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        """Compares."""
+        changed = self._bytes(model) != self._before
+        if changed != result.modified:
+            raise InternalError(f"Pass {pass_.info.name!r} says modified = {result.modified}; the model changed: {changed}.")
+
+    @staticmethod
+    def _bytes(model: Model) -> bytes:
+        provenance, model.provenance = model.provenance, []
+        try:
+            return model.proto.SerializeToString(deterministic=True)
+        finally:
+            model.provenance = provenance
+
+
+class VerifyNumerics(Instrument):
+    """Runs the model before and after every pass and applies the pass's own comparator.
+
+    On failure the values that exist on both sides are compared in order, and the first that diverges is named; with a
+    folder, `before.onnx`, `after.onnx`, `feeds.npz` and `report.json` are written there.
+
+    Args:
+        feeds: Inputs to run with.
+        reproducer: Folder for the reproducer, or None.
+    """
+
+    def __init__(self, feeds: Sequence[Feeds], reproducer: Path | None = None) -> None:
+        self.feeds = list(feeds)
+        self.reproducer = reproducer
+        self.checks: list[tuple[str, str]] = []
+        self._before: onnx.ModelProto | None = None
+        self._results: list[dict[str, npt.NDArray[Any]]] | None = None
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        """Runs the model as it is; a model onnxruntime refuses (LSTM with layout 1) is not compared."""
+        self._before = model.proto
+        try:
+            self._results = [run_model(self._before, f) for f in self.feeds]
+        except CompileError:
+            self._results = None
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        """Runs the model again and compares every output."""
+        if not result.modified:
+            return
+        if self._results is None:
+            self.checks.append((pass_.info.name, "not compared: onnxruntime does not run the model before it"))
+            return
+        after = model.proto
+        for feeds, before in zip(self.feeds, self._results, strict=True):
+            results = run_model(after, feeds)
+            for name, reference in before.items():
+                verdict = pass_.info.numerics.check(np.asarray(reference), np.asarray(results[name]))
+                self.checks.append((pass_.info.name, f"{name}: {verdict.text}"))
+                if not verdict.ok:
+                    self._fail(pass_, after, feeds, name, verdict.text)
+
+    def _fail(self, pass_: Pass, after: onnx.ModelProto, feeds: Feeds, output: str, text: str) -> None:
+        assert self._before is not None
+        first = first_divergence(self._before, after, feeds, pass_)
+        message = f"Pass {pass_.info.name!r} changed output {output!r} by more than it declares: {text}."
+        if first is not None:
+            message += f" The first value that diverges is {first[0]!r}: {first[1]}."
+        if self.reproducer is not None:
+            folder = self.reproducer
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "before.onnx").write_bytes(self._before.SerializeToString())
+            (folder / "after.onnx").write_bytes(after.SerializeToString())
+            np.savez(folder / "feeds.npz", **{k: np.asarray(v) for k, v in feeds.items()})
+            report = {"pass": pass_.info.name, "output": output, "difference": text, "first_divergence": first}
+            (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            message += (
+                f" Reproducer in {folder}: rnnqc verify {folder / 'before.onnx'} {folder / 'after.onnx'} --data {folder / 'feeds.npz'}"
+            )
+        raise NumericsError(message)
+
+
+def first_divergence(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, pass_: Pass) -> tuple[str, str] | None:
+    """The first value of the main graph, in the order of `before`, that both models make and that differs too much."""
+    made_after = {o for n in after.graph.node for o in n.output if o}
+    common = [o for n in before.graph.node for o in n.output if o and o in made_after]
+    if not common:
+        return None
+    try:
+        a, b = (run_model(_with_outputs(m, common), feeds) for m in (before, after))
+    except CompileError:
+        return None
+    for name in common:
+        verdict = pass_.info.numerics.check(np.asarray(a[name]), np.asarray(b[name]))
+        if not verdict.ok:
+            return name, verdict.text
+    return None
+
+
+def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    listed = {o.name for o in copy.graph.output}
+    for name in names:
+        if name not in listed:
+            copy.graph.output.add(name=name)
+    return copy

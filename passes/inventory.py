@@ -1,0 +1,103 @@
+"""Analysis: the recurrent nodes of a model, and why some cannot be lowered. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+from rnnqc.ir import CELL_TAG, DOMAIN, Model, Node, attribute, constant_array, display_name, info, input_or_none, output_or_none, shape_of
+from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, NotHandled, read_lstm
+
+QUANTIZED_OPS = {
+    ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
+    ("onnx.brevitas", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
+    ("qonnx.custom_op.general", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
+}
+
+
+@dataclass(frozen=True)
+class RecurrentNode:
+    """One recurrent node as it stands in the model.
+
+    Attributes:
+        path: Its name with the path through subgraphs.
+        name: Its name.
+        op: Operator type.
+        attributes: What `rnnqc inspect` prints.
+        weight_bytes: Size of its constant weights.
+        refusal: Reason, found, action; empty texts if it can be lowered.
+    """
+
+    path: str
+    name: str
+    op: str
+    attributes: dict[str, Any] = field(default_factory=dict)
+    weight_bytes: int = 0
+    refusal: tuple[str, str, str] = ("", "", "")
+
+    @property
+    def supported(self) -> bool:
+        """Whether lowering would quantize it."""
+        return not self.refusal[0]
+
+
+def recurrent_nodes(model: Model) -> list[RecurrentNode]:
+    """Every recurrent node of every graph, in order; the model should be canonical.
+
+    Raises:
+        CompileError: A node is not valid.
+    """
+    found: list[RecurrentNode] = []
+    for path, graph in model.paths():
+        for node in graph.nodes:
+            record = _describe(path, node)
+            if record is not None:
+                found.append(record)
+    return found
+
+
+def _describe(path: str, node: Node) -> RecurrentNode | None:
+    name = display_name(node)
+    full = f"{path}{name}"
+    if (node.domain or "", node.op) in QUANTIZED_OPS:
+        reason = QUANTIZED_OPS[(node.domain, node.op)]
+        return RecurrentNode(full, name, node.op, refusal=(reason, f"domain {node.domain!r}", "lower the float model instead"))
+    if node.domain == DOMAIN:
+        return None
+    if node.domain or node.op not in RECURRENT_OPS:
+        return None
+    if CELL_TAG in info(node).metadata:
+        return None
+    arrays = [constant_array(input_or_none(node, k)) for k in range(1, 4)]
+    size = sum(int(a.nbytes) for a in arrays if a is not None)
+    shape = shape_of(input_or_none(node, 0))
+    attributes: dict[str, Any] = {
+        "direction": attribute(node, "direction", "forward"),
+        "hidden_size": attribute(node, "hidden_size", None),
+        "input_size": shape[2] if shape is not None and len(shape) == 3 else None,
+        "sequence_length": shape[0] if shape is not None and len(shape) == 3 else None,
+        "batch": shape[1] if shape is not None and len(shape) == 3 else None,
+        "inputs": [INPUT_NAMES[k] for k in range(3, 8) if input_or_none(node, k) is not None] if node.op == "LSTM" else [],
+        "outputs": [n for k, n in enumerate(("Y", "Y_h", "Y_c")) if output_or_none(node, k) is not None],
+        "activations": list(attribute(node, "activations", None) or []),
+        "clip": attribute(node, "clip", None),
+        "input_forget": attribute(node, "input_forget", 0),
+        "linear_before_reset": attribute(node, "linear_before_reset", None),
+        "depth": path.count("/") // 2,
+    }
+    if node.op != "LSTM":
+        refusal = (f"{node.op} layers are not lowered by this version.", f"a {node.op} node", "none; the layer runs in float")
+        return RecurrentNode(full, name, node.op, attributes, size, refusal)
+    try:
+        lstm = read_lstm(node)
+    except NotHandled as error:
+        return RecurrentNode(full, name, node.op, attributes, size, (error.reason, error.found, error.action))
+    attributes["hidden_size"], attributes["input_size"] = lstm.hidden_size, lstm.input_size
+    attributes["peepholes"] = lstm.weights["P"] is not None
+    weights = sum(int(np.prod(lstm.weights[k].shape)) * 4 for k in ("W", "R"))  # type: ignore[union-attr]
+    return RecurrentNode(full, name, node.op, attributes, weights)
+
+

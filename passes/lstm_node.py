@@ -1,0 +1,196 @@
+"""Reading an ONNX LSTM node: attributes made explicit, shapes checked, constants found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import Node, Value, attribute, constant_array, display_name, dtype_of, input_or_none, output_or_none, shape_of
+
+RECURRENT_OPS = ("LSTM", "GRU", "RNN")
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
+INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+
+
+class NotHandled(Exception):
+    """The node is valid, but stays float; carries the reason, what was found, and what to do."""
+
+    def __init__(self, reason: str, found: str, action: str) -> None:
+        super().__init__(reason)
+        self.reason, self.found, self.action = reason, found, action
+
+
+@dataclass(frozen=True)
+class LstmNode:
+    """An LSTM node with everything explicit.
+
+    Attributes:
+        name: How messages call it.
+        hidden_size: H.
+        input_size: I.
+        directions: One flag per direction: whether it runs backwards.
+        activations: For each direction those of the gates i, o, f, of gate c, and of the output.
+        clip: Limit of pre-activations, or None.
+        input_forget: Whether f = 1 - i.
+        layout: 0 (time first) or 1 (batch first).
+        weights: W `[D,4H,I]`, R `[D,4H,H]`, B `[D,8H]` (zeros if absent), P `[D,3H]` or None; float32.
+    """
+
+    name: str
+    hidden_size: int
+    input_size: int
+    directions: tuple[bool, ...]
+    activations: tuple[tuple[Activation, Activation, Activation], ...]
+    clip: float | None
+    input_forget: bool
+    layout: int
+    weights: dict[str, npt.NDArray[np.float32] | None]
+
+
+def fail(node: Node, message: str, supported: str, action: str = "export the model again") -> CompileError:
+    """A CompileError about an invalid LSTM node."""
+    return CompileError(f'Operator "{node.op}" (node {display_name(node)!r}): {message}', supported=supported, action=action)
+
+
+def read_lstm(node: Node) -> LstmNode:
+    """Everything a lowering has to know of `node`.
+
+    Raises:
+        CompileError: The node is not a valid ONNX LSTM.
+        NotHandled: It is valid and stays float.
+    """
+    direction = attribute(node, "direction", "forward")
+    if direction not in DIRECTIONS:
+        raise fail(node, f"direction = {direction!r}.", ", ".join(DIRECTIONS))
+    directions = DIRECTIONS[direction]
+    d = len(directions)
+    if input_or_none(node, X) is None:
+        raise fail(node, "input X is missing.", "X, W and R are required")
+    shapes = {k: _shape(node, k) for k in range(8)}
+    w, r = shapes[W], shapes[R]
+    for k, rank in ((X, 3), (W, 3), (R, 3), (B, 2), (SEQUENCE_LENS, 1), (INITIAL_H, 3), (INITIAL_C, 3), (P, 2)):
+        if shapes[k] is not None and len(shapes[k] or []) != rank:
+            raise fail(node, f"input {INPUT_NAMES[k]} has shape {shapes[k]}.", f"rank {rank}")
+    hidden = attribute(node, "hidden_size", None)
+    if hidden is None and r is not None and isinstance(r[2], int):
+        hidden = r[2]
+    if hidden is None:
+        raise NotHandled("the hidden size is not known.", "no attribute hidden_size, and R of unknown shape", "export with hidden_size")
+    if not isinstance(hidden, int) or hidden <= 0:
+        raise fail(node, f"hidden_size = {hidden}.", "a positive number")
+    size = w[2] if w is not None and isinstance(w[2], int) else None
+    if size == 0:
+        raise fail(node, "W has no columns (input size 0).", "a positive input size")
+    expected: dict[int, list[Any]] = {
+        W: [d, 4 * hidden, None],
+        R: [d, 4 * hidden, hidden],
+        B: [d, 8 * hidden],
+        P: [d, 3 * hidden],
+        X: [None, None, size],
+    }
+    if attribute(node, "layout", 0) == 0:
+        expected[INITIAL_H] = expected[INITIAL_C] = [d, None, hidden]
+    else:
+        expected[INITIAL_H] = expected[INITIAL_C] = [None, d, hidden]
+    for k, want in expected.items():
+        got = shapes[k]
+        if got is not None and any(isinstance(g, int) and e is not None and g != e for g, e in zip(got, want, strict=True)):
+            text = ", ".join("?" if e is None else str(e) for e in want)
+            raise fail(node, f"input {INPUT_NAMES[k]} has shape {got}; hidden_size {hidden} and {d} direction(s) need [{text}].", f"[{text}]")
+    clip = attribute(node, "clip", None)
+    if clip is not None:
+        clip = float(clip)
+        if math.isnan(clip) or clip < 0:
+            raise fail(node, f"clip = {clip}.", "a positive number")
+        clip = None if clip == 0 or math.isinf(clip) else clip  # onnxruntime reads clip = 0 as no clipping
+    layout = attribute(node, "layout", 0)
+    if layout not in (0, 1):
+        raise fail(node, f"layout = {layout}.", "0 or 1")
+    forget = attribute(node, "input_forget", 0)
+    if forget not in (0, 1):
+        raise fail(node, f"input_forget = {forget}.", "0 or 1")
+    if len(node.outputs) > 3:
+        raise fail(node, f"{len(node.outputs)} outputs.", "Y, Y_h, Y_c")
+    activations = _activations(node, d)
+    if all(output_or_none(node, k) is None for k in range(3)):
+        raise NotHandled("nothing uses it.", "no output", "remove the node")
+    weights = {
+        "W": _weight(node, W, None),
+        "R": _weight(node, R, None),
+        "B": _weight(node, B, (d, 8 * hidden)),
+        "P": _weight(node, P, ()),
+    }
+    held = weights["W"]
+    assert held is not None
+    return LstmNode(
+        display_name(node), hidden, held.shape[2], directions, activations, clip, bool(forget), layout, weights
+    )
+
+
+def _shape(node: Node, k: int) -> list[int | str | None] | None:
+    value = input_or_none(node, k)
+    if value is None and k in (W, R):
+        raise fail(node, f"input {INPUT_NAMES[k]} is missing.", "X, W and R are required")
+    array = constant_array(value)
+    return list(array.shape) if array is not None else shape_of(value)
+
+
+def _weight(node: Node, k: int, default: tuple[int, ...] | None) -> npt.NDArray[np.float32] | None:
+    value = input_or_none(node, k)
+    name = INPUT_NAMES[k]
+    if value is None:
+        return np.zeros(default, np.float32) if default else None
+    array = constant_array(value)
+    if array is None:
+        raise NotHandled(
+            f"{name} is not constant.",
+            f"{name} is {describe_source(value)}",
+            "make the weights initializers, or constant expressions of initializers",
+        )
+    if array.dtype != np.float32:
+        raise NotHandled(f"{name} is {array.dtype}.", f"{name} of type {array.dtype}", "convert the layer to float32")
+    x = dtype_of(input_or_none(node, X))
+    if x is not None and x != np.float32:
+        raise NotHandled(f"X is {x}.", f"X of type {x}", "convert the layer to float32")
+    if not np.isfinite(array).all():
+        raise NotHandled(
+            f"{name} is not finite.", f"NaN or infinity in {name}", "repair the weights; the float layer computes nothing useful either"
+        )
+    if array.shape[0] == 0 or 0 in array.shape:
+        raise fail(node, f"input {name} has shape {list(array.shape)}.", "no empty dimension")
+    return array
+
+
+def describe_source(value: Value) -> str:
+    """Where a value comes from, for messages."""
+    if value.inputs:
+        return f"the output of node {display_name(value.inputs[0])!r} ({value.inputs[0].op})"
+    return f"the graph input {value.name!r}"
+
+
+def _activations(node: Node, d: int) -> tuple[tuple[Activation, Activation, Activation], ...]:
+    names = attribute(node, "activations", None)
+    if names is None:
+        names = ["Sigmoid", "Tanh", "Tanh"] * d
+    if len(names) != 3 * d:
+        raise fail(node, f"{len(names)} activations for {d} direction(s).", f"{3 * d}: f, g, h for each direction")
+    alphas = list(attribute(node, "activation_alpha", None) or [])
+    betas = list(attribute(node, "activation_beta", None) or [])
+    found: list[Activation] = []
+    for name in names:
+        if name.lower() not in {n.lower() for n in ACTIVATION_NAMES}:
+            raise fail(node, f"activation {name!r}.", ", ".join(ACTIVATION_NAMES))
+        alpha = alphas.pop(0) if alphas and takes_alpha(name) else None
+        beta = betas.pop(0) if betas and takes_beta(name) else None
+        try:
+            found.append(make_activation(name, alpha, beta))
+        except ValueError as error:
+            raise fail(node, f"activation {name} with {error}.", "finite parameters up to 2^20") from error
+    return tuple((found[3 * k], found[3 * k + 1], found[3 * k + 2]) for k in range(d))

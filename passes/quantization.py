@@ -1,0 +1,156 @@
+"""From a recipe's settings to the number formats of one cell.
+
+A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays float, or
+`bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static", "dynamic-row", "codes") and,
+for activations, `table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import TABLE
+from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
+from rnnqc.encoding import Encoding, Rounding, symmetric_scale
+from rnnqc.recipe import Recipe, Settings, require, rounding_of
+
+FLOAT: dict[str, Any] = {"bits": None}
+CELL_LIMIT = 2.0
+
+
+def resolve_points(cell: Cell, recipe: Recipe, weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, Any]]:
+    """What the recipe says about each quantization point of `cell`.
+
+    Args:
+        cell: The cell.
+        recipe: Rules and overrides.
+        weights: W `[I,4H]` and R `[H,4H]`.
+    """
+    points: dict[str, dict[str, Any]] = {}
+
+    def settings(point: str) -> Settings:
+        return recipe.settings(f"{cell.name}.{point}")
+
+    def path(point: str) -> str:
+        return f"{cell.name}.{point}"
+
+    for name in ("W", "R"):
+        s = settings(f"{name}.weight")
+        points[f"{name}.weight"] = _weight(s, weights[name]) if s.get("bits") else FLOAT
+    s = settings("input")
+    if not s.get("bits"):
+        points["input"] = FLOAT
+    elif s.get("mode") == "static" or (s.get("mode") is None and "scale" in s):
+        points["input"] = {**_static(s, require(s, "scale", path("input"))), "chain": bool(s.get("chain", False))}
+    else:
+        points["input"] = {**_format(s), "mode": "dynamic-row", "chain": bool(s.get("chain", False))}
+    points["hidden"] = _hidden(cell, settings("hidden"), path("hidden"))
+    for k, gate in enumerate(GATES):
+        if cell.input_forget and k == FORGET:
+            points[f"{gate}.acc"] = points[f"{gate}.activation"] = FLOAT
+            continue
+        points[f"{gate}.acc"] = _accumulator(cell, k, settings(f"{gate}.acc"))
+        points[f"{gate}.activation"] = _activation(settings(f"{gate}.activation"))
+    points["hidden.activation"] = _activation(settings("hidden.activation"))
+    points["cell_state"] = _cell_state(cell, settings("cell_state"), path("cell_state"))
+    return points
+
+
+def encoding_of(point: Mapping[str, Any]) -> Encoding:
+    """The static number format of a resolved point."""
+    return Encoding(
+        bits=point["bits"],
+        signed=point["signed"],
+        scale=tuple(point["scale"]),
+        zero_point=point["zero_point"],
+        narrow=point["narrow"],
+        axis=point.get("axis"),
+        rounding=Rounding(point["rounding"]),
+    )
+
+
+def _format(s: Settings) -> dict[str, Any]:
+    signed = bool(s.get("signed", True))
+    return {
+        "bits": s["bits"],
+        "signed": signed,
+        "narrow": bool(s.get("narrow", False)),
+        "zero_point": int(s.get("zero_point", 0 if signed else 2 ** (s["bits"] - 1))),
+        "rounding": rounding_of(s).value,
+    }
+
+
+def _static(s: Settings, scale: float) -> dict[str, Any]:
+    # What is stored must be what is computed with: scales are float32.
+    return {**_format(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
+
+
+def _weight(s: Settings, array: npt.NDArray[np.float32]) -> dict[str, Any]:
+    per_channel = s.get("granularity", "per-channel") == "per-channel"
+    largest = np.maximum(array.max(axis=0), -array.min(axis=0)) if per_channel else np.asarray([max(array.max(), -array.min())])
+    scale = symmetric_scale(largest, s["bits"]).astype(np.float32)
+    if "scale" in s:
+        scale = np.full_like(scale, s["scale"])
+    return {
+        **_format({**s, "signed": True, "zero_point": 0}),
+        "scale": [float(v) for v in scale],
+        "axis": 1 if per_channel else None,
+        "mode": "static",
+    }
+
+
+def _hidden(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
+    if not s.get("bits"):
+        return FLOAT
+    if "scale" in s:
+        return _static(s, s["scale"])
+    bound = hidden_bound(cell)
+    mode = s.get("mode", "bounded")
+    if mode == "dynamic-row" or (mode == "bounded" and bound is None):
+        return {**_format(s), "mode": "dynamic-row"}
+    if bound is None:
+        return _static(s, require(s, "scale", path))
+    return _static(s, float(symmetric_scale(bound, s["bits"])))
+
+
+def hidden_bound(cell: Cell) -> float | None:
+    """The largest possible magnitude of the hidden state, from the activations; None if there is none."""
+    o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
+    if o is None or h is None:
+        return None
+    return max(map(abs, o)) * max(map(abs, h))
+
+
+def _accumulator(cell: Cell, gate: int, s: Settings) -> dict[str, Any]:
+    activation = cell.gate_activation(gate)
+    if not s.get("bits") or activation.kind != TABLE:
+        return FLOAT
+    scale = s.get("scale", activation.limit / 2 ** (s["bits"] - 1))
+    return _static({**s, "signed": True, "zero_point": 0}, scale)
+
+
+def _activation(s: Settings) -> dict[str, Any]:
+    if not s.get("bits"):
+        return FLOAT
+    return {"bits": s["bits"], "table": s.get("table", "piecewise-linear")}
+
+
+def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
+    if not s.get("bits"):
+        return FLOAT
+    scale = require(s, "scale", path)
+    if s.get("mode") == "bounded" and not cell_is_bounded(cell, scale * 2 ** (s["bits"] - 1)):
+        return FLOAT
+    return _static({**s, "signed": True, "zero_point": 0, "narrow": True}, scale)
+
+
+def cell_is_bounded(cell: Cell, limit: float) -> bool:
+    """Whether the cell state needs no more than `+-limit`: |f| <= 1, i * g is small, and the output activation saturates."""
+    f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
+    if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
+        return False
+    return output.kind == TABLE and output.limit <= limit

@@ -1,0 +1,32 @@
+"""rnnqc: quantizes recurrent layers of ONNX models and runs them in onnxruntime."""
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as _version
+
+from rnnqc import runtime_ops
+from rnnqc.diagnostics import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
+from rnnqc.ir import Model
+from rnnqc.passes.manager import PassManager
+from rnnqc.pipeline import Lowered, LowerOptions, lower
+from rnnqc.session import session
+
+try:
+    __version__ = _version("rnnqc")
+except PackageNotFoundError:
+    __version__ = "0+unknown"
+
+__all__ = [
+    "CompileError",
+    "LowerOptions",
+    "Lowered",
+    "Model",
+    "NumericsError",
+    "PassManager",
+    "PipelineError",
+    "RnnqcError",
+    "UsageError",
+    "__version__",
+    "lower",
+    "runtime_ops",
+    "session",
+]

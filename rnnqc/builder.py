@@ -1,0 +1,102 @@
+"""Making nodes: names below a prefix, shared constants, provenance in the nodes' metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, Variable, info
+
+
+class Builder:
+    """Collects the nodes that implement one cell in one graph.
+
+    Args:
+        model: The model.
+        cell: Name of the cell the nodes belong to ("" for none); it goes into their metadata.
+        prefix: Path in front of every node and value name.
+    """
+
+    def __init__(self, model: Model, cell: str = "", prefix: str | None = None) -> None:
+        self.model = model
+        self.cell = cell
+        self.prefix = cell if prefix is None else prefix
+        self.nodes: list[Node] = []
+
+    def value(self, name: str, dtype: Any = None, shape: Sequence[int | str | None] | None = None) -> Variable:
+        """A value with a fresh name below the prefix."""
+        return Variable(self.model.fresh_name(self._path(name)), dtype=dtype, shape=None if shape is None else list(shape))
+
+    def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
+        """Adds a standard operator with one output, called `name`; None stands for an absent input."""
+        return self.ops(op, inputs, [name], **attrs)[0]
+
+    def ops(self, op: str, inputs: Sequence[Value | None], names: Sequence[str], **attrs: Any) -> list[Variable]:
+        """Adds a standard operator with several outputs; "" stands for an absent output."""
+        outputs = [self.value(n) if n else Variable.empty() for n in names]
+        self.add(op, inputs, outputs, names[0], **attrs)
+        return outputs
+
+    def add(
+        self, op: str, inputs: Sequence[Value | None], outputs: Sequence[Value], name: str, domain: str | None = None, **attrs: Any
+    ) -> Node:
+        """Adds a node with given output values."""
+        made = outputs[0].name if outputs else ""
+        node = Node(
+            op,
+            # Values and nodes have separate namespaces: a node is called as the value it makes.
+            name=made if made == self._path(name) else self.model.fresh_name(self._path(name)),
+            attrs=dict(attrs),
+            inputs=[v if v is not None else Variable.empty() for v in inputs],
+            outputs=list(outputs),
+            domain=domain,
+        )
+        if self.cell:
+            info(node).metadata[CELL_TAG] = self.cell
+        self.nodes.append(node)
+        return node
+
+    def body(self) -> Builder:
+        """A builder for the nodes of a subgraph of this cell."""
+        return Builder(self.model, self.cell, self.prefix)
+
+    def graph(self, inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> Graph:
+        """A subgraph of the nodes collected so far."""
+        return Graph(nodes=self.nodes, inputs=list(inputs), outputs=list(outputs), name=self._path(name), opset=self.model.opset)
+
+    def f32(self, value: Any) -> Value:
+        """A float32 constant."""
+        return self.model.constant(value, np.float32)
+
+    def i64(self, value: Any) -> Value:
+        """An int64 constant."""
+        return self.model.constant(value, np.int64)
+
+    def i32(self, value: Any) -> Value:
+        """An int32 constant."""
+        return self.model.constant(value, np.int32)
+
+    def u8(self, value: Any) -> Value:
+        """A uint8 constant."""
+        return self.model.constant(value, np.uint8)
+
+    def cast(self, value: Value, dtype: Any, name: str) -> Variable:
+        """Cast to a numpy dtype."""
+        return self.op("Cast", [value], name, to=_onnx_type(dtype))
+
+    def reduce(self, op: str, value: Value, axes: Sequence[int], name: str, keepdims: int) -> Variable:
+        """A reduction; where the axes go depends on the operator set."""
+        if self.model.opset >= 18:
+            return self.op(op, [value, self.i64(list(axes))], name, keepdims=keepdims)
+        return self.op(op, [value], name, axes=list(axes), keepdims=keepdims)
+
+    def _path(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def _onnx_type(dtype: Any) -> int:
+    import onnx.helper
+
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

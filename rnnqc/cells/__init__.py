@@ -1,0 +1,1 @@
+"""What a recurrent cell is: gates, states, activations, quantization points."""

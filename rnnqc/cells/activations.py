@@ -1,0 +1,143 @@
+"""The activations of ONNX recurrent operators, described once.
+
+Every pass reads from here what an activation computes, its default alpha and beta, the interval its values lie in, and
+how the integer cell evaluates it: by a table of its argument's codes, by a table added to `max(x, 0)`, or by the exact
+float operations themselves (see docs/quant_lstm_cell.md, "Activations").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.tables import SIGMOID_LIMIT, TANH_LIMIT
+
+Array = npt.NDArray[Any]
+TABLE, RELU_TABLE = "table", "relu_table"
+RESIDUAL_LIMIT = 16.0
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation with its parameters.
+
+    Attributes:
+        name: As ONNX spells it.
+        alpha: First parameter.
+        beta: Second parameter.
+    """
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """How the integer cell evaluates it: "table", "relu_table", or its own name (exact float operations)."""
+        return _TABLE[self.name].kind or self.name
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval of its values; None if there is none."""
+        return _TABLE[self.name].bounds(self.alpha, self.beta)
+
+    @property
+    def limit(self) -> float:
+        """The argument's magnitude beyond which a table may saturate."""
+        limit = _TABLE[self.name].limit
+        if self.name == "ScaledTanh":
+            return limit / max(abs(self.beta), 2.0**-20)
+        return limit
+
+    @property
+    def saturates(self) -> bool:
+        """Whether the value is constant (to table precision) beyond `limit`."""
+        return _TABLE[self.name].saturates
+
+    def __call__(self, x: Array) -> Array:
+        """The value, elementwise, in the dtype of `x`."""
+        return np.asarray(_TABLE[self.name].function(x, self.alpha, self.beta))
+
+    def residual(self, x: Array) -> Array:
+        """Kind "relu_table": the value minus `max(x, 0)`."""
+        return np.asarray(self(x) - np.maximum(x, 0.0))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    function: Callable[[Array, float, float], Array]
+    bounds: Callable[[float, float], tuple[float, float] | None]
+    defaults: tuple[float, float]
+    kind: str
+    limit: float
+    saturates: bool
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1.0 / (1.0 + e), e / (1.0 + e)))
+
+
+def _between(low: float, high: float) -> Callable[[float, float], tuple[float, float] | None]:
+    return lambda alpha, beta: (low, high)
+
+
+def _unbounded(alpha: float, beta: float) -> None:
+    return None
+
+
+_TABLE: dict[str, _Entry] = {
+    "Sigmoid": _Entry(lambda x, a, b: _sigmoid(x), _between(0.0, 1.0), (0.0, 0.0), TABLE, SIGMOID_LIMIT, True),
+    "Tanh": _Entry(lambda x, a, b: np.tanh(x), _between(-1.0, 1.0), (0.0, 0.0), TABLE, TANH_LIMIT, True),
+    "Relu": _Entry(lambda x, a, b: np.maximum(x, 0.0), _unbounded, (0.0, 0.0), "", 0.0, False),
+    "Affine": _Entry(lambda x, a, b: a * x + b, _unbounded, (1.0, 0.0), "", 0.0, False),
+    "LeakyRelu": _Entry(lambda x, a, b: np.where(x < 0, a * x, x), _unbounded, (0.01, 0.0), "", 0.0, False),
+    "ThresholdedRelu": _Entry(lambda x, a, b: np.where(x > a, x, 0.0), _unbounded, (1.0, 0.0), "", 0.0, False),
+    "ScaledTanh": _Entry(
+        lambda x, a, b: a * np.tanh(b * x), lambda a, b: (-abs(a), abs(a)), (1.0, 1.0), TABLE, TANH_LIMIT, True
+    ),
+    "HardSigmoid": _Entry(
+        lambda x, a, b: np.clip(a * x + b, 0.0, 1.0), _between(0.0, 1.0), (0.2, 0.5), "", 0.0, True
+    ),
+    "Elu": _Entry(
+        lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0.0)), x), _unbounded, (1.0, 0.0), RELU_TABLE, RESIDUAL_LIMIT, False
+    ),
+    "Softsign": _Entry(lambda x, a, b: x / (1.0 + np.abs(x)), _between(-1.0, 1.0), (0.0, 0.0), "", 0.0, False),
+    "Softplus": _Entry(
+        lambda x, a, b: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))), _unbounded, (0.0, 0.0), RELU_TABLE, RESIDUAL_LIMIT, False
+    ),
+}
+
+ACTIVATION_NAMES = tuple(_TABLE)
+PARAMETER_LIMIT = 2.0**20
+
+
+def make_activation(name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
+    """An activation by name (ONNX accepts any case), with the specification's default parameters.
+
+    Raises:
+        KeyError: No such activation.
+        ValueError: A parameter is not finite or beyond 2**20.
+    """
+    canonical = {n.lower(): n for n in _TABLE}[name.lower()]
+    entry = _TABLE[canonical]
+    a = entry.defaults[0] if alpha is None else float(alpha)
+    b = entry.defaults[1] if beta is None else float(beta)
+    if not (math.isfinite(a) and math.isfinite(b) and max(abs(a), abs(b)) <= PARAMETER_LIMIT):
+        raise ValueError(f"alpha = {a}, beta = {b}")
+    return Activation(canonical, a, b)
+
+
+def takes_alpha(name: str) -> bool:
+    """Whether ONNX assigns an `activation_alpha` entry to the activation."""
+    return name.lower() in ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+
+
+def takes_beta(name: str) -> bool:
+    """Whether ONNX assigns an `activation_beta` entry to the activation."""
+    return name.lower() in ("affine", "scaledtanh", "hardsigmoid")

@@ -1,0 +1,450 @@
+"""The command line: lower, inspect, run, verify, recipes, passes, doctor.
+
+Exit codes: 0 done; 1 a check failed; 2 bad usage or bad input; 3 `--strict` found a recurrent node that stays float.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rnnqc.diagnostics import CompileError, InternalError, RnnqcError, UsageError
+
+OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
+
+
+
+def _console(stream: TextIO) -> Console:
+    """Lines that are not for a terminal stay whole, so that they can be searched."""
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 400)
+
+
+_out = _console(sys.stdout)
+_err = _console(sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}.", action=f"see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process by default.
+
+    Returns:
+        The exit code.
+    """
+    global _out, _err
+    _out, _err = _console(sys.stdout), _console(sys.stderr)
+    logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.command(arguments))
+    except InternalError as error:
+        _err.print(f"[red]rnnqc: a check failed:[/red] {escape(str(error))}")
+        return CHECK_FAILED
+    except RnnqcError as error:
+        _err.print(f"[red]rnnqc: error:[/red] {escape(str(error))}")
+        return BAD_INPUT
+    except SystemExit as stop:
+        return int(stop.code or 0) if isinstance(stop.code, int) or stop.code is None else BAD_INPUT
+    except KeyboardInterrupt:
+        _err.print("rnnqc: interrupted")
+        return 130
+    except MemoryError:
+        _err.print("[red]rnnqc: error:[/red] out of memory.")
+        return BAD_INPUT
+    except BrokenPipeError:
+        sys.stderr.close()
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    from rnnqc import __version__
+
+    parser = _Parser(prog="rnnqc", description="Quantizes recurrent layers of ONNX models and runs them in onnxruntime.")
+    parser.add_argument("--version", action="version", version=f"rnnqc {__version__}")
+    commands = parser.add_subparsers(dest="name", required=True, parser_class=_Parser, metavar="COMMAND")
+
+    lower = commands.add_parser("lower", help="lower a float model to a quantized one")
+    lower.add_argument("model", metavar="IN.onnx")
+    lower.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    lower.add_argument("--recipe", default="int8", metavar="NAME|FILE.toml", help="default int8; `rnnqc recipes` lists them")
+    lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
+    lower.add_argument("--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer")
+    lower.add_argument("--dim", nargs="+", action="extend", default=[], metavar="NAME=N", help="bind symbolic dimensions")
+    lower.add_argument("--set", nargs="+", action="extend", default=[], dest="overrides", metavar="PATH=VALUE", help="override a recipe entry; the first match wins")
+    lower.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node stays float")
+    lower.add_argument("--verify", action="store_true", help="compare the numerics after every pass with what it declares")
+    lower.add_argument("--min-sqnr", type=float, metavar="DB", help="fail if an output has less, on generated data")
+    lower.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
+    _verbosity(lower)
+    lower.set_defaults(command=_lower)
+
+    inspect = commands.add_parser("inspect", help="list recurrent layers and what lowering would do with each")
+    inspect.add_argument("model", metavar="MODEL")
+    inspect.add_argument("--json", action="store_true")
+    inspect.set_defaults(command=_inspect)
+
+    run = commands.add_parser("run", help="run a model on an .npz of inputs")
+    run.add_argument("model", metavar="MODEL")
+    run.add_argument("-i", "--input", required=True, metavar="IN.npz")
+    run.add_argument("-o", "--output", required=True, metavar="OUT.npz")
+    run.add_argument("--stock", action="store_true", help="without the native library")
+    run.add_argument(
+        "--state", nargs="+", action="extend", default=[], metavar="IN:OUT",
+        help="carry states: the leading axis of the other arrays counts calls, and output OUT of a call is input IN of the next",
+    )  # fmt: skip
+    run.set_defaults(command=_run)
+
+    verify = commands.add_parser("verify", help="compare a quantized model with the float one")
+    verify.add_argument("float_model", metavar="FLOAT.onnx")
+    verify.add_argument("quantized_model", metavar="QUANT.onnx")
+    verify.add_argument("--data", metavar="DATA", help=".npz, a directory of .npz, or module:function; generated by default")
+    verify.add_argument("--min-sqnr", type=float, metavar="DB", help="fail (exit code 1) if an output has less")
+    verify.add_argument("--json", action="store_true")
+    verify.set_defaults(command=_verify)
+
+    recipes = commands.add_parser("recipes", help="list recipes, quantization points and keys")
+    recipes.set_defaults(command=_recipes)
+    passes = commands.add_parser("passes", help="list the passes of the default pipeline")
+    passes.add_argument("--markdown", action="store_true", help="as a table for documents")
+    passes.set_defaults(command=_passes)
+    doctor = commands.add_parser("doctor", help="check the installation")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _verbosity(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("-q", "--quiet", action="store_true", help="errors and float layers only")
+    group.add_argument("-v", "--verbose", action="store_true", help="all remarks and the time of each pass")
+
+
+def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for text in texts:
+        name, separator, size = text.rpartition("=")
+        if not separator or not name or not size.lstrip("-").isdigit():
+            raise UsageError(f"{option} {text!r} is not of the form NAME=N.", action=f"for example {option} T=100")
+        result[name] = int(size)
+    return result
+
+
+def _lower(a: argparse.Namespace) -> int:
+    from rnnqc.ir import write_atomically
+    from rnnqc.pipeline import lower
+
+    output = Path(a.output)
+    if output.is_dir():
+        raise UsageError(f"{output}: is a directory.", action="name the file to write")
+    if not output.parent.is_dir():
+        raise UsageError(f"{output}: its folder does not exist.", action="create it, or choose another output path")
+    start = time.perf_counter()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_err, transient=True, disable=a.quiet or not _err.is_terminal) as progress:
+        task = progress.add_task("load", total=None)
+
+        def tell(name: str) -> None:
+            progress.update(task, description=name)
+
+        lowered = lower(
+            a.model, a.recipe, a.form, unroll=a.unroll, dims=_pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
+            reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
+        )  # fmt: skip
+    report = lowered.report
+    for entry in report.float_entries:
+        text = f'Operator "{entry.op}" (node {entry.node!r}) stays float: {entry.reason}'
+        text += f" Found: {entry.found}." if entry.found else ""
+        text += f" Resolution: {entry.action}." if entry.action else ""
+        _err.print(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+    if not report.entries:
+        _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
+    code = OK
+    if a.strict and report.float_entries:
+        _err.print(f"[red]rnnqc: --strict:[/red] {len(report.float_entries)} recurrent node(s) stay float; nothing was written.")
+        code = STRICT
+    below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
+    if code == OK and below:
+        name, value = min(below.items(), key=lambda p: p[1])
+        _err.print(f"[red]rnnqc: --min-sqnr:[/red] output {escape(repr(name))} has {value:.1f} dB, {a.min_sqnr:g} dB asked for; nothing was written.")
+        code = CHECK_FAILED
+    if a.json_path:
+        data = {**report.as_dict(), "seconds": None}
+        del data["seconds"]
+        write_atomically(Path(a.json_path), (json.dumps(_finite(data), indent=2, sort_keys=True) + "\n").encode())
+    if code == OK:
+        lowered.save(output)
+    if not a.quiet and report.entries:
+        _print_entries(report)
+        if code == OK:
+            _out.print(f"{escape(a.output)}: {_bytes(report.float_bytes)} -> {_bytes(report.bytes)}, {time.perf_counter() - start:.1f} s")
+    if a.verbose:
+        for note in report.notes:
+            _err.print(escape(note))
+        for name, seconds in report.seconds:
+            _err.print(f"{seconds:8.3f} s  {name}")
+        for name, text in report.checks:
+            _err.print(f"verified {name}: {escape(text)}")
+    return code
+
+
+def _print_entries(report: Any) -> None:
+    table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
+    for e in report.entries:
+        status = f"{e.status} ({e.form})" if e.form else e.status
+        weights = f"{_bytes(e.float_bytes)} -> {_bytes(e.bytes)}" if e.status == "lowered" else _bytes(e.float_bytes)
+        table.add_row(escape(e.node), e.op, status + (f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""), weights)
+    _out.print(table)
+
+
+def _bytes(count: int) -> str:
+    return f"{count} B" if count < 10_000 else f"{count / 1e3:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"
+
+
+def _finite(data: Any) -> Any:
+    """JSON has no infinity: "inf" instead."""
+    if isinstance(data, dict):
+        return {k: _finite(v) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(v) for v in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    return data
+
+
+def _inspect(a: argparse.Namespace) -> int:
+    from rnnqc.ir import Model
+    from rnnqc.passes import Canonicalize
+    from rnnqc.passes.inventory import recurrent_nodes
+
+    model = Model.load(a.model)
+    opset = model.opset
+    fused = [n for g in model.graphs() for n in g.nodes if n.domain == "ai.rnnqc" and n.op == "QuantLSTMCell"]
+    Canonicalize()(model)
+    nodes = recurrent_nodes(model)
+    if a.json:
+        entries = [
+            {
+                "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
+                "lowering": "lowered" if n.supported else "float", "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+            }
+            for n in nodes
+        ]  # fmt: skip
+        entries += [
+            {
+                "node": n.name, "op": n.op, "attributes": {k: v for k, v in n.attrs.items() if isinstance(v, (int, float, str, list))},
+                "weight_bytes": 0, "lowering": "done", "reason": "", "found": "", "action": "",
+            }
+            for n in fused
+        ]  # fmt: skip
+        print(json.dumps(_finite({"model": a.model, "opset": opset, "nodes": entries}), indent=2))
+        return OK
+    _out.print(f"{escape(a.model)}: operator set {opset}, {len(nodes) + len(fused)} recurrent node(s)")
+    table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
+    for n in nodes:
+        at = n.attributes
+        options = [*at.get("inputs", []), *(f"clip={at['clip']:g}" for _ in [0] if at.get("clip"))]
+        options += ["input_forget"] if at.get("input_forget") else []
+        options += at.get("activations", [])
+        cells = [str(at.get(k) if at.get(k) is not None else "?") for k in ("input_size", "hidden_size", "sequence_length", "batch")]
+        verdict = "integer" if n.supported else f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}."
+        table.add_row(*map(escape, (n.path, n.op, *cells, str(at.get("direction", "")), " ".join(options), verdict)))
+    for node in fused:
+        at = node.attrs
+        table.add_row(*map(escape, (node.name, node.op, "", str(at["hidden_size"]), "", "", at.get("direction", ""), at.get("x_mode", ""), "done")))
+    _out.print(table)
+    return OK
+
+
+def _run(a: argparse.Namespace) -> int:
+    from rnnqc.evaluate import run_session
+    from rnnqc.feeds import check_feed, read_npz
+    from rnnqc.ir import load_proto, write_atomically
+    from rnnqc.session import session
+
+    proto = load_proto(Path(a.model))
+    feeds = read_npz(Path(a.input))
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    live = session(proto, native=not a.stock, options=options)
+    if a.state:
+        results = _run_streaming(live, proto, feeds, a.state, a.input)
+    else:
+        check_feed(feeds, proto, a.input)
+        results = run_session(live, feeds)
+    import io
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **results)  # type: ignore[arg-type]
+    write_atomically(Path(a.output), buffer.getvalue())
+    for name, value in results.items():
+        _out.print(f"{escape(name)}: {value.dtype} {list(value.shape)}")
+    return OK
+
+
+def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequence[str], source: str) -> dict[str, Any]:
+    from rnnqc.evaluate import run_session
+    from rnnqc.feeds import check_feed, true_inputs
+
+    inputs = {i.name for i in true_inputs(proto)}
+    outputs = {o.name for o in proto.graph.output}
+    carried: dict[str, str] = {}
+    for text in states:
+        name, separator, output = text.partition(":")
+        if not separator or name not in inputs or output not in outputs:
+            raise UsageError(f"--state {text!r} is not IN:OUT.", supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}")
+        carried[name] = output
+    varying = sorted(inputs - set(carried))
+    missing = [n for n in varying if n not in feeds]
+    if missing:
+        raise CompileError(f"{source}: no array for input {missing[0]!r}.")
+    counts = {feeds[n].shape[0] if feeds[n].ndim else 0 for n in varying}
+    if len(counts) != 1 or 0 in counts:
+        raise CompileError(f"{source}: arrays have different numbers of calls: {sorted(counts)}.", supported="one leading axis for all")
+    current = {n: feeds[n] for n in carried if n in feeds}
+    for value in true_inputs(proto):
+        if value.name in carried and value.name not in current:
+            shape = [d.dim_value if d.HasField("dim_value") else 1 for d in value.type.tensor_type.shape.dim]
+            current[value.name] = np.zeros(shape, np.float32)
+    collected: dict[str, list[Any]] = {}
+    for call in range(counts.pop()):
+        feed = {**{n: feeds[n][call] for n in varying}, **current}
+        check_feed(feed, proto, source)
+        results = run_session(live, feed)
+        current = {n: results[o] for n, o in carried.items()}
+        for name, value in results.items():
+            collected.setdefault(name, []).append(value)
+    return {name: values[-1] if name in carried.values() else np.stack(values) for name, values in collected.items()}
+
+
+def _verify(a: argparse.Namespace) -> int:
+    from rnnqc.feeds import generate_feeds, load_feeds
+    from rnnqc.ir import load_proto
+    from rnnqc.verify import compare_models
+
+    reference, candidate = load_proto(Path(a.float_model)), load_proto(Path(a.quantized_model))
+    feeds = load_feeds(a.data, reference) if a.data else [generate_feeds(reference, seed=s) for s in range(4)]
+    comparison = compare_models(reference, candidate, feeds)
+    worst = min((c.sqnr_db for c in comparison), default=math.inf)
+    failed = a.min_sqnr is not None and worst < a.min_sqnr
+    if a.json:
+        data = {"feeds": len(feeds), "outputs": [vars(c) for c in comparison], "min_sqnr_db": a.min_sqnr, "ok": not failed}
+        print(json.dumps(_finite(data), indent=2))
+    else:
+        table = Table("output", "SQNR dB", "max |difference|", "cosine", "equal", box=None, pad_edge=False)
+        for c in comparison:
+            table.add_row(escape(c.name), f"{c.sqnr_db:.1f}", f"{c.max_abs:.3g}", f"{c.cosine:.6f}", f"{c.equal:.1%}")
+        _out.print(table)
+    if failed:
+        _err.print(f"[red]rnnqc: --min-sqnr:[/red] {worst:.1f} dB, {a.min_sqnr:g} dB asked for.")
+    return CHECK_FAILED if failed else OK
+
+
+def _recipes(a: argparse.Namespace) -> int:
+    from rnnqc.cells.base import LSTM_POINTS
+    from rnnqc.recipe import KEYS, builtin_recipes
+
+    table = Table("recipe", "summary", box=None, pad_edge=False)
+    for recipe in builtin_recipes():
+        table.add_row(recipe.name, escape(recipe.summary))
+    _out.print(table)
+    _out.print("\nQuantization points, below a cell's name (as in `--set '*.W.weight.bits=4'`):")
+    table = Table("point", "meaning", box=None, pad_edge=False)
+    for point in LSTM_POINTS:
+        table.add_row(point.name, point.meaning)
+    _out.print(table)
+    _out.print("\nKeys:")
+    table = Table("key", "values", "meaning", box=None, pad_edge=False)
+    for name, key in KEYS.items():
+        table.add_row(name, key.accepts, key.meaning)
+    _out.print(table)
+    return OK
+
+
+def _passes(a: argparse.Namespace) -> int:
+    from rnnqc.passes import Unroll
+    from rnnqc.pipeline import default_passes
+    from rnnqc.recipe import load_recipe
+
+    infos = []
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll()]:
+        if pass_.info not in infos:
+            infos.append(pass_.info)
+    if a.markdown:
+        print("| pass | does | may change |\n|---|---|---|")
+        for info in infos:
+            print(f"| `{info.name}` | {info.summary} | {info.numerics} |")
+        return OK
+    table = Table("pass", "does", "requires", "establishes", "may change", box=None, pad_edge=False)
+    for info in infos:
+        names = [", ".join(sorted(p.value for p in s)) for s in (info.requires, info.sets)]
+        table.add_row(info.name, info.summary, *names, str(info.numerics))
+    _out.print(table)
+    return OK
+
+
+def _doctor(a: argparse.Namespace) -> int:
+    import onnx
+    import onnxruntime as ort
+
+    from rnnqc import __version__, runtime_ops
+
+    _out.print(f"rnnqc {__version__}, Python {platform.python_version()}, {platform.machine()}")
+    _out.print(f"onnx {onnx.__version__} (operator sets up to {onnx.defs.onnx_opset_version()}), onnxruntime {ort.__version__}")
+    _out.print(f"RNNQC_ISA={os.environ.get('RNNQC_ISA', '')!r}, RNNQC_LIBRARY={os.environ.get('RNNQC_LIBRARY', '')!r}")
+    try:
+        _out.print(f"native library {escape(str(runtime_ops.library_path()))}, kernels: {runtime_ops.isa()}")
+    except (OSError, RuntimeError) as error:
+        _err.print(f"[red]native library:[/red] {escape(str(error))}")
+        return CHECK_FAILED
+    same = _self_test()
+    _out.print("self test: stock and native give the same bits" if same else "[red]self test: stock and native differ[/red]")
+    return OK if same else CHECK_FAILED
+
+
+def _self_test() -> bool:
+    """Lowers a small LSTM and runs it stock and native."""
+    import onnx
+
+    from rnnqc.pipeline import lower
+    from rnnqc.session import session
+
+    rng = np.random.default_rng(0)
+    hidden = 16
+    arrays = {
+        "W": rng.normal(0, 0.3, (1, 4 * hidden, 8)).astype(np.float32),
+        "R": rng.normal(0, 0.3, (1, 4 * hidden, hidden)).astype(np.float32),
+    }
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=hidden)],
+        "self_test",
+        [onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["T", "B", 8])],
+        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, ["T", 1, "B", hidden])],
+        [onnx.numpy_helper.from_array(v, k) for k, v in arrays.items()],
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    lowered = lower(proto).proto
+    feeds = {"X": rng.normal(0, 1, (9, 2, 8)).astype(np.float32)}
+    a, b = (np.asarray(session(lowered, native=n).run(None, feeds)[0]) for n in (False, True))
+    return a.tobytes() == b.tobytes()

@@ -1,0 +1,105 @@
+"""What rnnqc says to its users: errors, and remarks about the sites a pass did not handle.
+
+Three kinds of failure, never mixed:
+
+* `CompileError`: the user's model, data or options. The message says what was found, where, what is supported and
+  what to do next.
+* `PipelineError`: passes in an order that cannot work; raised when the pass manager is constructed.
+* `InternalError` and its children: a defect of rnnqc (a broken graph, a pass that changed more than it declared).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+
+
+class RnnqcError(Exception):
+    """Base of every error rnnqc raises on purpose."""
+
+
+class CompileError(RnnqcError):
+    """The user's model, data or options cannot be handled.
+
+    Args:
+        message: What was found and where.
+        supported: What would be accepted.
+        action: What to do next.
+    """
+
+    def __init__(self, message: str, *, supported: str = "", action: str = "") -> None:
+        self.message = message
+        self.supported = supported
+        self.action = action
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.supported:
+            text += f" Supported: {self.supported}."
+        if self.action:
+            text += f" Resolution: {self.action}."
+        return text
+
+
+class UsageError(CompileError):
+    """Options that contradict each other or name something that does not exist."""
+
+
+class PipelineError(RnnqcError):
+    """Passes in an order that cannot work."""
+
+
+class InternalError(RnnqcError):
+    """A defect of rnnqc."""
+
+
+class StructureError(InternalError):
+    """A graph that violates an invariant of the representation."""
+
+
+class NumericsError(InternalError):
+    """A pass changed values by more than it declares."""
+
+
+class Outcome(enum.Enum):
+    """What became of a site."""
+
+    LOWERED = "lowered"
+    FLOAT = "float"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One statement of a pass about one site.
+
+    Attributes:
+        pass_name: The pass that speaks.
+        outcome: Whether the site was lowered, stays float, or is only commented on.
+        node: Name of the node (or its first output, for a node without a name), with its path through subgraphs.
+        op: Operator type.
+        reason: Why.
+        found: What the pass met, e.g. "W is the output of node 'x' (MatMul)".
+        action: What the user can do.
+    """
+
+    pass_name: str
+    outcome: Outcome
+    node: str
+    op: str
+    reason: str
+    found: str = ""
+    action: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """The remark as JSON-ready values."""
+        return {**asdict(self), "outcome": self.outcome.value}
+
+    def __str__(self) -> str:
+        text = f'Operator "{self.op}" (node {self.node!r}) {self.outcome.value}: {self.reason}'
+        if self.found:
+            text += f" Found: {self.found}."
+        if self.action:
+            text += f" Resolution: {self.action}."
+        return text

@@ -1,0 +1,134 @@
+"""Number formats: how a real value becomes an integer code. The one definition of rounding and saturation.
+
+`real = scale * (code - zero_point)`, `code = saturate(round(real / scale) + zero_point)`: the division is a true float32
+division and the zero point is added after rounding, as ONNX QuantizeLinear does it in onnxruntime.
+
+Rounding, by example (x -> code):
+
+| x    | half_even | half_away | half_up | floor | ceil |
+|------|-----------|-----------|---------|-------|------|
+|  0.5 |  0        |  1        |  1      |  0    |  1   |
+|  1.5 |  2        |  2        |  2      |  1    |  2   |
+|  2.5 |  2        |  3        |  3      |  2    |  3   |
+| -0.5 |  0        | -1        |  0      | -1    |  0   |
+| -1.5 | -2        | -2        | -1      | -2    | -1   |
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.diagnostics import CompileError
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Rounding(enum.Enum):
+    """How a real number becomes a whole one."""
+
+    HALF_EVEN = "half_even"
+    HALF_AWAY = "half_away"
+    HALF_UP = "half_up"
+    FLOOR = "floor"
+    CEIL = "ceil"
+
+
+def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[Any]:
+    """Rounds `values` (any shape, float dtype kept)."""
+    x = np.asarray(values)
+    if rounding is Rounding.HALF_EVEN:
+        return np.asarray(np.rint(x))
+    if rounding is Rounding.HALF_AWAY:
+        return np.asarray(np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x))
+    if rounding is Rounding.HALF_UP:
+        return np.asarray(np.floor(x + x.dtype.type(0.5)))
+    if rounding is Rounding.FLOOR:
+        return np.asarray(np.floor(x))
+    return np.asarray(np.ceil(x))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """An integer number format with its scale.
+
+    Attributes:
+        bits: Width of a code, 2 to 32.
+        signed: Whether codes are two's complement.
+        scale: Real value of one code; one number, or one per channel along `axis`.
+        zero_point: Code of the real value 0.
+        narrow: Leave out the lowest code (symmetric signed weights).
+        axis: The channel axis of a per-channel scale.
+        rounding: How reals become codes.
+    """
+
+    bits: int
+    signed: bool
+    scale: tuple[float, ...]
+    zero_point: int = 0
+    narrow: bool = False
+    axis: int | None = None
+    rounding: Rounding = Rounding.HALF_EVEN
+
+    def __post_init__(self) -> None:
+        """Checks the values; raises CompileError."""
+        if not 2 <= self.bits <= 32:
+            raise CompileError(f"bits = {self.bits} is not a code width.", supported="2 to 32")
+        if not all(np.isfinite(s) and s > 0 for s in self.scale):
+            raise CompileError("A scale is not a positive finite number.", supported="scale > 0")
+        if self.axis is None and len(self.scale) != 1:
+            raise CompileError(f"{len(self.scale)} scales without a channel axis.", supported="one scale, or an axis")
+        if not self.minimum <= self.zero_point <= self.maximum:
+            raise CompileError(
+                f"zero_point = {self.zero_point} is no code of this format.", supported=f"{self.minimum} .. {self.maximum}"
+            )
+
+    @property
+    def minimum(self) -> int:
+        """The lowest code."""
+        lowest = -(2 ** (self.bits - 1)) if self.signed else 0
+        return lowest + (1 if self.narrow and self.signed else 0)
+
+    @property
+    def maximum(self) -> int:
+        """The highest code."""
+        return int(2 ** (self.bits - 1) - 1 if self.signed else 2**self.bits - 1)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest numpy dtype that holds a code."""
+        width = 8 if self.bits <= 8 else 16 if self.bits <= 16 else 32
+        return np.dtype(f"{'int' if self.signed else 'uint'}{width}")
+
+    def scale_array(self, rank: int) -> FloatArray:
+        """The scale, shaped to broadcast against a tensor of `rank` dimensions."""
+        scale = np.asarray(self.scale, dtype=np.float32)
+        if self.axis is None:
+            return scale.reshape(())
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return scale.reshape(shape)
+
+    def quantize(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Codes of real `values` (any shape; computed in float32), as `dtype`."""
+        x = np.asarray(values, dtype=np.float32)
+        codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding) + np.float32(self.zero_point)
+        return np.asarray(np.clip(codes, self.minimum, self.maximum).astype(self.dtype))
+
+    def dequantize(self, codes: npt.ArrayLike) -> FloatArray:
+        """Real values of `codes`, float32."""
+        q = np.asarray(codes).astype(np.int64) - self.zero_point
+        return q.astype(np.float32) * self.scale_array(q.ndim)
+
+
+def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
+    """Scale of a symmetric code whose largest magnitude is `bound`; 1 where the bound is too small to be a scale.
+
+    Bounds below 2**-100 count as zero: the scale and everything derived from it stay normal float32 numbers.
+    """
+    b = np.asarray(bound, dtype=np.float64)
+    return np.asarray(np.where(b < 2.0**-100, 1.0, b / (2 ** (bits - 1) - 1)))

@@ -1,0 +1,96 @@
+"""Running models in onnxruntime: whole, in part, with or without the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import Constant, Model, Node, Value, export_nodes
+
+Array = npt.NDArray[Any]
+
+
+def make_session(
+    model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True, threads: int = 1
+) -> ort.InferenceSession:
+    """A CPU session.
+
+    Args:
+        model: A ModelProto, its bytes, or a path.
+        native: Whether to register rnnqc's library.
+        optimize: Whether onnxruntime may optimize the graph.
+        threads: Intra-op threads; 0 for onnxruntime's choice.
+
+    Raises:
+        CompileError: onnxruntime refuses the model.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if native:
+        from rnnqc import runtime_ops
+
+        runtime_ops.register(options)
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise CompileError(f"onnxruntime {ort.__version__} refuses the model: {_first_line(error)}") from error
+
+
+def run_model(
+    model: onnx.ModelProto | bytes | str, feeds: Mapping[str, Array], *, native: bool = False, optimize: bool = False
+) -> dict[str, Array]:
+    """Runs a model once; outputs by name.
+
+    Raises:
+        CompileError: onnxruntime refuses the model or fails while running it.
+    """
+    session = make_session(model, native=native, optimize=optimize)
+    return run_session(session, feeds)
+
+
+def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Runs a session once; outputs by name.
+
+    Raises:
+        CompileError: The feeds do not fit, or onnxruntime fails.
+    """
+    names = [o.name for o in session.get_outputs()]
+    known = {i.name for i in session.get_inputs()}
+    missing = sorted(known - set(feeds))
+    if missing:
+        raise CompileError(f"The data has no array for input {missing[0]!r}.", supported=", ".join(sorted(known)))
+    try:
+        values = session.run(names, {k: v for k, v in feeds.items() if k in known})
+    except Exception as error:
+        raise CompileError(f"onnxruntime failed while running the model: {_first_line(error)}") from error
+    return dict(zip(names, values, strict=True))
+
+
+def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
+    """The value that constant `nodes` (in order, standard operators) give `value`; None if onnxruntime cannot compute it."""
+    constants = {v.name: v for n in nodes for v in n.inputs if isinstance(v, Constant)}
+    graph = onnx.GraphProto(name="constant")
+    graph.node.extend(export_nodes(nodes))
+    for name, constant in constants.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(constant.values), name))
+    graph.output.add(name=value.name)
+    proto = onnx.ModelProto(ir_version=10, graph=graph)
+    proto.opset_import.add(domain="", version=model.opset)
+    try:
+        return next(iter(run_model(proto, {}).values()))
+    except CompileError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

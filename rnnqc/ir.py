@@ -1,0 +1,938 @@
+"""The editable model: onnx-graphsurgeon for editing, and a record of everything that library would lose.
+
+graphsurgeon 0.6 drops, on a round trip: metadata and documentation of models, graphs, nodes and values, quantization
+annotations, dimension denotations, `overload` of nodes and functions, attributes of unusual types, unused initializers,
+and initializers listed as graph inputs; and its topological sort recurses. `Model` keeps the original protobuf object
+of whatever was imported beside the graphsurgeon object and writes it back where nothing was changed.
+
+This module is the only one that imports onnx_graphsurgeon.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import google.protobuf.message
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.external_data_helper
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+
+from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError, StructureError
+
+Graph = gs.Graph
+Node = gs.Node
+Value = gs.Tensor
+Variable = gs.Variable
+Constant = gs.Constant
+
+DOMAIN = "ai.rnnqc"
+DOMAIN_VERSION = 1
+CELLS_KEY = "rnnqc.cells"
+PROVENANCE_KEY = "rnnqc.provenance"
+CELL_TAG = "rnnqc.cell"
+FLOAT_TAG = "rnnqc.float"
+_STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass
+class NodeInfo:
+    """What graphsurgeon does not hold of a node."""
+
+    proto: onnx.NodeProto | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    doc_string: str = ""
+    overload: str = ""
+
+
+@dataclass
+class GraphInfo:
+    """What graphsurgeon does not hold of a graph."""
+
+    proto: onnx.GraphProto | None = None
+    initializers: dict[str, Constant] = field(default_factory=dict)
+    input_order: list[str] = field(default_factory=list)
+    value_infos: dict[str, tuple[onnx.ValueInfoProto, Any, Any]] = field(default_factory=dict)
+
+
+def info(node: Node) -> NodeInfo:
+    """The record beside `node`, made on first use."""
+    record = node.__dict__.get("_rnnqc")
+    if record is None:
+        record = NodeInfo()
+        node.__dict__["_rnnqc"] = record
+    return record  # type: ignore[no-any-return]
+
+
+def graph_info(graph: Graph) -> GraphInfo:
+    """The record beside `graph`, made on first use."""
+    record = graph.__dict__.get("_rnnqc")
+    if record is None:
+        record = GraphInfo()
+        graph.__dict__["_rnnqc"] = record
+    return record  # type: ignore[no-any-return]
+
+
+def subgraphs(node: Node) -> list[tuple[str, Graph]]:
+    """Attribute name and graph of every subgraph of `node`."""
+    return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
+
+
+def display_name(node: Node) -> str:
+    """How messages call `node`: its name, or its first output."""
+    if node.name:
+        return str(node.name)
+    return next((t.name for t in node.outputs if t.name), f"unnamed {node.op}")
+
+
+def attribute(node: Node, name: str, default: Any) -> Any:
+    """Value of an attribute of `node`, or `default`."""
+    return node.attrs.get(name, default)
+
+
+def input_or_none(node: Node, index: int) -> Value | None:
+    """Input `index` of `node`; None if it is absent or empty."""
+    if index >= len(node.inputs) or node.inputs[index].name == "":
+        return None
+    return node.inputs[index]
+
+
+def output_or_none(node: Node, index: int) -> Value | None:
+    """Output `index` of `node`; None if it is absent or empty."""
+    if index >= len(node.outputs) or node.outputs[index].name == "":
+        return None
+    return node.outputs[index]
+
+
+def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
+    """The array of an initializer or of a Constant node's output; None for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, Constant):
+        held = value._values
+        if isinstance(held, gs.ir.tensor.LazyValues) and not isinstance(held, gs.ir.tensor.SparseValues):
+            return onnx.numpy_helper.to_array(held.tensor)  # not cached: a second copy of every weight would stay in memory
+        return np.asarray(value.values)
+    if len(value.inputs) == 1 and value.inputs[0].op == "Constant":
+        node = value.inputs[0]
+        held = node.attrs.get("value")
+        if isinstance(held, Constant):
+            return np.asarray(held.values)
+        for key, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)):
+            if key in node.attrs:
+                return np.asarray(node.attrs[key], dtype=dtype)
+    return None
+
+
+def shape_of(value: Value | None) -> list[int | str | None] | None:
+    """Shape of `value` as far as it is declared or was inferred; None if not even the rank is known."""
+    if value is None:
+        return None
+    if isinstance(value, Constant):
+        return [int(d) for d in value.shape]
+    noted = value.__dict__.get("_rnnqc_shape")
+    shape = noted[1] if noted is not None else value.shape
+    return None if shape is None else [d if d != "" else None for d in shape]
+
+
+def dtype_of(value: Value | None) -> np.dtype[Any] | None:
+    """Element type of `value` as far as it is declared or was inferred."""
+    if value is None:
+        return None
+    noted = value.__dict__.get("_rnnqc_shape")
+    dtype = noted[0] if noted is not None and noted[0] is not None else value.dtype
+    return np.dtype(dtype) if dtype is not None and not isinstance(dtype, int) else None
+
+
+def _note_shape(value: Value, described: onnx.TypeProto | None) -> None:
+    if described is None or not described.HasField("tensor_type") or isinstance(value, Constant):
+        return
+    tensor = described.tensor_type
+    shape: list[int | str | None] | None = None
+    if tensor.HasField("shape"):
+        shape = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else None
+    except (KeyError, TypeError):
+        dtype = None
+    value.__dict__["_rnnqc_shape"] = (dtype, shape)
+
+
+class Model:
+    """An ONNX model that can be edited.
+
+    Attributes:
+        graph: The main graph (graphsurgeon).
+        functions: Model-local functions.
+        cells: Recurrent cells that were decomposed, by name; what the later passes work on.
+        metadata: `metadata_props` of the model.
+        opset: Version of the standard operators.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, source: str = "<memory>") -> None:
+        """Imports `proto`; the model takes ownership of it.
+
+        Args:
+            proto: A model with its external data loaded.
+            source: How messages call the model.
+
+        Raises:
+            CompileError: The graph is not a valid ONNX graph.
+        """
+        self.source = source
+        opset = standard_opset(proto, source)
+        check_structure(proto.graph, source)
+        self._header = onnx.ModelProto()
+        self._header.CopyFrom(_without_graph(proto))
+        self.functions: list[onnx.FunctionProto] = list(proto.functions)
+        self.metadata: dict[str, str] = {p.key: p.value for p in proto.metadata_props}
+        self.opset = opset
+        self.ir_version = proto.ir_version
+        self.graph = _import_graph(proto.graph, {}, opset, proto.opset_import)
+        self.cells: dict[str, Cell] = {
+            c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
+        }
+        self.provenance: list[str] = json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))
+        self._constants: dict[str, Constant] = {}
+        self.constant_prefix = "rnnqc/"
+        self._names: set[str] = set()
+        for graph in self.graphs():
+            self._names.update(_names_in(graph))
+
+    # ---- loading and saving -------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, model: str | os.PathLike[str] | onnx.ModelProto) -> Model:
+        """Reads a model from a file (with its external data) or takes a copy of a ModelProto.
+
+        Raises:
+            CompileError: The file cannot be read or is not an ONNX model.
+        """
+        if isinstance(model, onnx.ModelProto):
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)
+            if _external_tensors(copy):
+                raise CompileError(
+                    "The ModelProto refers to external data that is not loaded.",
+                    action="pass the path of the file, or load the proto with its external data",
+                )
+            return cls(copy)
+        return cls(load_proto(Path(model)), source=str(model))
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The model as a new ModelProto."""
+        result = onnx.ModelProto()
+        result.CopyFrom(self._header)
+        result.ir_version = self.ir_version
+        result.functions.extend(self.functions)
+        metadata = dict(self.metadata)
+        metadata.pop(CELLS_KEY, None)
+        metadata.pop(PROVENANCE_KEY, None)
+        if self.cells:
+            metadata[CELLS_KEY] = json.dumps([c.as_dict() for c in self.cells.values()], sort_keys=True, separators=(",", ":"))
+        if self.provenance:
+            metadata[PROVENANCE_KEY] = json.dumps(self.provenance, separators=(",", ":"))
+        for key, text in metadata.items():
+            result.metadata_props.add(key=key, value=text)
+        _export_graph(self.graph, result.graph)
+        used = {n.domain or "" for g in self.graphs() for n in g.nodes} | {f.domain for f in self.functions}
+        used |= {n.domain for f in self.functions for n in f.node}
+        versions = {o.domain: o.version for o in self._header.opset_import}
+        for domain in [d for d in _STANDARD_DOMAINS if d in versions] or [""]:
+            versions[domain] = self.opset
+        for domain in sorted(used - set(versions)):
+            versions[domain] = DOMAIN_VERSION
+        del result.opset_import[:]
+        for domain, version in versions.items():
+            result.opset_import.add(domain=domain, version=version)
+        return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model to `path`, through a temporary file that is renamed."""
+        write_atomically(Path(path), self.proto.SerializeToString(deterministic=True))
+
+    # ---- looking around -----------------------------------------------------------------------------------------
+
+    def graphs(self) -> Iterator[Graph]:
+        """The main graph and every subgraph, outer graphs first."""
+        queue = [self.graph]
+        while queue:
+            graph = queue.pop(0)
+            yield graph
+            for node in graph.nodes:
+                queue.extend(g for _, g in subgraphs(node))
+
+    def paths(self) -> Iterator[tuple[str, Graph]]:
+        """Every graph with the path of nodes that leads to it, e.g. `loop/body/`."""
+        queue: list[tuple[str, Graph]] = [("", self.graph)]
+        while queue:
+            path, graph = queue.pop(0)
+            yield path, graph
+            for node in graph.nodes:
+                queue.extend((f"{path}{display_name(node)}/{name}/", g) for name, g in subgraphs(node))
+
+    def find(self, name: str) -> Value | None:
+        """The value called `name`, in any graph."""
+        for graph in self.graphs():
+            for node in graph.nodes:
+                for value in [*node.outputs, *node.inputs]:
+                    if value.name == name:
+                        return value
+            for value in [*graph.inputs, *graph.outputs, *graph_info(graph).initializers.values()]:
+                if value.name == name:
+                    return value
+        return None
+
+    def is_local(self, graph: Graph, value: Value) -> bool:
+        """Whether `value` is made in `graph` (by a node, as an input, or as an initializer)."""
+        if any(v is value for v in graph.inputs) or graph_info(graph).initializers.get(value.name) is value:
+            return True
+        return any(producer is node for producer in value.inputs for node in graph.nodes)
+
+    # ---- editing ------------------------------------------------------------------------------------------------
+
+    def fresh_name(self, hint: str) -> str:
+        """A name that no value or node of any graph has: `hint`, or `hint_2`, ..."""
+        name, k = hint, 1
+        while name in self._names:
+            k += 1
+            name = f"{hint}_{k}"
+        self._names.add(name)
+        return name
+
+    def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
+        """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
+        constant = Constant(self.fresh_name(name), np.asarray(array))
+        graph_info(graph or self.graph).initializers[constant.name] = constant
+        return constant
+
+    def constant(self, value: Any, dtype: npt.DTypeLike) -> Constant:
+        """A small constant of the main graph, one for each distinct value, named after it."""
+        array = np.asarray(value, dtype=dtype)
+        key = f"{array.dtype.str}{array.shape}{array.tobytes().hex()}"
+        if key not in self._constants:
+            text = "_".join(f"{v:.9g}" for v in array.ravel()[:4].tolist()) + ("_etc" if array.size > 4 else "")
+            rank = f"x{'x'.join(map(str, array.shape))}" if array.shape else ""
+            self._constants[key] = self.add_initializer(f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}", array)
+        constant = self._constants[key]
+        graph_info(self.graph).initializers.setdefault(constant.name, constant)
+        return constant
+
+    def infer_shapes(self) -> None:
+        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); the graph is untouched."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._skeleton())
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            return
+        work = [(self.graph, inferred.graph)]
+        while work:
+            graph, described = work.pop()
+            found = {v.name: v.type for v in [*described.value_info, *described.input, *described.output]}
+            for node, described_node in zip(graph.nodes, described.node, strict=True):
+                for value in node.outputs:
+                    _note_shape(value, found.get(value.name))
+                inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
+                work.extend((g, inner[name]) for name, g in subgraphs(node))
+            for value in graph.inputs:
+                _note_shape(value, found.get(value.name))
+
+    def _skeleton(self) -> onnx.ModelProto:
+        """The model without the contents of its large initializers; their dimensions stay."""
+        stripped: list[tuple[Constant, Any]] = []
+        for graph in self.graphs():
+            for constant in graph_info(graph).initializers.values():
+                held = constant._values
+                if isinstance(held, gs.ir.tensor.SparseValues) or np.prod(constant.shape, dtype=np.int64) <= 1024:
+                    continue
+                tensor = onnx.TensorProto(name=constant.name, dims=list(constant.shape))
+                tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(constant.dtype)) if not isinstance(constant.dtype, int) else constant.dtype
+                stripped.append((constant, held))
+                constant._values = gs.ir.tensor.LazyValues(tensor)
+        try:
+            return self.proto
+        finally:
+            for constant, held in stripped:
+                constant._values = held
+
+    def reload(self, proto: onnx.ModelProto) -> None:
+        """Replaces the whole content by `proto`."""
+        Model.__init__(self, proto, self.source)
+
+    def replace_all_uses(self, old: Value, new: Value) -> None:
+        """Makes every consumer of `old`, graph outputs included, use `new`; a graph output keeps its name."""
+        for consumer in list(old.outputs):
+            for index, value in enumerate(consumer.inputs):
+                if value is old:
+                    consumer.inputs[index] = new
+        for graph in self.graphs():
+            for index, value in enumerate(graph.outputs):
+                if value is old:
+                    graph.outputs[index] = new
+
+    def insert_nodes(self, graph: Graph, before: Node, nodes: Sequence[Node]) -> None:
+        """Inserts `nodes` into `graph` in front of `before`."""
+        position = _position(graph, before)
+        graph.nodes[position:position] = list(nodes)
+
+    def remove_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
+        """Removes `nodes` from `graph` and cuts their edges."""
+        doomed = {id(n) for n in nodes}
+        for node in [n for n in graph.nodes if id(n) in doomed]:
+            for _, inner in subgraphs(node):
+                self.remove_nodes(inner, list(inner.nodes))
+            node.inputs.clear()
+            node.outputs.clear()
+        graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
+
+    def remove_dead(self) -> int:
+        """Removes nodes and initializers nothing uses, in every graph; returns how many.
+
+        Model inputs stay. A subgraph's use of an outer value counts.
+        """
+        removed = 0
+        for graph in reversed(list(self.graphs())):
+            kept = {id(v) for v in graph.outputs}
+            live: set[int] = set()
+            stack = [n for n in graph.nodes if any(id(v) in kept for v in n.outputs)]
+            # Consumers in subgraphs of dead nodes have been cut already: inner graphs are visited with their node.
+            local = {id(n) for n in graph.nodes}
+            stack += [n for n in graph.nodes if any(id(c) not in local for v in n.outputs for c in v.outputs)]
+            while stack:
+                node = stack.pop()
+                if id(node) in live:
+                    continue
+                live.add(id(node))
+                for value in [*node.inputs, *_captured(node)]:
+                    stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
+            dead = [n for n in graph.nodes if id(n) not in live]
+            if dead:
+                removed += len(dead)
+                self.remove_nodes(graph, dead)
+        for graph in self.graphs():
+            record = graph_info(graph)
+            outputs = {id(v) for v in graph.outputs}
+            orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
+            for name, constant in list(record.initializers.items()):
+                if not constant.outputs and id(constant) not in outputs and not (name in orphans and constant.__dict__.get("_unused")):
+                    del record.initializers[name]
+                    removed += 1
+        if removed and self.cells:
+            self._forget_dead_cells()
+        return removed
+
+    def _forget_dead_cells(self) -> None:
+        alive: set[str] = set()
+        tagged: set[str] = set()
+        for graph in self.graphs():
+            for node in graph.nodes:
+                alive.update(v.name for v in node.outputs)
+                tagged.add(info(node).metadata.get(CELL_TAG, ""))
+        for name, cell in list(self.cells.items()):
+            if name not in tagged:
+                del self.cells[name]
+                continue
+            for key in ("y", "y_h", "y_c", "y_codes"):
+                if getattr(cell, key) not in alive:
+                    setattr(cell, key, None)
+
+    def sort(self) -> None:
+        """Orders the nodes of every graph topologically, stably and without recursion.
+
+        Raises:
+            CompileError: A graph has a cycle.
+        """
+        for graph in self.graphs():
+            graph.nodes[:] = _sorted_nodes(graph, self.source)
+
+    def check(self) -> None:
+        """Checks the invariants that hold after every pass.
+
+        Unique names, one producer per value, no dangling use, topological order, imported domains.
+
+        Raises:
+            StructureError: One does not hold.
+        """
+        names: set[int] = set()
+        for graph in self.graphs():
+            seen: dict[str, int] = {}
+            for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
+                if seen.setdefault(value.name, id(value)) != id(value):
+                    raise StructureError(f"Two values of one graph are called {value.name!r}.")
+            names.update(seen.values())
+            available = set(names)
+            for node in graph.nodes:
+                for value in [*node.inputs, *_captured(node)]:
+                    if value.name and id(value) not in available:
+                        raise StructureError(f"Node {display_name(node)!r} ({node.op}) uses {value.name!r} before it exists.")
+                for value in node.outputs:
+                    if not value.name:
+                        continue
+                    if len(value.inputs) != 1 or value.name in seen:
+                        raise StructureError(f"Value {value.name!r} has more than one producer.")
+                    seen[value.name] = id(value)
+                    available.add(id(value))
+            for value in graph.outputs:
+                if id(value) not in available:
+                    raise StructureError(f"Graph output {value.name!r} is made by no node.")
+            names |= available
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def load_proto(path: Path) -> onnx.ModelProto:
+    """Reads a model file with its external data, refusing data outside the model's folder.
+
+    Raises:
+        CompileError: With the file's name and what is wrong with it.
+    """
+    try:
+        if path.is_dir():
+            raise CompileError(f"{path}: is a directory.", action="name the .onnx file in it")
+        data = path.read_bytes()
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror or error}.", action="check the path") from error
+    if not data:
+        raise CompileError(f"{path}: the file is empty.", supported="ONNX models (protobuf)")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"{path}: not an ONNX model, or truncated ({error}).", supported="ONNX models (protobuf) up to 2 GB"
+        ) from error
+    del data
+    if not proto.HasField("graph"):
+        raise CompileError(f"{path}: the file holds no graph.", supported="ONNX models (protobuf)")
+    folder = path.parent.resolve()
+    for tensor in _external_tensors(proto):
+        _load_external(tensor, folder, path)
+    return proto
+
+
+def _load_external(tensor: onnx.TensorProto, folder: Path, model: Path) -> None:
+    entries = {e.key: e.value for e in tensor.external_data}
+    where = f"{model}: external data of tensor {tensor.name!r}"
+    location = entries.get("location", "")
+    if not location or os.path.isabs(location) or ".." in Path(location).parts:
+        raise CompileError(f"{where}: location {location!r} leaves the model's folder.", supported="files beside the model")
+    target = folder / location
+    try:
+        offset, declared = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+    except ValueError as error:
+        raise CompileError(f"{where}: offset or length is no number.") from error
+    step = folder
+    for part in Path(location).parts:
+        step = step / part
+        if step.is_symlink():
+            raise CompileError(
+                f"{where}: {step} is a symbolic link.",
+                supported="regular files in the model's folder",
+                action="copy the data file beside the model",
+            )
+    try:
+        status = target.stat()
+    except OSError as error:
+        raise CompileError(f"{where}: {target}: {error.strerror}.", action="put the data file beside the model") from error
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise CompileError(f"{where}: {target} is not a regular file with one name.", supported="regular files without hard links")
+    count = 1
+    for dim in tensor.dims:
+        if dim < 0:
+            raise CompileError(f"{where}: negative dimension {dim}.")
+        count *= dim
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except (KeyError, TypeError) as error:
+        raise CompileError(f"{where}: unknown data type {tensor.data_type}.") from error
+    packed = tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
+    expected = (count + 1) // 2 if packed else count * dtype.itemsize
+    length = expected if declared < 0 else declared
+    if offset < 0 or length != expected or offset + length > status.st_size:
+        raise CompileError(
+            f"{where}: {length} bytes at offset {offset} of a file of {status.st_size} bytes, for a tensor of {expected} bytes.",
+            action="export the model again; the data file is incomplete or belongs to another model",
+        )
+    with target.open("rb") as stream:
+        stream.seek(offset)
+        tensor.raw_data = stream.read(length)
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes `data` to `path` through a temporary file in the same folder that is renamed; nothing is left on failure.
+
+    Raises:
+        CompileError: The file cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise CompileError(f"{path}: cannot be written ({error.strerror}).", action="choose another output path") from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CompileError(f"{path}: cannot be written ({error.strerror}).", action="choose another output path") from error
+        raise
+
+
+def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    found: list[onnx.TensorProto] = []
+    graphs = [proto.graph]
+    nodes: list[onnx.NodeProto] = [n for f in proto.functions for n in f.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            found.extend(graph.initializer)
+            for sparse in graph.sparse_initializer:
+                found.extend([sparse.values, sparse.indices])
+            nodes.extend(graph.node)
+        else:
+            for attr in nodes.pop().attribute:
+                found.extend([attr.t] if attr.HasField("t") else [])
+                found.extend(attr.tensors)
+                graphs.extend([attr.g] if attr.HasField("g") else [])
+                graphs.extend(attr.graphs)
+    return [t for t in found if t.data_location == onnx.TensorProto.EXTERNAL]
+
+
+def standard_opset(proto: onnx.ModelProto, source: str) -> int:
+    """Version of the standard operator set `proto` imports.
+
+    Raises:
+        CompileError: There is none, or it is unknown to the installed onnx.
+    """
+    versions = [o.version for o in proto.opset_import if o.domain in _STANDARD_DOMAINS]
+    newest = onnx.defs.onnx_opset_version()
+    if not versions:
+        raise CompileError(f"{source}: the model imports no standard operator set.", supported=f"ai.onnx 7 to {newest}")
+    if not 1 <= versions[0] <= newest:
+        raise CompileError(
+            f"{source}: operator set ai.onnx {versions[0]} is not known to the installed onnx.", supported=f"7 to {newest}"
+        )
+    if proto.ir_version < 3 or proto.ir_version > onnx.IR_VERSION:
+        raise CompileError(
+            f"{source}: IR version {proto.ir_version}.", supported=f"3 to {onnx.IR_VERSION}", action="export the model again"
+        )
+    return int(versions[0])
+
+
+def check_structure(graph: onnx.GraphProto, source: str) -> None:
+    """Checks that names are unique, every use has a producer, and there is no cycle; in subgraphs too.
+
+    Raises:
+        CompileError: With the node and value concerned.
+    """
+    work: list[tuple[onnx.GraphProto, frozenset[str]]] = [(graph, frozenset())]
+    while work:
+        current, outer = work.pop()
+        own: set[str] = set()
+        for value in current.input:
+            if not value.name or value.name in own:
+                raise CompileError(f"{source}: two graph inputs are called {value.name!r}, or one has no name.")
+            own.add(value.name)
+        stored: set[str] = set()
+        for tensor in [*current.initializer, *(s.values for s in current.sparse_initializer)]:
+            if not tensor.name or tensor.name in stored:
+                raise CompileError(f"{source}: two initializers are called {tensor.name!r}, or one has no name.")
+            stored.add(tensor.name)
+        own |= stored
+        for node in current.node:
+            for name in node.output:
+                if name and name in own:
+                    raise CompileError(
+                        f"{source}: value {name!r} has more than one producer; the second is node {node.name!r} ({node.op_type}).",
+                        action="export the model again; ONNX requires unique names",
+                    )
+                own.add(name)
+        own.discard("")
+        visible = outer | own
+        for node in current.node:
+            if not node.op_type:
+                raise CompileError(f"{source}: node {node.name!r} has no operator type.")
+            for name in node.input:
+                if name and name not in visible:
+                    raise CompileError(f"{source}: node {node.name!r} ({node.op_type}) uses {name!r}, which nothing makes.")
+            for attr in node.attribute:
+                for inner in [*([attr.g] if attr.HasField("g") else []), *attr.graphs]:
+                    work.append((inner, visible))
+        for value in current.output:
+            if value.name not in visible:
+                raise CompileError(f"{source}: graph output {value.name!r} is made by nothing.")
+
+
+# ---- import and export --------------------------------------------------------------------------------------------
+
+
+def _without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
+    header = onnx.ModelProto()
+    for descriptor, value in proto.ListFields():
+        if descriptor.name in ("graph", "functions", "metadata_props"):
+            continue
+        if isinstance(value, (int, str, bytes)):
+            setattr(header, descriptor.name, value)
+        else:
+            getattr(header, descriptor.name).extend(value)
+    return header
+
+
+def _import_graph(
+    proto: onnx.GraphProto, outer: Mapping[str, Value], opset: int, domains: Sequence[onnx.OperatorSetIdProto]
+) -> Graph:
+    graph = OnnxImporter.import_graph(proto, dict(outer), opset=opset, import_domains=list(domains))
+    _attach(graph, proto)
+    return graph
+
+
+def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
+    """Puts the originals beside the imported objects; node order is the same on both sides."""
+    pending = [(graph, proto)]
+    while pending:
+        current, source = pending.pop()
+        record = graph_info(current)
+        record.proto = source
+        record.input_order = [v.name for v in source.input]
+        stored = [t.name for t in source.initializer] + [s.values.name for s in source.sparse_initializer]
+        local: dict[str, Value] = {}
+        for node in current.nodes:
+            for value in [*node.inputs, *node.outputs]:
+                if isinstance(value, Constant):
+                    local.setdefault(value.name, value)
+        for value in [*current.inputs, *current.outputs]:
+            local.setdefault(value.name, value)
+        inner_constants = _constants_below(current)
+        for name, tensor in zip(stored, [*source.initializer, *source.sparse_initializer], strict=True):
+            constant = local.get(name) or inner_constants.get(name)
+            if not isinstance(constant, Constant):
+                constant = OnnxImporter.import_tensor(tensor)
+                constant.__dict__["_unused"] = True
+            record.initializers[name] = constant
+        shapes = {v.name: v for v in [*source.value_info, *source.input, *source.output]}
+        values = {v.name: v for n in current.nodes for v in n.outputs}
+        values.update({v.name: v for v in [*current.inputs, *current.outputs]})
+        for name, described in shapes.items():
+            value = values.get(name)
+            if isinstance(value, Variable):
+                record.value_infos[name] = (described, value.dtype, _shape_key(value.shape))
+        for node, original in zip(current.nodes, source.node, strict=True):
+            node.__dict__["_rnnqc"] = NodeInfo(
+                proto=original,
+                attrs=dict(node.attrs),
+                metadata={p.key: p.value for p in original.metadata_props},
+                doc_string=original.doc_string,
+                overload=original.overload,
+            )
+            graphs = {a.name: a.g for a in original.attribute if a.type == onnx.AttributeProto.GRAPH}
+            pending.extend((inner, graphs[name]) for name, inner in subgraphs(node))
+
+
+def _constants_below(graph: Graph) -> dict[str, Constant]:
+    """Constants that nodes of nested subgraphs use, by name; an outer initializer may be used only there."""
+    found: dict[str, Constant] = {}
+    stack = [g for n in graph.nodes for _, g in subgraphs(n)]
+    while stack:
+        inner = stack.pop()
+        for node in inner.nodes:
+            for value in node.inputs:
+                if isinstance(value, Constant):
+                    found.setdefault(value.name, value)
+            stack.extend(g for _, g in subgraphs(node))
+    return found
+
+
+def _shape_key(shape: Any) -> Any:
+    return None if shape is None else tuple(shape)
+
+
+def _export_graph(graph: Graph, target: onnx.GraphProto) -> None:
+    record = graph_info(graph)
+    target.name = graph.name or "main"
+    if record.proto is not None:
+        target.doc_string = record.proto.doc_string
+        target.metadata_props.extend(record.proto.metadata_props)
+        known = _names_in(graph)
+        target.quantization_annotation.extend(a for a in record.proto.quantization_annotation if a.tensor_name in known)
+    inputs = {v.name: v for v in graph.inputs}
+    order = [n for n in record.input_order if n in inputs or n in record.initializers]
+    order += [v.name for v in graph.inputs if v.name not in set(order)]
+    for name in order:
+        target.input.append(_value_info(inputs.get(name) or record.initializers[name], record))
+    for value in graph.outputs:
+        target.output.append(_value_info(value, record))
+    for constant in record.initializers.values():
+        if isinstance(constant._values, gs.ir.tensor.SparseValues):
+            target.sparse_initializer.append(OnnxExporter.export_sparse_tensor_proto(constant))
+        else:
+            target.initializer.append(_tensor(constant))
+    listed = set(order) | {v.name for v in graph.outputs}
+    for node in graph.nodes:
+        _export_node(node, target.node.add())
+        for value in node.outputs:
+            if value.name and value.name not in listed and (value.dtype is not None or value.shape is not None):
+                target.value_info.append(_value_info(value, record))
+
+
+def _tensor(constant: Constant) -> onnx.TensorProto:
+    if isinstance(constant._values, gs.ir.tensor.LazyValues):
+        tensor = constant._values.tensor
+        if tensor.name != constant.name:
+            renamed = onnx.TensorProto()
+            renamed.CopyFrom(tensor)
+            renamed.name = constant.name
+            return renamed
+        return tensor  # type: ignore[no-any-return]
+    return onnx.numpy_helper.from_array(np.asarray(constant.values), constant.name)
+
+
+def _value_info(value: Value, record: GraphInfo) -> onnx.ValueInfoProto:
+    original = record.value_infos.get(value.name)
+    if isinstance(value, Constant):
+        if record.proto is not None:
+            for listed in record.proto.input:
+                if listed.name == value.name:
+                    return listed
+    elif original is not None and (original[1], original[2]) == (value.dtype, _shape_key(value.shape)):
+        return original[0]
+    exported = OnnxExporter.export_value_info_proto(value, do_type_check=False)
+    if original is not None:
+        exported.doc_string = original[0].doc_string
+        exported.metadata_props.extend(original[0].metadata_props)
+    return exported
+
+
+def _export_node(node: Node, target: onnx.NodeProto) -> None:
+    record = info(node)
+    target.op_type = node.op
+    target.name = node.name or ""
+    if node.domain:
+        target.domain = node.domain
+    target.overload = record.overload
+    target.doc_string = record.doc_string
+    target.input.extend(v.name for v in node.inputs)
+    target.output.extend(v.name for v in node.outputs)
+    for key, text in record.metadata.items():
+        target.metadata_props.add(key=key, value=text)
+    originals = {a.name: a for a in record.proto.attribute} if record.proto is not None else {}
+    for name, original in originals.items():
+        if name not in record.attrs and name not in node.attrs:
+            target.attribute.append(original)  # of a type graphsurgeon does not import
+    for name, value in node.attrs.items():
+        if isinstance(value, Graph):
+            attr = target.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
+            if name in originals:
+                attr.doc_string = originals[name].doc_string
+            _export_graph(value, attr.g)
+        elif name in originals and record.attrs.get(name) is value:
+            target.attribute.append(originals[name])
+        elif isinstance(value, Constant):
+            target.attribute.append(onnx.helper.make_attribute(name, _tensor(value)))
+        else:
+            target.attribute.extend(OnnxExporter.export_attributes({name: value}))
+
+
+def export_nodes(nodes: Iterable[Node]) -> list[onnx.NodeProto]:
+    """`nodes` as NodeProtos, e.g. for the body of a function."""
+    result = []
+    for node in nodes:
+        proto = onnx.NodeProto()
+        _export_node(node, proto)
+        result.append(proto)
+    return result
+
+
+def _names_in(graph: Graph) -> set[str]:
+    names = {v.name for v in [*graph.inputs, *graph.outputs]} | set(graph_info(graph).initializers)
+    for node in graph.nodes:
+        names.add(node.name)
+        names.update(v.name for v in [*node.inputs, *node.outputs])
+    names.discard("")
+    return names
+
+
+def _captured(node: Node) -> list[Value]:
+    """Values that the subgraphs of `node` use and do not make themselves."""
+    captured: list[Value] = []
+    work = [g for _, g in subgraphs(node)]
+    made: set[int] = set()
+    used: list[Value] = []
+    while work:
+        graph = work.pop()
+        made.update(id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()])
+        for inner in graph.nodes:
+            made.update(id(v) for v in inner.outputs)
+            used.extend(inner.inputs)
+            work.extend(g for _, g in subgraphs(inner))
+        used.extend(graph.outputs)
+    seen: set[int] = set()
+    for value in used:
+        if value.name and id(value) not in made and id(value) not in seen:
+            seen.add(id(value))
+            captured.append(value)
+    return captured
+
+
+def _position(graph: Graph, node: Node) -> int:
+    for index, candidate in enumerate(graph.nodes):
+        if candidate is node:
+            return index
+    raise StructureError(f"Node {display_name(node)!r} is not in graph {graph.name!r}.")
+
+
+def _sorted_nodes(graph: Graph, source: str) -> list[Node]:
+    index = {id(n): k for k, n in enumerate(graph.nodes)}
+    consumers: list[list[int]] = [[] for _ in graph.nodes]
+    missing = [0] * len(graph.nodes)
+    for k, node in enumerate(graph.nodes):
+        sources = {
+            index[id(p)] for v in [*node.inputs, *_captured(node)] for p in v.inputs if id(p) in index and index[id(p)] != k
+        }
+        if any(p is node for v in [*node.inputs, *_captured(node)] for p in v.inputs):
+            raise CompileError(f"{source}: node {display_name(node)!r} ({node.op}) uses its own output.")
+        missing[k] = len(sources)
+        for p in sources:
+            consumers[p].append(k)
+    ready = [k for k, count in enumerate(missing) if count == 0]
+    heapq.heapify(ready)
+    order: list[Node] = []
+    while ready:
+        k = heapq.heappop(ready)
+        order.append(graph.nodes[k])
+        for c in consumers[k]:
+            missing[c] -= 1
+            if missing[c] == 0:
+                heapq.heappush(ready, c)
+    if len(order) != len(graph.nodes):
+        k = next(k for k, count in enumerate(missing) if count > 0)
+        node = graph.nodes[k]
+        raise CompileError(f"{source}: the graph has a cycle through node {display_name(node)!r} ({node.op}).")
+    return order
+
+
+def safe_name(text: str) -> str:
+    """`text` with everything but letters, digits, `_`, `-`, `.` and `/` replaced by `_`."""
+    return re.sub(r"[^0-9A-Za-z_./-]", "_", text)

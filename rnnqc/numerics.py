@@ -1,0 +1,112 @@
+"""How far two results may be apart: the comparators a pass declares, and how their verdict is worded."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a comparison.
+
+    Attributes:
+        ok: Whether the results are as close as declared.
+        text: By how much they differ.
+    """
+
+    ok: bool
+    text: str
+
+
+def sqnr_db(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
+    """Signal-to-quantization-noise ratio in dB, in float64; infinity for equal arrays, NaN entries excluded from both."""
+    a = np.asarray(reference, dtype=np.float64).ravel()
+    b = np.asarray(approximation, dtype=np.float64).ravel()
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    noise = float(np.sum((a - b) ** 2))
+    signal = float(np.sum(a**2))
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
+
+
+def max_abs(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
+    """Largest absolute difference; 0 for empty arrays, infinity where only one side is finite."""
+    a = np.asarray(reference, dtype=np.float64)
+    b = np.asarray(approximation, dtype=np.float64)
+    if a.size == 0:
+        return 0.0
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(a - b))
+    return float(np.max(np.where(np.isnan(difference), np.inf, difference)))
+
+
+class Numerics(abc.ABC):
+    """What a pass may change."""
+
+    @abc.abstractmethod
+    def compare(self, before: Array, after: Array) -> Verdict:
+        """Compares one value before and after."""
+
+    def check(self, before: Array, after: Array) -> Verdict:
+        """Compares shape and type, then the values."""
+        if before.shape != after.shape:
+            return Verdict(False, f"shape {list(before.shape)} became {list(after.shape)}")
+        if before.dtype != after.dtype:
+            return Verdict(False, f"type {before.dtype} became {after.dtype}")
+        if before.dtype.kind not in "fiub":
+            return Verdict(bool(np.array_equal(before, after)), "not numeric")
+        return self.compare(before, after)
+
+
+@dataclass(frozen=True)
+class Bitwise(Numerics):
+    """Nothing: equal bits (the sign of a zero excepted)."""
+
+    def compare(self, before: Array, after: Array) -> Verdict:
+        """Equal values, NaN equal to NaN."""
+        equal = np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
+        return Verdict(equal, "equal bits" if equal else f"max |difference| {max_abs(before, after):.3g}, equal bits declared")
+
+    def __str__(self) -> str:
+        return "equal bits"
+
+
+@dataclass(frozen=True)
+class Close(Numerics):
+    """A rounding: at most `atol` apart, absolutely."""
+
+    atol: float
+
+    def compare(self, before: Array, after: Array) -> Verdict:
+        """Largest absolute difference against `atol`."""
+        worst = max_abs(before, after)
+        return Verdict(worst <= self.atol, f"max |difference| {worst:.3g}, {self.atol:.3g} declared")
+
+    def __str__(self) -> str:
+        return f"at most {self.atol:g} apart"
+
+
+@dataclass(frozen=True)
+class Lossy(Numerics):
+    """A bounded loss: at least `min_sqnr_db` between the two."""
+
+    min_sqnr_db: float
+
+    def compare(self, before: Array, after: Array) -> Verdict:
+        """SQNR against the floor."""
+        ratio = sqnr_db(before, after)
+        return Verdict(ratio >= self.min_sqnr_db, f"SQNR {ratio:.1f} dB, at least {self.min_sqnr_db:g} dB declared")
+
+    def __str__(self) -> str:
+        return f"at least {self.min_sqnr_db:g} dB SQNR"

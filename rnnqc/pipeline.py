@@ -1,0 +1,225 @@
+"""The default sequence of passes, and `lower`, which runs it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from rnnqc.diagnostics import Outcome, Remark, UsageError
+from rnnqc.feeds import generate_feeds
+from rnnqc.ir import Model, write_atomically
+from rnnqc.passes import (
+    Canonicalize,
+    Cleanup,
+    DecomposeLstm,
+    FoldScales,
+    FuseQuantLstmCell,
+    InsertQcdq,
+    Instrument,
+    Pass,
+    PassManager,
+    PassResult,
+    Timing,
+    Unroll,
+    VerifyNumerics,
+)
+from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes
+from rnnqc.passes.unroll import bind_dimensions
+from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.report import Entry, Report
+from rnnqc.verify import compare_models
+
+FORMS = ("fused", "integer", "qcdq")
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """What `lower` is asked to do.
+
+    Attributes:
+        recipe: Name of a recipe, or a `.toml` file.
+        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined) or "qcdq" (before folding).
+        unroll: Write loops out; the form is "integer" then, unless "qcdq" is asked for.
+        dims: Symbolic dimensions to bind.
+        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        verify: Compare the numerics after every pass.
+        reproducer: Folder for the reproducer of a failed comparison.
+        measure: Measure the SQNR of every output on generated data.
+    """
+
+    recipe: str = "int8"
+    form: str | None = None
+    unroll: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
+    verify: bool = False
+    reproducer: Path | None = None
+    measure: bool = False
+
+    @property
+    def resolved_form(self) -> str:
+        """The form to produce.
+
+        Raises:
+            UsageError: The form is unknown, or contradicts `unroll`.
+        """
+        if self.form is None:
+            return "integer" if self.unroll else "fused"
+        if self.form not in FORMS:
+            raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
+        if self.unroll and self.form == "fused":
+            raise UsageError("A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq")
+        return self.form
+
+
+@dataclass
+class Lowered:
+    """A lowered model.
+
+    Attributes:
+        model: The model.
+        report: What was done.
+    """
+
+    model: Model
+    report: Report
+    _proto: onnx.ModelProto | None = None
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The lowered ModelProto."""
+        if self._proto is None:
+            self._proto = self.model.proto
+        return self._proto
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model to `path`, atomically."""
+        write_atomically(Path(path), self.proto.SerializeToString(deterministic=True))
+
+
+def default_passes(recipe: Recipe, form: str, unroll: bool) -> list[Pass]:
+    """The passes of a lowering, in order."""
+    passes: list[Pass] = [Canonicalize(), DecomposeLstm(), InsertQcdq(recipe)]
+    if form != "qcdq":
+        passes.append(FoldScales(dispatch=not unroll))
+    passes.append(Cleanup())
+    if unroll:
+        passes += [Unroll(), Cleanup()]
+    if form == "fused":
+        passes += [FuseQuantLstmCell(), Cleanup()]
+    return passes
+
+
+def lower(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    recipe: str = "int8",
+    form: str | None = None,
+    *,
+    unroll: bool = False,
+    dims: Mapping[str, int] | None = None,
+    overrides: Iterable[str] = (),
+    verify: bool = False,
+    reproducer: str | os.PathLike[str] | None = None,
+    measure: bool = False,
+    instruments: Sequence[Instrument] = (),
+    progress: Callable[[str], None] | None = None,
+) -> Lowered:
+    """Lowers the recurrent layers of a float model to quantized ones.
+
+    Args:
+        model: A path or a ModelProto.
+        recipe: Name of a recipe, or a `.toml` file.
+        form: "fused" (default), "integer" or "qcdq".
+        unroll: Write loops out (needs static sequence lengths).
+        dims: Symbolic dimensions to bind, by name.
+        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        verify: Compare the numerics after every pass with what the pass declares.
+        reproducer: Folder for the files that reproduce a failed comparison.
+        measure: Measure the SQNR of every output against the float model on generated data.
+        instruments: More observers of the passes.
+        progress: Called with the name of each pass before it runs.
+
+    Raises:
+        CompileError: The model or the options cannot be handled.
+        NumericsError: With `verify`: a pass changed more than it declares.
+    """
+    options = LowerOptions(
+        recipe, form, unroll, dims or {}, tuple(overrides), verify, Path(reproducer) if reproducer is not None else None, measure
+    )
+    chosen = load_recipe(options.recipe).with_overrides(options.overrides)
+    resolved = options.resolved_form
+    timing = Timing()
+    observers: list[Instrument] = [timing, *instruments]
+    if progress is not None:
+        observers.append(_Progress(progress))
+    passes = default_passes(chosen, resolved, unroll)
+    loaded = Model.load(model)
+    if options.dims:
+        bind_dimensions(loaded, dict(options.dims))
+    float_proto = loaded.proto if verify or measure else None
+    report = Report(loaded.source, chosen.name, resolved, float_bytes=_size(model, loaded))
+    verifier: VerifyNumerics | None = None
+    if verify and float_proto is not None:
+        verifier = VerifyNumerics([generate_feeds(float_proto, seed=s) for s in range(2)], options.reproducer)
+        observers.append(verifier)
+    nodes: list[RecurrentNode] = []
+    results = PassManager(passes[:1], observers).run(loaded)
+    nodes = recurrent_nodes(loaded)
+    results += PassManager(passes[1:], observers, given=passes[0].info.sets).run(loaded)
+    lowered = Lowered(loaded, report)
+    _fill(report, loaded, nodes, results)
+    report.seconds = timing.seconds
+    if verifier is not None:
+        report.checks = verifier.checks
+    report.bytes = lowered.proto.ByteSize()
+    if measure and float_proto is not None:
+        feeds = [generate_feeds(float_proto, seed=s) for s in range(2)]
+        comparison = compare_models(float_proto, lowered.proto, feeds)
+        report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
+    return lowered
+
+
+class _Progress(Instrument):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        self._tell(pass_.info.name)
+
+
+def _size(model: str | os.PathLike[str] | onnx.ModelProto, loaded: Model) -> int:
+    if isinstance(model, onnx.ModelProto):
+        return int(model.ByteSize())
+    external = sum(c.values.nbytes for c in ())
+    return Path(model).stat().st_size + external
+
+
+def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
+    remarks: list[Remark] = [r for result in results for r in result.remarks]
+    refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.pass_name == "fold-scales"}
+    for node in nodes:
+        cells = [c for c in model.cells.values() if c.node == node.name]
+        remark = refused.get(node.path) or refused.get(node.name)
+        entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
+        if remark is not None or not cells:
+            entry.status = "float"
+            entry.bytes = node.weight_bytes
+            if remark is not None:
+                entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
+            else:
+                entry.reason, entry.found, entry.action = node.refusal
+        else:
+            entry.cells = [c.name for c in cells]
+            entry.form = cells[0].form
+            entry.bytes = sum(c.hidden_size * 4 * (c.input_size + c.hidden_size) for c in cells)
+            note = notes.get(node.name)
+            if note is not None:
+                entry.reason, entry.found, entry.action = note.reason, note.found, note.action
+        report.entries.append(entry)
+    report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]

@@ -1,0 +1,269 @@
+"""`ai.rnnqc::QuantLSTMCell` in numpy.
+
+Follows docs/quant_lstm_cell.md sentence by sentence: every float operation is one float32 operation, integer products
+are exact. Rows of the batch are computed together; time is a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+CodeArray = npt.NDArray[np.uint8]
+
+GATES = ("i", "o", "f", "c")
+_DEFAULTS: dict[str, Any] = {
+    "direction": "forward",
+    "x_mode": "dynamic_row",
+    "x_scale": 0.0,
+    "x_zero_point": 128,
+    "h_mode": "static",
+    "h_scale": 0.0,
+    "h_zero_point": 128,
+    "cell_scale": 0.0,
+    "cell_max": 32767.0,
+    "gate_kinds": "table,table,table,table",
+    "gate_alpha": (0.0,) * 4,
+    "gate_beta": (0.0,) * 4,
+    "gate_table_offset": (0,) * 4,
+    "gate_index_scale": (0.0,) * 4,
+    "gate_index_size": (0,) * 4,
+    "output_kind": "table",
+    "output_alpha": 0.0,
+    "output_beta": 0.0,
+    "cell_index_scale": 0.0,
+    "input_forget": 0,
+    "one": 1.0,
+}
+_REQUIRED = ("hidden_size", "gate_min", "gate_max")
+
+_F32 = np.float32
+_FLT_MAX = np.finfo(np.float32).max
+_SMALLEST_MAGNITUDE = _F32(2.0**-100)
+_FLOAT_CELL_LIMIT = _F32(2.0**60)
+
+
+def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """Computes all outputs of one node.
+
+    Args:
+        inputs: arrays by the operator's input names; absent optional inputs are left out.
+        attributes: values by the operator's attribute names; defaults may be left out. `gate_kinds` may also be a
+            sequence of four kinds.
+
+    Returns:
+        `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"`, `Y_codes` uint8 [T, B, H].
+
+    Raises:
+        ValueError: an unknown or missing attribute or input, T = 0, B = 0, or a sequence length outside 0 .. T.
+    """
+    with np.errstate(all="ignore"):
+        return _Node(inputs, attributes).run()
+
+
+def _rne(values: FloatArray) -> FloatArray:
+    return np.rint(values)
+
+
+def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: int) -> CodeArray:
+    codes = np.clip(_rne(np.asarray(values / scale)) + _F32(zero_point), _F32(0), _F32(255))
+    return np.asarray(codes, dtype=np.uint8)
+
+
+def _dynamic_scale(rows: FloatArray) -> FloatArray:
+    """Scale of every row [..., n] -> [..., 1]."""
+    largest = np.abs(rows).max(axis=-1, keepdims=True)
+    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _FLT_MAX) / _F32(127), dtype=np.float32)
+
+
+def _without_nan(values: npt.NDArray[Any]) -> FloatArray:
+    return np.where(np.isnan(values), _F32(0), values).astype(np.float32)
+
+
+def _integer_product(codes: CodeArray, zero_point: int, weights: npt.NDArray[np.int8]) -> FloatArray:
+    # Whole numbers far below 2**53: exact in float64, in any order of summation.
+    product = (codes.astype(np.float64) - zero_point) @ weights.astype(np.float64)
+    if np.abs(product).max() >= 2**31:
+        raise ValueError("an integer product leaves int32")
+    return product.astype(np.int32).astype(np.float32)
+
+
+def _relu(v: FloatArray) -> FloatArray:
+    return np.where(v > 0, v, _F32(0))
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """A kind without a table."""
+
+    kind: str
+    alpha: np.float32
+    beta: np.float32
+
+    def __call__(self, v: FloatArray) -> FloatArray:
+        if self.kind == "Relu":
+            return _relu(v)
+        if self.kind == "LeakyRelu":
+            return np.where(v < 0, self.alpha * v, v)
+        if self.kind == "ThresholdedRelu":
+            return np.where(v > self.alpha, v, _F32(0))
+        if self.kind == "Affine":
+            return np.asarray(self.alpha * v + self.beta)
+        if self.kind == "HardSigmoid":
+            w = _relu(np.asarray(self.alpha * v + self.beta))
+            return np.where(w < 1, w, _F32(1))
+        if self.kind == "Softsign":
+            return np.asarray(v / (_F32(1) + np.abs(v)))
+        raise ValueError(f"unknown activation kind {self.kind!r}")
+
+
+class _Node:
+    def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
+        unknown = set(attributes) - set(_DEFAULTS) - set(_REQUIRED)
+        missing = set(_REQUIRED) - set(attributes)
+        if unknown or missing:
+            raise ValueError(f"QuantLSTMCell: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
+        self.attributes = {**_DEFAULTS, **attributes}
+        kinds = self.attributes["gate_kinds"]
+        self.kinds = tuple(kinds.split(",")) if isinstance(kinds, str) else tuple(kinds)
+        self.inputs = inputs
+        self.hidden = int(self.attributes["hidden_size"])
+        self.quantized_cell = self.attributes["cell_scale"] > 0
+        self.time, self.batch = inputs["X"].shape[:2]
+        if self.time == 0 or self.batch == 0:
+            raise ValueError("QuantLSTMCell: T = 0 and B = 0 are errors")
+        self.lengths = inputs.get("sequence_lens", np.full(self.batch, self.time, np.int32))
+        if self.lengths.min() < 0 or self.lengths.max() > self.time:
+            raise ValueError(f"QuantLSTMCell: sequence_lens {self.lengths.tolist()} outside 0 .. {self.time}")
+
+    def _float(self, name: str) -> np.float32:
+        return _F32(self.attributes[name])
+
+    def _input_pre_activations(self) -> FloatArray:
+        """Steps 2 to 4 before the loop: p [T, B, 4H]."""
+        x = self.inputs["X"]
+        zero_point = int(self.attributes["x_zero_point"])
+        mode = self.attributes["x_mode"]
+        if mode == "codes":
+            codes: CodeArray = x
+        else:
+            x = _without_nan(x)
+            scale = _dynamic_scale(x) if mode == "dynamic_row" else self._float("x_scale")
+            codes = _code(x, scale, zero_point)
+        product = _integer_product(codes, zero_point, self.inputs["W"])
+        if mode == "dynamic_row":
+            product = product * scale
+        return np.asarray(product * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
+
+    def _hidden_codes(self, y: FloatArray) -> tuple[CodeArray, FloatArray | None]:
+        """Codes of [B, H], and for dynamic_row the scale of each row."""
+        zero_point = int(self.attributes["h_zero_point"])
+        if self.attributes["h_mode"] == "static":
+            return _code(y, self._float("h_scale"), zero_point), None
+        scale = _dynamic_scale(y)
+        return _code(y, scale, zero_point), scale
+
+    def _initial_states(self) -> tuple[CodeArray, FloatArray | None, FloatArray]:
+        zeros = np.zeros((self.batch, self.hidden), np.float32)
+        h = _without_nan(self.inputs.get("initial_h", zeros))
+        c = _without_nan(self.inputs.get("initial_c", zeros))
+        if self.attributes["h_mode"] == "dynamic_row":
+            h = np.clip(h, -_FLT_MAX, _FLT_MAX)
+        codes, scale = self._hidden_codes(h)
+        return codes, scale, self._limit_cell(np.asarray(c / self._float("cell_scale")) if self.quantized_cell else c)
+
+    def _limit_cell(self, u: FloatArray) -> FloatArray:
+        if self.quantized_cell:
+            limit = self._float("cell_max")
+            return np.clip(_rne(u), -limit, limit)
+        return np.clip(u, -_FLOAT_CELL_LIMIT, _FLOAT_CELL_LIMIT)
+
+    def _gate(self, gate: str, g: FloatArray) -> FloatArray:
+        index = GATES.index(gate)
+        kind = self.kinds[index]
+
+        def value(name: str) -> np.float32:
+            return _F32(self.attributes[name][index])
+
+        v = np.maximum(np.minimum(g, value("gate_max")), value("gate_min"))
+        offset = int(self.attributes["gate_table_offset"][index])
+        if kind == "table":
+            return np.asarray(self.inputs["gate_table"][offset + np.trunc(v).astype(np.int64)])
+        if kind == "relu_table":
+            size = int(self.attributes["gate_index_size"][index])
+            k = v * value("gate_index_scale") + _F32(size // 2 + 0.5)
+            codes = np.trunc(np.clip(k, _F32(0), _F32(size - 0.5))).astype(np.int64)
+            return np.asarray(_relu(v) + self.inputs["gate_table"][offset + codes])
+        return _Activation(kind, value("gate_alpha"), value("gate_beta"))(v)
+
+    def _output(self, c: FloatArray) -> FloatArray:
+        kind = self.attributes["output_kind"]
+        if kind in ("table", "relu_table"):
+            table = self.inputs["cell_table"]
+            if self.quantized_cell:
+                codes = np.trunc(c)
+            else:
+                half = table.size // 2
+                codes = np.clip(_rne(np.asarray(c * self._float("cell_index_scale"))), _F32(-half), _F32(half - 1))
+            values = np.asarray(table[codes.astype(np.int64) % table.size])
+            return values if kind == "table" else np.asarray(_relu(c) + values)
+        real = np.asarray(c * self._float("cell_scale")) if self.quantized_cell else c
+        return _Activation(kind, self._float("output_alpha"), self._float("output_beta"))(real)
+
+    def _step(
+        self, p: FloatArray, h: CodeArray, h_scale: FloatArray | None, c: FloatArray
+    ) -> tuple[FloatArray, CodeArray, FloatArray | None, FloatArray]:
+        """One step of all rows: p [B, 4H], codes, their scales and cell state in; y, codes, scales and cell out."""
+        product = _integer_product(h, int(self.attributes["h_zero_point"]), self.inputs["R"])
+        if h_scale is not None:
+            product = product * h_scale
+        g = np.asarray(product * self.inputs["h_multiplier"] + p)
+        g_i, g_o, g_f, g_c = (g[:, k * self.hidden : (k + 1) * self.hidden] for k in range(4))
+        peephole = self.inputs.get("P")
+        if peephole is not None:
+            p_i, p_o, p_f = (peephole[k * self.hidden : (k + 1) * self.hidden] for k in range(3))
+            g_i = g_i + p_i * c
+            g_f = g_f + p_f * c
+        i = self._gate("i", g_i)
+        f = np.asarray(self._float("one") - i) if self.attributes["input_forget"] else self._gate("f", g_f)
+        d = self._gate("c", g_c)
+        c = self._limit_cell(np.asarray(f * c + i * d))
+        if peephole is not None:
+            g_o = g_o + p_o * c
+        y = np.asarray(self._gate("o", g_o) * self._output(c))
+        codes, scale = self._hidden_codes(y)
+        return y, codes, scale, c
+
+    def run(self) -> dict[str, npt.NDArray[Any]]:
+        p = self._input_pre_activations()
+        h, h_scale, c = self._initial_states()
+        shape = (self.time, self.batch, self.hidden)
+        Y = np.zeros(shape, np.float32)
+        Y_codes = np.full(shape, self.attributes["h_zero_point"], np.uint8)
+        Y_h = np.zeros(shape[1:], np.float32)
+        rows = np.arange(self.batch)
+        for step in range(self.time):
+            running = step < self.lengths
+            t = np.full(self.batch, step) if self.attributes["direction"] == "forward" else self.lengths - 1 - step
+            t = np.where(running, t, 0)
+            y, new_h, new_scale, new_c = self._step(p[t, rows], h, h_scale, c)
+            Y[t[running], rows[running]] = y[running]
+            Y_codes[t[running], rows[running]] = new_h[running]
+            mask = running[:, np.newaxis]
+            Y_h = np.where(mask, y, Y_h)
+            h = np.where(mask, new_h, h)
+            c = np.where(mask, new_c, c)
+            if h_scale is not None and new_scale is not None:
+                h_scale = np.where(mask, new_scale, h_scale)
+        Y_c = np.asarray(c * self._float("cell_scale")) if self.quantized_cell else c
+        Y_c = np.where((self.lengths > 0)[:, np.newaxis], Y_c, _F32(0))
+        outputs: dict[str, npt.NDArray[Any]] = {"Y": Y, "Y_h": Y_h, "Y_c": Y_c}
+        if self.attributes["h_mode"] == "static":
+            outputs["Y_codes"] = Y_codes
+        return outputs

@@ -1,0 +1,74 @@
+"""What a lowering did, one entry per recurrent node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Entry:
+    """What became of one recurrent node.
+
+    Attributes:
+        node: Its name, with the path through subgraphs.
+        op: Operator type.
+        status: "lowered" or "float".
+        form: "fused", "integer", "qcdq", or "" for a float node.
+        reason: Why it stays float, or why its form is not the one asked for.
+        found: What stands in the way.
+        action: What to do about it.
+        cells: Names of the cells it became, one per direction.
+        float_bytes: Size of its weights before.
+        bytes: Size of its weights after.
+    """
+
+    node: str
+    op: str
+    status: str
+    form: str = ""
+    reason: str = ""
+    found: str = ""
+    action: str = ""
+    cells: list[str] = field(default_factory=list)
+    float_bytes: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Report:
+    """The result of a lowering, for people and for programs.
+
+    Attributes:
+        source: The model that was lowered.
+        recipe: Name of the recipe.
+        form: The form asked for.
+        entries: One per recurrent node.
+        notes: Everything else passes had to say.
+        float_bytes: Size of the model before.
+        bytes: Size of the model after.
+        seconds: Time of each pass.
+        checks: What `verify` compared (pass, result).
+        sqnr_db: SQNR of each output against the float model on generated data, where it was asked for.
+    """
+
+    source: str
+    recipe: str
+    form: str
+    entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    float_bytes: int = 0
+    bytes: int = 0
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    checks: list[tuple[str, str]] = field(default_factory=list)
+    sqnr_db: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def float_entries(self) -> Sequence[Entry]:
+        """The recurrent nodes that stay float."""
+        return [e for e in self.entries if e.status == "float"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)

@@ -1,0 +1,77 @@
+"""Compares two models on the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.evaluate import make_session, run_session
+from rnnqc.numerics import max_abs, sqnr_db
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """How one output of two models compares over all feeds.
+
+    Attributes:
+        name: Name of the output.
+        sqnr_db: Signal-to-quantization-noise ratio of the second against the first.
+        max_abs: Largest absolute difference.
+        cosine: Cosine similarity of all values as one vector.
+        equal: Share of equal values.
+    """
+
+    name: str
+    sqnr_db: float
+    max_abs: float
+    cosine: float
+    equal: float
+
+
+def compare_models(
+    reference: onnx.ModelProto | str, candidate: onnx.ModelProto | str, feeds: Iterable[Mapping[str, Array]], *, native: bool = False
+) -> list[OutputComparison]:
+    """Runs both models on every feed and compares each output.
+
+    Args:
+        reference: The float model.
+        candidate: The lowered one; names of inputs and outputs are the same.
+        feeds: Inputs by name.
+        native: Whether the candidate runs with the native library.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    sessions = make_session(reference), make_session(candidate, native=native)
+    collected: dict[str, tuple[list[Array], list[Array]]] = {}
+    for feed in feeds:
+        a, b = (run_session(s, feed) for s in sessions)
+        if set(a) != set(b):
+            raise CompileError(f"The models have different outputs: {sorted(a)} and {sorted(b)}.")
+        for name, values in a.items():
+            if values.shape != b[name].shape:
+                raise CompileError(f"Output {name!r} has shape {list(values.shape)} and {list(b[name].shape)}.")
+            held = collected.setdefault(name, ([], []))
+            held[0].append(np.asarray(values).ravel())
+            held[1].append(np.asarray(b[name]).ravel())
+    result = []
+    for name, (left, right) in collected.items():
+        x, y = np.concatenate(left), np.concatenate(right)
+        if x.dtype.kind not in "fiub":
+            continue
+        result.append(OutputComparison(name, sqnr_db(x, y), max_abs(x, y), _cosine(x, y), float(np.mean(x == y)) if x.size else 1.0))
+    return result
+
+
+def _cosine(x: Array, y: Array) -> float:
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norm if norm else 1.0 if not a.any() and not b.any() else 0.0
