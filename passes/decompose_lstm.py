@@ -27,6 +27,7 @@ from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, LstmNode
 from rnnqc.properties import Property
 
 LARGEST_K = 65536  # |acc| <= 65536 * 255 * 127 < 2**31
+LARGEST_WEIGHT = 2.0**40  # keeps every intermediate value of the integer form finite
 
 
 class DecomposeLstm(Pass):
@@ -41,6 +42,7 @@ class DecomposeLstm(Pass):
     * A node whose W, R, B or P is not constant stays, with a remark.
     * A node of another type than float32 stays, with a remark.
     * A node with more than 65536 inputs or units stays, with a remark (integer accumulators would overflow).
+    * A node with weights beyond 2**40 stays, with a remark.
     """
 
     info = PassInfo(
@@ -71,6 +73,7 @@ class DecomposeLstm(Pass):
                             f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
                             f"split the layer: up to {LARGEST_K} are supported",
                         )
+                    _check_magnitudes(lstm)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
                     remarks.append(self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action))
@@ -85,6 +88,12 @@ class DecomposeLstm(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
+def _check_magnitudes(lstm: LstmNode) -> None:
+    for key, array in lstm.weights.items():
+        if array is not None and max(array.max(), -array.min()) > LARGEST_WEIGHT:
+            raise NotHandled(f"{key} has enormous entries.", f"{key} up to {np.abs(array).max():.3g}", "repair the weights: up to 2**40 are supported")
+
+
 def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
     base = safe_name(lstm.name)
     directions = len(lstm.directions)
@@ -92,7 +101,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
     assert x is not None
     outputs = [_used_output(graph, node, k) for k in range(3)]
     shape = shape_of(x)
-    batch = shape[1] if shape is not None and isinstance(shape[1], int) else None
+    sizes = [d if isinstance(d, int) else None for d in (shape or [None, None])]
     outer = Builder(model, prefix=base)
     new_nodes: list[Node] = []
     parts: list[list[Value]] = [[], [], []]
@@ -109,7 +118,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
             parts[k].append(value)
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
-        cell = _cell(model, lstm, name, d, batch, x, lens, states, made)
+        cell = _cell(model, lstm, name, d, (sizes[0], sizes[1]), x, lens, states, made)
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
     new_nodes += outer.nodes
@@ -135,7 +144,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
 
 
 def _cell(
-    model: Model, lstm: LstmNode, name: str, d: int, batch: int | None, x: Value, lens: Value | None, states: list[Value | None], made: list[Value | None]
+    model: Model, lstm: LstmNode, name: str, d: int, sizes: tuple[int | None, int | None], x: Value, lens: Value | None, states: list[Value | None], made: list[Value | None]
 ) -> Cell:
     h = lstm.hidden_size
     w, r, b, p = (lstm.weights[k] for k in ("W", "R", "B", "P"))
@@ -154,7 +163,8 @@ def _cell(
         activations=lstm.activations[d],
         clip=lstm.clip,
         input_forget=lstm.input_forget,
-        static_batch=batch,
+        static_length=sizes[0],
+        static_batch=sizes[1],
         x=x.name,
         sequence_lens=lens.name if lens is not None else None,
         initial_h=states[0].name if states[0] is not None else None,

@@ -18,7 +18,7 @@ from rnnqc.passes.emit_lstm import Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_ROW = 2.0**60
 
 
 def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], codes: Mapping[str, Value]) -> Quantizer:
@@ -104,7 +104,7 @@ def emit_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[
     """One scale for each row of the last axis: its largest magnitude over the largest positive code."""
     positive = 2 ** (settings["bits"] - 1) - 1
     largest = b.reduce("ReduceMax", b.op("Abs", [value], f"{point}.size"), [-1], f"{point}.largest", keepdims=1)
-    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST)], f"{point}.limited")
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{point}.limited")
     scale = b.op("Div", [limited, b.f32(positive)], f"{point}.scale")
     codes = b.op("Round", [b.op("Div", [value, scale], f"{point}.units")], f"{point}.rounded")
     return b.op("Mul", [codes, scale], f"{point}.quantized")

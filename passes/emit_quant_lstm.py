@@ -15,7 +15,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
 from rnnqc.passes.emit_lstm import Boundary, LengthMasks, dimension, lens64, scan
-from rnnqc.passes.emit_qcdq import LARGEST, SMALLEST_ROW
+from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 
 ROW_CODES = 127.0
@@ -107,7 +107,7 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
 
 def _row_codes(b: Builder, rows: Value, zero_point: int, name: str) -> tuple[Value, Value]:
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
-    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST)], f"{name}.limited")
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
     scale = b.op("Div", [limited, b.f32(ROW_CODES)], f"{name}.scale")
     zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
     return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
@@ -123,7 +123,7 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
         if static:
             h0 = b.op("QuantizeLinear", [clean, b.f32(numbers.h_scale), b.u8(numbers.h_zero_point)], "initial_h.codes")
         else:
-            h0 = b.op("Clip", [clean, b.f32(-LARGEST), b.f32(LARGEST)], "initial_h.limited")
+            h0 = b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
     if at.initial_c is not None:
         clean = _without_nan(b, at.initial_c, "initial_c")
         if numbers.cell_scale:

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import CompileError, Outcome, Remark
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, Variable, attribute, display_name, info, shape_of, subgraphs
+from rnnqc.ir import (
+    CELL_TAG,
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    info,
+    input_or_none,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.properties import Property
@@ -15,79 +34,70 @@ LARGEST_LENGTH = 20000
 
 
 class Unroll(Pass):
-    """Replaces each Scan by one copy of its body per element of the sequence.
+    """Replaces each Scan, and each Loop with a constant number of trips, by copies of its body.
 
     Before: `Scan(states, sequences; body)`
 
-    After: for each t: `Gather(sequence, t) -> body nodes`, states handed on from copy to copy, then one Concat per scan
+    After: for each t: body nodes on element t of the sequences, states handed on from copy to copy, then one Concat per scan
     output. Initializers stay single.
 
     * The sequence length has to be known: from the shapes, or bound with `--dim`.
-    * A length above 20000 is refused.
+    * A Loop needs a constant trip count and a condition that stays true.
+    * More than 20000 copies are refused.
     """
 
     info = PassInfo(
         name="unroll",
-        summary="replace each Scan by copies of its body",
+        summary="replace loops by copies of their bodies",
         numerics=Bitwise(),
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.UNROLLED}),
     )
 
     def run(self, model: Model) -> PassResult:
-        """Unrolls every Scan of every graph, outermost first."""
+        """Unrolls every Scan and Loop of every graph, outermost first."""
         remarks: list[Remark] = []
         count = 0
+        model.infer_shapes()
         while True:
-            model.infer_shapes()
-            site = next(((g, n) for g in model.graphs() for n in g.nodes if n.op == "Scan" and not n.domain), None)
+            site = next(((g, n) for g in model.graphs() for n in g.nodes if n.op in ("Scan", "Loop") and not n.domain), None)
             if site is None:
                 break
             graph, node = site
-            length = _length(node)
-            name = info(node).metadata.get(CELL_TAG) or display_name(node)
-            _unroll(model, graph, node, length, name)
-            remarks.append(self.remark(Outcome.NOTE, name, "Scan", f"unrolled {length} times."))
+            cell = model.cells.get(info(node).metadata.get(CELL_TAG, ""))
+            name = cell.name if cell is not None else display_name(node)
+            plan = _loop_plan(node) if node.op == "Loop" else _scan_plan(node, cell.static_length if cell is not None else None)
+            _unroll(model, graph, node, plan, name)
+            remarks.append(self.remark(Outcome.NOTE, name, node.op, f"unrolled {plan.length} times."))
             count += 1
-        for graph in model.graphs():
-            for node in graph.nodes:
-                if node.op == "Loop" and not node.domain:
-                    raise CompileError(
-                        f"Node {display_name(node)!r} (Loop) cannot be unrolled.", supported="Scan", action="lower without --unroll"
-                    )
         if count:
             model.remove_dead()
             model.sort()
-        return PassResult(count > 0, tuple(remarks), {"scans": count})
+        return PassResult(count > 0, tuple(remarks), {"loops": count})
 
 
-def _length(node: Node) -> int:
-    scanned = attribute(node, "num_scan_inputs", 1)
-    axes = attribute(node, "scan_input_axes", None) or [0] * scanned
-    for value, axis in zip(node.inputs[len(node.inputs) - scanned :], axes, strict=True):
-        shape = shape_of(value)
-        if shape is not None and isinstance(shape[axis], int):
-            length = int(shape[axis])  # type: ignore[arg-type]
-            if length > LARGEST_LENGTH:
-                raise CompileError(
-                    f"Node {display_name(node)!r}: a sequence of {length} elements would be unrolled.",
-                    supported=f"up to {LARGEST_LENGTH}",
-                    action="lower without --unroll",
-                )
-            if length == 0:
-                raise CompileError(f"Node {display_name(node)!r}: the sequence is empty.", supported="at least one element")
-            return length
-    value = node.inputs[-1]
-    raise CompileError(
-        f"Node {display_name(node)!r} (from {info(node).metadata.get(CELL_TAG, 'the model')!r}) cannot be unrolled: the length of its "
-        f"sequence {value.name!r} is not known (shape {shape_of(value)}).",
-        supported="a static sequence length",
-        action="bind the dimension, for example --dim T=100",
-    )
+@dataclass(frozen=True)
+class _Plan:
+    """How a loop is written out.
+
+    Attributes:
+        length: Number of copies.
+        fixed: For each leading body input that is no state: its value in every copy, or None for the iteration number.
+        states: Initial values of the states.
+        sequences: Scanned inputs with axis and direction.
+        skipped: Body outputs before the states (a Loop's condition).
+        outputs: Axis and direction of each scan output.
+    """
+
+    length: int
+    fixed: tuple[Value | None, ...]
+    states: tuple[Value, ...]
+    sequences: tuple[tuple[Value, int, int], ...]
+    skipped: int
+    outputs: tuple[tuple[int, int], ...]
 
 
-def _unroll(model: Model, graph: Graph, node: Node, length: int, name: str) -> None:
-    body: Graph = node.attrs["body"]
+def _scan_plan(node: Node, length: int | None) -> _Plan:
     scanned = attribute(node, "num_scan_inputs", 1)
     states = len(node.inputs) - scanned
     outputs = len(node.outputs) - states
@@ -95,38 +105,117 @@ def _unroll(model: Model, graph: Graph, node: Node, length: int, name: str) -> N
     out_axes = attribute(node, "scan_output_axes", None) or [0] * outputs
     in_directions = attribute(node, "scan_input_directions", None) or [0] * scanned
     out_directions = attribute(node, "scan_output_directions", None) or [0] * outputs
+    values = list(node.inputs[states:])
+    for value, axis in zip(values, in_axes, strict=True):
+        shape = shape_of(value)
+        if length is None and shape is not None and isinstance(shape[axis], int):
+            length = int(shape[axis])  # type: ignore[arg-type]
+    if length is None:
+        value = values[-1]
+        raise CompileError(
+            f"Node {display_name(node)!r} (Scan, from {info(node).metadata.get(CELL_TAG, 'the model')!r}) cannot be unrolled: the length of "
+            f"its sequence is not known (shape {shape_of(value)}).",
+            supported="a static sequence length",
+            action="bind the dimension, for example --dim T=100",
+        )
+    _check_length(node, length)
+    return _Plan(
+        length,
+        (),
+        tuple(node.inputs[:states]),
+        tuple(zip(values, in_axes, in_directions, strict=True)),
+        0,
+        tuple(zip(out_axes, out_directions, strict=True)),
+    )
+
+
+def _loop_plan(node: Node) -> _Plan:
+    body: Graph = node.attrs["body"]
+    trips = constant_array(input_or_none(node, 0))
+    start = constant_array(input_or_none(node, 1))
+    condition = body.outputs[0]
+    while condition.inputs and condition.inputs[0].op == "Identity":
+        condition = condition.inputs[0].inputs[0]
+    held = constant_array(condition)
+    stays_true = condition is body.inputs[1] or (held is not None and bool(np.all(held)))
+    if trips is None or (start is not None and not np.all(start)) or (input_or_none(node, 1) is not None and start is None) or not stays_true:
+        raise CompileError(
+            f"Node {display_name(node)!r} (Loop) cannot be unrolled: its number of trips depends on data.",
+            supported="a constant trip count and a condition that stays true",
+            action="lower without --unroll",
+        )
+    length = int(np.asarray(trips).reshape(-1)[0])
+    _check_length(node, length)
+    states = tuple(node.inputs[2:])
+    true = start if start is not None else np.asarray(True)
+    outputs = len(node.outputs) - len(states)
+    constant = node.inputs[1] if input_or_none(node, 1) is not None else Constant("", np.asarray(true))
+    return _Plan(length, (None, constant), states, (), 1, ((0, 0),) * outputs)
+
+
+def _check_length(node: Node, length: int) -> None:
+    if length > LARGEST_LENGTH:
+        raise CompileError(
+            f"Node {display_name(node)!r} ({node.op}): a body would be copied {length} times.",
+            supported=f"up to {LARGEST_LENGTH}",
+            action="lower without --unroll",
+        )
+    if length < 1:
+        raise CompileError(f"Node {display_name(node)!r} ({node.op}): the sequence is empty.", supported="at least one element")
+
+
+def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> None:
+    body: Graph = node.attrs["body"]
+    _hoist_initializers(model, body)
     cell = info(node).metadata.get(CELL_TAG, "")
-    new_nodes: list[Node] = []
-    current: list[Value] = list(node.inputs[:states])
-    sequences = list(node.inputs[states:])
-    collected: list[list[Value]] = [[] for _ in range(outputs)]
-    wanted = [bool(node.outputs[states + k].name) for k in range(outputs)]
-    slices = [_split(model, cell, name, v, axis, length, new_nodes) for v, axis in zip(sequences, in_axes, strict=True)]
-    for step in range(length):
+    states = len(plan.states)
+    lead = len(plan.fixed)
+    head = Builder(model, cell, name)
+    fixed = [v if v is None or v.name else model.constant(v.values, v.dtype) for v in plan.fixed]  # type: ignore[attr-defined]
+    elements = [_split(head, k, value, axis, plan.length) for k, (value, axis, _) in enumerate(plan.sequences)]
+    new_nodes: list[Node] = head.nodes
+    current: list[Value] = list(plan.states)
+    collected: list[list[Value]] = [[] for _ in plan.outputs]
+    for step in range(plan.length):
         copier = _Copier(model, cell, f"{name}/step_{step}")
-        for formal, actual in zip(body.inputs[:states], current, strict=True):
+        for formal, actual in zip(body.inputs[:lead], fixed, strict=True):
+            copier.values[id(formal)] = actual if actual is not None else model.constant(step, np.int64)
+        for formal, actual in zip(body.inputs[lead : lead + states], current, strict=True):
             copier.values[id(formal)] = actual
-        for k, formal in enumerate(body.inputs[states:]):
-            copier.values[id(formal)] = slices[k][length - 1 - step if in_directions[k] else step]
+        for k, formal in enumerate(body.inputs[lead + states :]):
+            copier.values[id(formal)] = elements[k][plan.length - 1 - step if plan.sequences[k][2] else step]
         new_nodes += copier.copy(body)
-        current = [copier.value(v) for v in body.outputs[:states]]
-        for k, value in enumerate(body.outputs[states:]):
-            collected[k].append(copier.value(value))
+        results = [copier.value(v) for v in body.outputs]
+        current = results[plan.skipped : plan.skipped + states]
+        for k, value in enumerate(results[plan.skipped + states :]):
+            collected[k].append(value)
     tail = Builder(model, cell, name)
     for k in range(states):
         if node.outputs[k].name:
             _hand_over(tail, current[k], node, k)
-    for k in range(outputs):
-        if not wanted[k]:
-            continue
-        values = collected[k][::-1] if out_directions[k] else collected[k]
-        axis = tail.i64([out_axes[k]])
-        lifted = [tail.op("Unsqueeze", [v, axis], f"output_{k}.{t}") for t, v in enumerate(values)]
+    for k, (axis, backwards) in enumerate(plan.outputs):
         target = node.outputs[states + k]
+        if not target.name:
+            continue
+        values = collected[k][::-1] if backwards else collected[k]
+        lifted = [tail.op("Unsqueeze", [v, tail.i64([axis])], f"output_{k}.{t}") for t, v in enumerate(values)]
         node.outputs[states + k] = Variable.empty()
-        tail.add("Concat", lifted, [target], f"output_{k}", axis=out_axes[k])
+        tail.add("Concat", lifted, [target], f"output_{k}", axis=axis)
     model.insert_nodes(graph, node, [*new_nodes, *tail.nodes])
     model.remove_nodes(graph, [node])
+
+
+def _hoist_initializers(model: Model, body: Graph) -> None:
+    """Moves the initializers of a body, and of graphs inside it, to the main graph: copies of the body share them."""
+    pending = [body]
+    while pending:
+        graph = pending.pop()
+        held = graph_info(graph).initializers
+        for constant in held.values():
+            constant.name = model.fresh_name(constant.name)
+            graph_info(model.graph).initializers[constant.name] = constant
+        held.clear()
+        pending.extend(inner for node in graph.nodes for _, inner in subgraphs(node))
 
 
 def _hand_over(tail: Builder, value: Value, node: Node, k: int) -> None:
@@ -135,16 +224,11 @@ def _hand_over(tail: Builder, value: Value, node: Node, k: int) -> None:
     tail.add("Identity", [value], [target], f"state_{k}")
 
 
-def _split(model: Model, cell: str, name: str, value: Value, axis: int, length: int, nodes: list[Node]) -> list[Value]:
-    """The elements of a sequence: one Split and a Squeeze each (Gather would copy the sequence's shape logic T times)."""
-    builder = Builder(model, cell, name)
-    pieces: list[Variable] = builder.ops(
-        "Split", [value, builder.i64([1] * length)], [f"input.{t}" for t in range(length)], axis=axis
-    )
+def _split(builder: Builder, k: int, value: Value, axis: int, length: int) -> list[Value]:
+    """The elements of a sequence: one Split, and a Squeeze for each."""
+    pieces = builder.ops("Split", [value, builder.i64([1] * length)], [f"input_{k}.{t}" for t in range(length)], axis=axis)
     axes = builder.i64([axis])
-    elements: list[Value] = [builder.op("Squeeze", [p, axes], f"input.{t}.element") for t, p in enumerate(pieces)]
-    nodes += builder.nodes
-    return elements
+    return [builder.op("Squeeze", [p, axes], f"input_{k}.{t}.element") for t, p in enumerate(pieces)]
 
 
 class _Copier:
@@ -162,9 +246,9 @@ class _Copier:
         for node in graph.nodes:
             attrs: dict[str, Any] = dict(node.attrs)
             inputs = [self.value(v) if v.name else Variable.empty() for v in node.inputs]
-            outputs = [self._fresh(v) for v in node.outputs]
             for key, inner in subgraphs(node):
                 attrs[key] = self._copy_graph(inner)
+            outputs = [self._fresh(v) for v in node.outputs]
             short = node.name.rsplit("/", 1)[-1] or node.op
             copy = Node(node.op, self.model.fresh_name(f"{self.prefix}/{short}"), attrs, inputs, outputs, node.domain)
             info(copy).metadata.update(info(node).metadata)

@@ -56,6 +56,7 @@ class Cell:
         activations: Of the gates i, o, f (one activation), of gate c, and of the output.
         clip: Limit of the pre-activations; None for none.
         input_forget: Whether f = 1 - i.
+        static_length: The sequence length where the graph fixes it.
         static_batch: The batch size where the graph fixes it.
         x: The input `[T, B, I]`.
         sequence_lens: `[B]` int32, or None.
@@ -84,6 +85,7 @@ class Cell:
     activations: tuple[Activation, Activation, Activation]
     clip: float | None
     input_forget: bool
+    static_length: int | None
     static_batch: int | None
     x: str
     sequence_lens: str | None

@@ -44,7 +44,7 @@ _DEFAULTS: dict[str, Any] = {
 _REQUIRED = ("hidden_size", "gate_min", "gate_max")
 
 _F32 = np.float32
-_FLT_MAX = np.finfo(np.float32).max
+_LARGEST_MAGNITUDE = np.float32(2.0**60)
 _SMALLEST_MAGNITUDE = _F32(2.0**-100)
 _FLOAT_CELL_LIMIT = _F32(2.0**60)
 
@@ -54,8 +54,7 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
 
     Args:
         inputs: arrays by the operator's input names; absent optional inputs are left out.
-        attributes: values by the operator's attribute names; defaults may be left out. `gate_kinds` may also be a
-            sequence of four kinds.
+        attributes: values by the operator's attribute names; defaults may be left out.
 
     Returns:
         `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"`, `Y_codes` uint8 [T, B, H].
@@ -79,7 +78,7 @@ def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: int) -
 def _dynamic_scale(rows: FloatArray) -> FloatArray:
     """Scale of every row [..., n] -> [..., 1]."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
-    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _FLT_MAX) / _F32(127), dtype=np.float32)
+    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _LARGEST_MAGNITUDE) / _F32(127), dtype=np.float32)
 
 
 def _without_nan(values: npt.NDArray[Any]) -> FloatArray:
@@ -130,8 +129,7 @@ class _Node:
         if unknown or missing:
             raise ValueError(f"QuantLSTMCell: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
         self.attributes = {**_DEFAULTS, **attributes}
-        kinds = self.attributes["gate_kinds"]
-        self.kinds = tuple(kinds.split(",")) if isinstance(kinds, str) else tuple(kinds)
+        self.kinds = tuple(self.attributes["gate_kinds"].split(","))
         self.inputs = inputs
         self.hidden = int(self.attributes["hidden_size"])
         self.quantized_cell = self.attributes["cell_scale"] > 0
@@ -174,7 +172,7 @@ class _Node:
         h = _without_nan(self.inputs.get("initial_h", zeros))
         c = _without_nan(self.inputs.get("initial_c", zeros))
         if self.attributes["h_mode"] == "dynamic_row":
-            h = np.clip(h, -_FLT_MAX, _FLT_MAX)
+            h = np.clip(h, -_LARGEST_MAGNITUDE, _LARGEST_MAGNITUDE)
         codes, scale = self._hidden_codes(h)
         return codes, scale, self._limit_cell(np.asarray(c / self._float("cell_scale")) if self.quantized_cell else c)
 

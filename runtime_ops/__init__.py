@@ -1,0 +1,75 @@
+"""The native kernels: where the library is, and how a session gets it.
+
+The library registers `ai.rnnqc::QuantLSTMCell` with onnxruntime. Models written by rnnqc run without it too, in
+standard operators, with the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["isa", "library_path", "register"]
+
+_LIBRARY_NAMES = {"win32": "librnnqc_ops.dll", "darwin": "librnnqc_ops.dylib"}
+
+
+def library_path() -> Path:
+    """Where the native library is.
+
+    The environment variable `RNNQC_LIBRARY` names another file than the installed one.
+
+    Raises:
+        FileNotFoundError: it has not been built, or `RNNQC_LIBRARY` names no file.
+    """
+    override = os.environ.get("RNNQC_LIBRARY")
+    if override:
+        path = Path(override)
+        if not path.is_file():
+            raise FileNotFoundError(f"RNNQC_LIBRARY is {override!r}, which is not a file; unset it or name the library")
+        return path.resolve()
+    name = _LIBRARY_NAMES.get(sys.platform, "librnnqc_ops.so")
+    # In an editable installation the library and the Python files are in different folders.
+    for folder in __path__:
+        path = Path(folder) / name
+        if path.is_file():
+            return path.resolve()
+    raise FileNotFoundError(
+        f"the native library {name} is in none of {', '.join(map(str, __path__))}. Build it with `pip install .` (or "
+        "`pip install -e .`) in the checkout, or with `cmake -S runtime_ops -B build/native && cmake --build "
+        "build/native` and RNNQC_LIBRARY set to the file. Models run without it, in standard operators."
+    )
+
+
+def register(session_options: onnxruntime.SessionOptions) -> None:
+    """Registers the native kernels with every session that is created from `session_options`.
+
+    Raises:
+        FileNotFoundError: the library has not been built.
+        RuntimeError: the environment variable `RNNQC_ISA` names an instruction set that is not available.
+    """
+    isa()
+    session_options.register_custom_ops_library(str(library_path()))
+
+
+def isa() -> str:
+    """The instruction set of the kernels: the best available one, or the one that `RNNQC_ISA` names.
+
+    Raises:
+        FileNotFoundError: the library has not been built.
+        RuntimeError: `RNNQC_ISA` names one that is not built in or that this processor does not have.
+    """
+    library = ctypes.CDLL(str(library_path()))
+    library.rnnqc_isa.restype = ctypes.c_char_p
+    library.rnnqc_isa.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    message = ctypes.create_string_buffer(1024)
+    name: bytes | None = library.rnnqc_isa(message, ctypes.sizeof(message))
+    if name is None:
+        raise RuntimeError(message.value.decode())
+    return name.decode()

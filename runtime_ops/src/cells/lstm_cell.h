@@ -1,0 +1,66 @@
+#ifndef RNNQC_CELLS_LSTM_CELL_H_
+#define RNNQC_CELLS_LSTM_CELL_H_
+
+#include <cstdint>
+
+#include "cells/lstm_config.h"
+#include "cells/scratch.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+
+// Weights and per-column vectors as the operator gives them: W [input_size, 4H], R [H, 4H], vectors [4H],
+// peephole [3H] or null.
+struct LstmParameters {
+  int64_t input_size;
+  const int8_t* w;
+  const int8_t* r;
+  const float* x_multiplier;
+  const float* h_multiplier;
+  const float* bias;
+  const float* peephole;
+};
+
+struct PackedLstm {
+  int64_t input_size = 0;
+  PackedMatrix w;
+  PackedMatrix r;
+  AlignedArray<float> x_multiplier;
+  AlignedArray<float> h_multiplier;
+  AlignedArray<float> bias;
+  AlignedArray<float> peephole;  // empty without peepholes
+};
+
+PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const LstmParameters& parameters);
+
+// Runs task(user, 0) .. task(user, count - 1), perhaps on several threads, and returns when all are done.
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+  virtual void For(int64_t count, void (*task)(void* user, size_t index), void* user) = 0;
+};
+
+// One call. Null pointers stand for absent inputs and outputs. Tables hold at least the required sizes.
+struct LstmArgs {
+  int64_t time;
+  int64_t batch;
+  const float* x_float;    // [time, batch, input_size]: either this
+  const uint8_t* x_codes;  // or this, for x_mode codes
+  const float* gate_table;
+  const float* cell_table;
+  int64_t cell_table_size;
+  const int32_t* sequence_lens;  // [batch], each 0 .. time
+  const float* initial_h;        // [batch, hidden]
+  const float* initial_c;
+  float* y;    // [time, batch, hidden]
+  float* y_h;  // [batch, hidden]
+  float* y_c;
+  uint8_t* y_codes;  // [time, batch, hidden]; static hidden codes only
+};
+
+void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
+             Scratch* scratch, Parallel* parallel);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_LSTM_CELL_H_

@@ -1,0 +1,105 @@
+#include "cells/lstm_config.h"
+
+#include <cmath>
+#include <sstream>
+#include <stdexcept>
+
+namespace rnnqc {
+namespace {
+
+// Largest magnitude of a quantized cell code, and half the largest index of a table: rounding and index arithmetic
+// in float are exact up to there.
+constexpr int64_t kMaxCellCode = 1 << 22;
+
+template <typename Value>
+[[noreturn]] void Fail(const std::string& attribute, const Value& found, const std::string& expected) {
+  std::ostringstream text;
+  text.precision(9);
+  text << "attribute " << attribute << " is " << found << ", expected " << expected;
+  throw std::invalid_argument(text.str());
+}
+
+void CheckScale(const char* attribute, float value, bool needed) {
+  if (needed && !(std::isfinite(value) && value > 0)) Fail(attribute, value, "a finite number above 0");
+}
+
+void CheckZeroPoint(const char* attribute, int64_t value) {
+  if (value < 0 || value > 255) Fail(attribute, value, "a uint8 value, 0 .. 255");
+}
+
+void CheckFinite(const std::string& attribute, float value) {
+  if (!std::isfinite(value)) Fail(attribute, value, "a finite number");
+}
+
+void CheckGate(const GateConfig& gate, int index) {
+  const std::string at = "[" + std::to_string(index) + "]";
+  if (std::isnan(gate.min)) Fail("gate_min" + at, gate.min, "a number");
+  if (std::isnan(gate.max)) Fail("gate_max" + at, gate.max, "a number");
+  if (gate.max < gate.min) Fail("gate_max" + at, gate.max, "at least gate_min" + at);
+  CheckFinite("gate_alpha" + at, gate.alpha);
+  CheckFinite("gate_beta" + at, gate.beta);
+  if (gate.kind == Kind::kTable) {
+    if (gate.min < 0) Fail("gate_min" + at, gate.min, "0 or more for kind table");
+    if (gate.max >= static_cast<float>(2 * kMaxCellCode))
+      Fail("gate_max" + at, gate.max, "less than 2^23 for kind table");
+  }
+  if (gate.kind == Kind::kReluTable) {
+    CheckFinite("gate_index_scale" + at, gate.index_scale);
+    if (gate.index_size < 2 || gate.index_size % 2 != 0 || gate.index_size > kMaxCellCode) {
+      Fail("gate_index_size" + at, gate.index_size, "an even number from 2 to 2^22 for kind relu_table");
+    }
+  }
+  if ((gate.kind == Kind::kTable || gate.kind == Kind::kReluTable) &&
+      (gate.table_offset < 0 || gate.table_offset > INT32_MAX)) {
+    Fail("gate_table_offset" + at, gate.table_offset, "0 or more");
+  }
+}
+
+}  // namespace
+
+void ValidateConfig(const LstmConfig& config) {
+  if (config.hidden_size < 1 || config.hidden_size > kMaxDepth) {
+    Fail("hidden_size", config.hidden_size, "1 .. " + std::to_string(kMaxDepth));
+  }
+  CheckScale("x_scale", config.x_scale, config.x_mode == CodeMode::kStatic);
+  CheckScale("h_scale", config.h_scale, config.h_mode == CodeMode::kStatic);
+  CheckZeroPoint("x_zero_point", config.x_zero_point);
+  CheckZeroPoint("h_zero_point", config.h_zero_point);
+  if (!(std::isfinite(config.cell_scale) && config.cell_scale >= 0)) {
+    Fail("cell_scale", config.cell_scale, "a finite number, 0 or more");
+  }
+  if (config.cell_is_quantized() && !(config.cell_max >= 1 && config.cell_max <= static_cast<float>(kMaxCellCode) &&
+                                      std::floor(config.cell_max) == config.cell_max)) {
+    Fail("cell_max", config.cell_max, "a whole number from 1 to 2^22");
+  }
+  for (int gate = 0; gate < kGates; ++gate) {
+    if (config.gate_is_used(gate)) CheckGate(config.gates[gate], gate);
+  }
+  CheckFinite("output_alpha", config.output_alpha);
+  CheckFinite("output_beta", config.output_beta);
+  CheckFinite("cell_index_scale", config.cell_index_scale);
+  CheckFinite("one", config.one);
+  if (config.output_kind == Kind::kReluTable && config.cell_is_quantized()) {
+    Fail("cell_scale", config.cell_scale, "0 (a float cell) for output_kind relu_table");
+  }
+}
+
+int64_t RequiredGateTableSize(const LstmConfig& config) {
+  int64_t size = 0;
+  for (int g = 0; g < kGates; ++g) {
+    const GateConfig& gate = config.gates[g];
+    int64_t end = 0;
+    if (!config.gate_is_used(g)) continue;
+    if (gate.kind == Kind::kTable) end = gate.table_offset + static_cast<int64_t>(gate.max) + 1;
+    if (gate.kind == Kind::kReluTable) end = gate.table_offset + gate.index_size;
+    size = end > size ? end : size;
+  }
+  return size;
+}
+
+int64_t RequiredCellTableSize(const LstmConfig& config) {
+  if (config.output_kind != Kind::kTable && config.output_kind != Kind::kReluTable) return 0;
+  return config.cell_is_quantized() ? 2 * (static_cast<int64_t>(config.cell_max) + 1) : 2;
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,72 @@
+#ifndef RNNQC_CELLS_LSTM_CONFIG_H_
+#define RNNQC_CELLS_LSTM_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/packing.h"
+
+namespace rnnqc {
+
+// Gate order everywhere: i, o, f, c.
+enum Gate : int { kInputGate = 0, kOutputGate = 1, kForgetGate = 2, kCellGate = 3 };
+
+enum class Direction { kForward, kReverse };
+enum class CodeMode { kDynamicRow, kStatic, kCodes };
+enum class Kind {
+  kTable,
+  kReluTable,
+  kRelu,
+  kLeakyRelu,
+  kThresholdedRelu,
+  kAffine,
+  kHardSigmoid,
+  kSoftsign,
+};
+
+struct GateConfig {
+  Kind kind = Kind::kTable;
+  float min = 0;
+  float max = 0;
+  float alpha = 0;
+  float beta = 0;
+  int64_t table_offset = 0;
+  float index_scale = 0;
+  int64_t index_size = 0;
+};
+
+// The attributes of a QuantLSTMCell node.
+struct LstmConfig {
+  int64_t hidden_size = 0;
+  Direction direction = Direction::kForward;
+  CodeMode x_mode = CodeMode::kDynamicRow;
+  float x_scale = 0;
+  int64_t x_zero_point = 128;
+  CodeMode h_mode = CodeMode::kStatic;
+  float h_scale = 0;
+  int64_t h_zero_point = 128;
+  float cell_scale = 0;
+  float cell_max = 32767;
+  GateConfig gates[kGates];
+  Kind output_kind = Kind::kTable;
+  float output_alpha = 0;
+  float output_beta = 0;
+  float cell_index_scale = 0;
+  bool input_forget = false;
+  float one = 1;
+
+  bool cell_is_quantized() const { return cell_scale > 0; }
+  bool gate_is_used(int gate) const { return !(input_forget && gate == kForgetGate); }
+};
+
+// Throws std::invalid_argument, naming the attribute, for values the operator does not allow.
+void ValidateConfig(const LstmConfig& config);
+
+// Entries of gate_table / cell_table that the configuration needs: 0 if it does not use the table. With a table of at
+// least that size no look-up is out of range.
+int64_t RequiredGateTableSize(const LstmConfig& config);
+int64_t RequiredCellTableSize(const LstmConfig& config);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_LSTM_CONFIG_H_

@@ -1,0 +1,105 @@
+#include "kernels/cpu_features.h"
+
+#include <cstdint>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define RNNQC_X86_64 1
+#if defined(_MSC_VER)
+#include <immintrin.h>
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace rnnqc {
+namespace {
+
+#if defined(RNNQC_X86_64)
+
+struct Registers {
+  uint32_t eax, ebx, ecx, edx;
+};
+
+Registers Cpuid(uint32_t leaf, uint32_t subleaf) {
+  Registers r{};
+#if defined(_MSC_VER)
+  int values[4];
+  __cpuidex(values, static_cast<int>(leaf), static_cast<int>(subleaf));
+  r = {static_cast<uint32_t>(values[0]), static_cast<uint32_t>(values[1]), static_cast<uint32_t>(values[2]),
+       static_cast<uint32_t>(values[3])};
+#else
+  __cpuid_count(leaf, subleaf, r.eax, r.ebx, r.ecx, r.edx);
+#endif
+  return r;
+}
+
+uint64_t Xcr0() {
+#if defined(_MSC_VER)
+  return _xgetbv(0);
+#else
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+#endif
+}
+
+bool Bit(uint32_t value, int bit) { return ((value >> bit) & 1u) != 0; }
+
+std::vector<std::string> Detect() {
+  std::vector<std::string> names;
+  const uint32_t last_leaf = Cpuid(0, 0).eax;
+  const uint32_t leaf1_ecx = Cpuid(1, 0).ecx;
+  if (last_leaf < 7 || !Bit(leaf1_ecx, 27)) return names;  // OSXSAVE: XGETBV may be executed
+  constexpr uint64_t kYmmState = 0x06;                     // XMM and YMM registers are saved by the system
+  constexpr uint64_t kZmmState = 0xe6;                     // and opmask, ZMM0-15 upper halves, ZMM16-31
+  const uint64_t state = Xcr0();
+  const Registers leaf7 = Cpuid(7, 0);
+  const bool avx2 = Bit(leaf1_ecx, 28) && Bit(leaf7.ebx, 5) && (state & kYmmState) == kYmmState;
+  if (!avx2) return names;
+  names.emplace_back("avx2");
+  if (leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 4)) names.emplace_back("avxvnni");
+  const bool avx512 =
+      Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F, DQ, BW, VL
+  if (avx512 && Bit(leaf7.ecx, 11) && (state & kZmmState) == kZmmState) names.emplace_back("avx512vnni");
+  return names;
+}
+
+#elif defined(__aarch64__)
+
+std::vector<std::string> Detect() {
+#if defined(__linux__)
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) return {"neondot"};
+  return {};
+#elif defined(__APPLE__)
+  return {"neondot"};  // every 64-bit Apple processor that runs macOS has it
+#else
+  return {};
+#endif
+}
+
+#else
+
+std::vector<std::string> Detect() { return {}; }
+
+#endif
+
+}  // namespace
+
+std::vector<std::string> CpuFeatureNames() {
+  static const std::vector<std::string> names = Detect();
+  return names;
+}
+
+bool CpuSupports(const std::string& isa) {
+  if (isa == "portable" || isa == "reference") return true;
+  for (const std::string& name : CpuFeatureNames()) {
+    if (name == isa) return true;
+  }
+  return false;
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,96 @@
+#ifndef RNNQC_KERNELS_KERNEL_TABLE_H_
+#define RNNQC_KERNELS_KERNEL_TABLE_H_
+
+#include <cstdint>
+
+#include "kernels/packing.h"
+
+namespace rnnqc {
+
+// The whole interface between the cells and the instruction sets. Kernels get raw pointers and sizes, allocate
+// nothing, read and write nothing outside the extents named here, and give the same bits on every instruction set:
+// int32 sums are exact, every float operation is one IEEE binary32 operation in the order written.
+
+// acc[r][column] = start[column] + sum over k of a[r][k] * W[k][column], for the columns of blocks
+// [block_begin, block_end).
+struct MatmulArgs {
+  const uint8_t* a;  // `rows` rows of k_padded codes; what stands in the padding does not matter
+  int64_t a_stride;
+  int64_t rows;
+  const void* weights;  // in the table's packed format
+  int64_t k_padded;
+  const int32_t* start;  // block order
+  int64_t block_begin;
+  int64_t block_end;
+};
+
+struct RecurrentArgs {
+  MatmulArgs matmul;
+  int32_t* acc;  // block order, `rows` rows
+  int64_t acc_stride;
+};
+
+// p[r][column] = f32(acc) * multiplier + bias, or (f32(acc) * row_scale[r]) * multiplier + bias.
+struct ProjectArgs {
+  MatmulArgs matmul;
+  const float* row_scale;   // or null
+  const float* multiplier;  // block order
+  const float* bias;        // block order
+  float* p;                 // block order, `rows` rows
+  int64_t p_stride;
+};
+
+// One step of the cell from accumulators to hidden codes: four table gates, quantized cell state, output table,
+// static hidden scale, no peepholes. Works on blocks [block_begin, block_end).
+struct TableCellArgs {
+  int64_t rows;
+  int64_t units;
+  int64_t block_begin;
+  int64_t block_end;
+  const int32_t* acc;  // block order
+  int64_t acc_stride;
+  const float* p;  // block order
+  int64_t p_stride;
+  const float* h_multiplier;  // block order
+  float gate_min[kGates];
+  float gate_max[kGates];
+  const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
+  float cell_max;                   // a whole number <= 2^22
+  const float* cell_table;          // code k stands at k, or at k + cell_table_size if k < 0
+  int32_t cell_table_size;          // > 2 * cell_max
+  float h_scale;
+  int32_t h_zero_point;
+  float* c;  // in and out; rows of 16 * blocks
+  int64_t c_stride;
+  float* const* y;  // `rows` pointers to `units` floats
+  uint8_t* h;       // rows of 16 * blocks
+  int64_t h_stride;
+};
+
+// max |x[i]|, NaN counting as 0; 0 for n = 0.
+using MaxAbsFn = float(const float* x, int64_t n);
+// codes[i] = sat8(rne(x[i] / scale) + zero_point), NaN counting as 0; zero_point in 0 .. 255.
+using QuantizeRowFn = void(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes);
+using ProjectFn = void(const ProjectArgs& args);
+using RecurrentFn = void(const RecurrentArgs& args);
+using TableCellFn = void(const TableCellArgs& args);
+
+struct KernelTable {
+  const char* isa;
+  PackedFormat format;
+  MaxAbsFn* max_abs;
+  QuantizeRowFn* quantize_row;
+  ProjectFn* project;
+  RecurrentFn* recurrent;
+  TableCellFn* table_cell;
+};
+
+#define RNNQC_ISA(isa, format)
+#define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
+#include "kernels/kernels.inc"
+#undef RNNQC_KERNEL
+#undef RNNQC_ISA
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_KERNEL_TABLE_H_

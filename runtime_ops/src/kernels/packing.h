@@ -1,0 +1,87 @@
+#ifndef RNNQC_KERNELS_PACKING_H_
+#define RNNQC_KERNELS_PACKING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+namespace rnnqc {
+
+constexpr int64_t kGates = 4;
+// Units are processed in blocks of 16. Everything that has one entry per gate and unit (multipliers, bias,
+// accumulators, pre-activations) is kept in *block order*: [blocks][gate i,o,f,c][16 units], padded with zeros.
+constexpr int64_t kBlockUnits = 16;
+constexpr int64_t kBlockColumns = kGates * kBlockUnits;
+constexpr size_t kAlignment = 64;
+
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t BlockCount(int64_t units) { return (units + kBlockUnits - 1) / kBlockUnits; }
+
+// How a weight matrix W [k, 4 * units] is laid out for a kernel. "column" below is the position in block order.
+enum class PackedFormat {
+  // int16, one row of consecutive k per column:
+  //
+  //   column 0 (block 0, gate i, unit 0):  w[0] w[1] ... w[k_padded - 1]
+  //   column 1 (block 0, gate i, unit 1):  w[0] w[1] ... w[k_padded - 1]
+  //   ...
+  //
+  // k padded to 16. For kernels that multiply int16 pairs along k.
+  kS16Columns,
+  // int8, [blocks][k_padded / 4][gate][16 units][4 k]: 64 bytes hold four consecutive k of the 16 units of one gate.
+  //
+  //   byte       0  1  2  3 |  4  5  6  7 | ... | 60 61 62 63
+  //   unit       0  0  0  0 |  1  1  1  1 | ... | 15 15 15 15
+  //   k (+ 4j)   0  1  2  3 |  0  1  2  3 | ... |  0  1  2  3
+  //
+  // k padded to 4. For four-way dot product instructions, which add four products into each 32-bit lane.
+  kS8Blocks,
+};
+
+// Allocation aligned to kAlignment; empty by default.
+template <typename T>
+class AlignedArray {
+ public:
+  AlignedArray() = default;
+  explicit AlignedArray(int64_t size)
+      : data_(static_cast<T*>(::operator new(static_cast<size_t>(size) * sizeof(T), std::align_val_t(kAlignment)))),
+        size_(size) {}
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(T* pointer) const { ::operator delete(pointer, std::align_val_t(kAlignment)); }
+  };
+  std::unique_ptr<T[], Free> data_;
+  int64_t size_ = 0;
+};
+
+int64_t PaddedDepth(PackedFormat format, int64_t k);
+int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units);
+
+// Writes PackedBytes(format, k, units) bytes.
+void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed);
+
+// start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
+// uint8 codes. |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
+void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start);
+constexpr int64_t kMaxDepth = 65536;
+
+// `gates` blocks of `units` values -> block order; gates that are not given are zero.
+void PackColumns(const float* values, int64_t gates, int64_t units, float* packed);
+
+struct PackedMatrix {
+  int64_t k = 0;
+  int64_t k_padded = 0;
+  AlignedArray<uint8_t> weights;
+  AlignedArray<int32_t> start;
+};
+
+PackedMatrix PackMatrix(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_PACKING_H_

@@ -1,0 +1,81 @@
+// Scalar triple loops, to be read as the definition of the kernels; used by tests only.
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+int32_t Dot(const MatmulArgs& m, int64_t row, int64_t column) {
+  const int8_t* weights = static_cast<const int8_t*>(m.weights);
+  int32_t sum = m.start[column];
+  for (int64_t k = 0; k < m.k_padded; ++k) {
+    const int64_t group = (column / kBlockColumns) * (m.k_padded / 4) + k / 4;
+    const int8_t weight = weights[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
+    sum += static_cast<int32_t>(m.a[row * m.a_stride + k]) * weight;
+  }
+  return sum;
+}
+
+uint8_t Code(float x, float scale, int32_t zero_point) {
+  const float value = std::nearbyint((std::isnan(x) ? 0.0f : x) / scale) + static_cast<float>(zero_point);
+  return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
+}
+
+}  // namespace
+
+float f32_max_abs__reference(const float* x, int64_t n) {
+  float m = 0.0f;
+  for (int64_t i = 0; i < n; ++i) m = std::fabs(x[i]) > m ? std::fabs(x[i]) : m;
+  return m;
+}
+
+void f32_u8_quantize_row__reference(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = Code(x[i], scale, zero_point);
+}
+
+void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) {
+  for (int64_t row = 0; row < args.matmul.rows; ++row) {
+    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
+      args.acc[row * args.acc_stride + j] = Dot(args.matmul, row, j);
+    }
+  }
+}
+
+void u8s8_f32_project_1x1__reference(const ProjectArgs& args) {
+  for (int64_t row = 0; row < args.matmul.rows; ++row) {
+    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
+      float value = static_cast<float>(Dot(args.matmul, row, j));
+      if (args.row_scale != nullptr) value = value * args.row_scale[row];
+      value = value * args.multiplier[j];
+      args.p[row * args.p_stride + j] = value + args.bias[j];
+    }
+  }
+}
+
+void s32_table_cell_1__reference(const TableCellArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
+      float gates[kGates];
+      for (int64_t g = 0; g < kGates; ++g) {
+        const int64_t j = (unit / kBlockUnits) * kBlockColumns + g * kBlockUnits + unit % kBlockUnits;
+        const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+        const float v = product + args.p[row * args.p_stride + j];
+        const float limited = std::fmax(std::fmin(v, args.gate_max[g]), args.gate_min[g]);
+        gates[g] = args.gate_table[g][static_cast<int32_t>(limited)];
+      }
+      float* c = args.c + row * args.c_stride + unit;
+      const float kept = gates[2] * *c;
+      const float added = gates[0] * gates[3];
+      *c = std::fmax(std::fmin(std::nearbyint(kept + added), args.cell_max), -args.cell_max);
+      const int32_t code = static_cast<int32_t>(*c);
+      const float y = gates[1] * args.cell_table[code < 0 ? code + args.cell_table_size : code];
+      if (unit < args.units) args.y[row][unit] = y;
+      args.h[row * args.h_stride + unit] = Code(y, args.h_scale, args.h_zero_point);
+    }
+  }
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,451 @@
+#include "ops/quant_lstm_cell.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cells/lstm_cell.h"
+#include "kernels/dispatch.h"
+#include "ops/quant_lstm_attributes.h"
+#include "ort_support.h"
+
+namespace rnnqc {
+namespace {
+
+using ort::OrtApi;
+using ort::OrtKernelContext;
+using ort::OrtValue;
+using ort::Shape;
+
+enum Input : size_t {
+  kX,
+  kW,
+  kR,
+  kXMultiplier,
+  kHMultiplier,
+  kBias,
+  kGateTable,
+  kCellTable,
+  kSequenceLens,
+  kInitialH,
+  kInitialC,
+  kPeephole,
+  kFirstReserved,
+  kInputCount = 20,
+};
+enum Output : size_t { kY, kYh, kYc, kYCodes, kOutputCount };
+
+const char* const kInputNames[kInputCount] = {"X",
+                                              "W",
+                                              "R",
+                                              "x_multiplier",
+                                              "h_multiplier",
+                                              "B",
+                                              "gate_table",
+                                              "cell_table",
+                                              "sequence_lens",
+                                              "initial_h",
+                                              "initial_c",
+                                              "P",
+                                              "W_zero_point",
+                                              "R_zero_point",
+                                              "W_group_multiplier",
+                                              "R_group_multiplier",
+                                              "(reserved)",
+                                              "(reserved)",
+                                              "(reserved)",
+                                              "(reserved)"};
+
+constexpr int64_t kMaxCellTableSize = 1 << 23;  // indices are formed in float
+
+class ContextParallel : public Parallel {
+ public:
+  ContextParallel(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {}
+  void For(int64_t count, void (*task)(void* user, size_t index), void* user) override {
+    ort::Check(api_, api_.KernelContext_ParallelFor()(context_, task, static_cast<size_t>(count), 0, user));
+  }
+
+ private:
+  const OrtApi& api_;
+  OrtKernelContext* context_;
+};
+
+// Sizes that the shapes of the inputs have in common; negative if not known.
+struct Sizes {
+  int64_t time = -1;
+  int64_t batch = -1;
+  int64_t input = -1;
+  int64_t hidden;
+};
+
+Shape ExpectedShape(size_t input, const Sizes& s) {
+  switch (input) {
+    case kX:
+      return {s.time, s.batch, s.input};
+    case kW:
+      return {s.input, kGates * s.hidden};
+    case kR:
+      return {s.hidden, kGates * s.hidden};
+    case kXMultiplier:
+    case kHMultiplier:
+    case kBias:
+      return {kGates * s.hidden};
+    case kSequenceLens:
+      return {s.batch};
+    case kInitialH:
+    case kInitialC:
+      return {s.batch, s.hidden};
+    case kPeephole:
+      return {3 * s.hidden};
+    default:
+      return {-1};
+  }
+}
+
+const char* ShapeInWords(size_t input) {
+  static const char* const words[] = {"[T, B, I]", "[I, 4H]", "[H, 4H]", "[4H]",   "[4H]",   "[4H]",
+                                      "[N]",       "[M]",     "[B]",     "[B, H]", "[B, H]", "[3H]"};
+  return words[input];
+}
+
+void CheckShape(size_t input, const Shape& found, const Shape& expected) {
+  bool fits = found.size() == expected.size();
+  for (size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
+  }
+  if (fits) return;
+  throw std::invalid_argument("input " + std::string(kInputNames[input]) + " has shape " + ort::ToText(found) +
+                              ", expected " + ShapeInWords(input) + " = " + ort::ToText(expected));
+}
+
+class QuantLstmCellKernel {
+ public:
+  QuantLstmCellKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)
+      : api_(api), context_(std::move(context)), config_(ReadLstmConfig(info)), kernels_(SelectedTable()) {
+    CheckInputs(info);
+    CheckOutputs(info);
+    CheckConstants(info);
+  }
+
+  const OrtApi& api() const { return api_; }
+  const std::string& context() const { return context_; }
+
+  void Compute(OrtKernelContext* context) {
+    const OrtValue* inputs[kInputCount] = {};
+    for (size_t i = 0; i < kFirstReserved; ++i) {
+      if (present_[i]) ort::Check(api_, api_.KernelContext_GetInput()(context, i, &inputs[i]));
+    }
+    Sizes sizes;
+    sizes.hidden = config_.hidden_size;
+    sizes.input = packed_ != nullptr ? packed_->input_size : -1;
+    const Shape x_shape = CheckedShape(kX, inputs[kX], sizes);
+    sizes.time = x_shape[0];
+    sizes.batch = x_shape[1];
+    sizes.input = x_shape[2];
+    CheckSizes(sizes);
+
+    LstmArgs args{};
+    args.time = sizes.time;
+    args.batch = sizes.batch;
+    if (config_.x_mode == CodeMode::kCodes) {
+      args.x_codes = ort::DataOf<const uint8_t>(api_, inputs[kX]);
+    } else {
+      args.x_float = ort::DataOf<const float>(api_, inputs[kX]);
+    }
+    args.sequence_lens = CheckedData<int32_t>(kSequenceLens, inputs, sizes);
+    CheckLengths(args.sequence_lens, sizes);
+    args.initial_h = CheckedData<float>(kInitialH, inputs, sizes);
+    args.initial_c = CheckedData<float>(kInitialC, inputs, sizes);
+    UseTables(inputs, &args);
+    UseOutputs(context, sizes, &args);
+
+    std::unique_ptr<PackedLstm> packed_now;
+    if (packed_ == nullptr) packed_now = std::make_unique<PackedLstm>(Pack(inputs, sizes));
+    const PackedLstm& packed = packed_ != nullptr ? *packed_ : *packed_now;
+    const ScratchPool::Lease scratch(&scratch_pool_);
+    ContextParallel parallel(api_, context);
+    RunLstm(config_, kernels_, packed, args, scratch.get(), &parallel);
+  }
+
+ private:
+  void CheckInputs(const ort::KernelInfo& info) {
+    Sizes sizes;
+    sizes.hidden = config_.hidden_size;
+    for (size_t i = 0; i < kInputCount; ++i) {
+      ort::TensorType type;
+      present_[i] = info.InputType(i, &type);
+      if (!present_[i]) {
+        if (i < kGateTable) throw std::invalid_argument("input " + std::string(kInputNames[i]) + " is missing");
+        continue;
+      }
+      if (i >= kFirstReserved) {
+        throw std::invalid_argument("input " + std::to_string(i) + " " + kInputNames[i] +
+                                    " is reserved for later versions. Use a newer rnnqc library.");
+      }
+      const ort::ElementType expected = ExpectedType(i);
+      if (type.element != expected) {
+        throw std::invalid_argument("input " + std::string(kInputNames[i]) + " has element type " +
+                                    ort::ToText(type.element) + ", expected " + ort::ToText(expected) +
+                                    (i == kX ? " for this x_mode" : "") +
+                                    ". Other types may need a newer rnnqc library.");
+      }
+      if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, sizes));
+      if (i == kX && type.ranked) sizes.input = type.shape[2];
+    }
+    if (RequiredGateTableSize(config_) > 0 && !present_[kGateTable]) {
+      throw std::invalid_argument("input gate_table is missing, but a kind in gate_kinds uses it");
+    }
+    if (RequiredCellTableSize(config_) > 0 && !present_[kCellTable]) {
+      throw std::invalid_argument("input cell_table is missing, but output_kind uses it");
+    }
+  }
+
+  ort::ElementType ExpectedType(size_t input) const {
+    if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
+    if (input == kW || input == kR) return ort::kInt8;
+    return input == kSequenceLens ? ort::kInt32 : ort::kFloat;
+  }
+
+  void CheckOutputs(const ort::KernelInfo& info) {
+    for (size_t i = 0; i < kOutputCount; ++i) has_output_[i] = info.HasOutput(i);
+    if (has_output_[kYCodes] && config_.h_mode != CodeMode::kStatic) {
+      throw std::invalid_argument("output Y_codes exists for h_mode \"static\" only, but h_mode is \"dynamic_row\"");
+    }
+  }
+
+  // Packs the weights if all of them are constant, and checks constant tables.
+  void CheckConstants(const ort::KernelInfo& info) {
+    const OrtValue* inputs[kInputCount] = {};
+    for (size_t i = 0; i < kFirstReserved; ++i) {
+      if (present_[i]) inputs[i] = info.ConstantInput(i);
+    }
+    if (inputs[kGateTable] != nullptr) {
+      gate_table_is_checked_ = true;
+      CheckGateTable(inputs[kGateTable]);
+    }
+    if (inputs[kCellTable] != nullptr) constant_cell_table_size_ = CheckedCellTableSize(inputs[kCellTable]);
+    bool constant = present_[kPeephole] == (inputs[kPeephole] != nullptr);
+    for (size_t i = kW; i <= kBias; ++i) constant = constant && inputs[i] != nullptr;
+    if (!constant) return;
+    Sizes sizes;
+    sizes.hidden = config_.hidden_size;
+    packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes));
+  }
+
+  Shape CheckedShape(size_t input, const OrtValue* value, const Sizes& sizes) const {
+    Shape shape = ort::ShapeOf(api_, value);
+    CheckShape(input, shape, ExpectedShape(input, sizes));
+    return shape;
+  }
+
+  // Data of an input after a check of its shape, or null if it is absent.
+  template <typename T>
+  const T* CheckedData(size_t input, const OrtValue* const* inputs, const Sizes& sizes) const {
+    if (inputs[input] == nullptr) return nullptr;
+    CheckedShape(input, inputs[input], sizes);
+    return ort::DataOf<const T>(api_, inputs[input]);
+  }
+
+  PackedLstm Pack(const OrtValue* const* inputs, Sizes sizes) const {
+    LstmParameters parameters{};
+    sizes.input = CheckedShape(kW, inputs[kW], sizes)[0];
+    if (sizes.input < 1 || sizes.input > kMaxDepth) {
+      throw std::invalid_argument("input W has shape " + ort::ToText(ort::ShapeOf(api_, inputs[kW])) +
+                                  ", expected an input size of 1 .. " + std::to_string(kMaxDepth));
+    }
+    parameters.input_size = sizes.input;
+    parameters.w = CheckedData<int8_t>(kW, inputs, sizes);
+    parameters.r = CheckedData<int8_t>(kR, inputs, sizes);
+    parameters.x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
+    parameters.h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
+    parameters.bias = CheckedData<float>(kBias, inputs, sizes);
+    parameters.peephole = CheckedData<float>(kPeephole, inputs, sizes);
+    return PackLstm(config_, kernels_, parameters);
+  }
+
+  void CheckGateTable(const OrtValue* table) const {
+    const Shape shape = ort::ShapeOf(api_, table);
+    CheckShape(kGateTable, shape, {-1});
+    const int64_t required = RequiredGateTableSize(config_);
+    if (shape[0] < required) {
+      throw std::invalid_argument("input gate_table has shape " + ort::ToText(shape) + ", expected at least " +
+                                  std::to_string(required) +
+                                  " entries for gate_table_offset, gate_max and gate_index_size");
+    }
+  }
+
+  int64_t CheckedCellTableSize(const OrtValue* table) const {
+    const Shape shape = ort::ShapeOf(api_, table);
+    CheckShape(kCellTable, shape, {-1});
+    const int64_t required = RequiredCellTableSize(config_);
+    if (shape[0] < required || shape[0] % 2 != 0 || shape[0] > kMaxCellTableSize) {
+      throw std::invalid_argument("input cell_table has shape " + ort::ToText(shape) +
+                                  ", expected an even number of entries, at least " + std::to_string(required) +
+                                  (config_.cell_is_quantized() ? " = 2 * (cell_max + 1)" : "") + " and at most 2^23");
+    }
+    return shape[0];
+  }
+
+  void UseTables(const OrtValue* const* inputs, LstmArgs* args) const {
+    if (inputs[kGateTable] != nullptr) {
+      if (!gate_table_is_checked_) CheckGateTable(inputs[kGateTable]);
+      args->gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
+    }
+    if (inputs[kCellTable] != nullptr) {
+      args->cell_table_size =
+          constant_cell_table_size_ > 0 ? constant_cell_table_size_ : CheckedCellTableSize(inputs[kCellTable]);
+      args->cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
+    }
+  }
+
+  static void CheckSizes(const Sizes& sizes) {
+    if (sizes.time > 0 && sizes.batch > 0) return;
+    throw std::invalid_argument("input X has shape " + ort::ToText({sizes.time, sizes.batch, sizes.input}) +
+                                ", expected [T, B, I] with T >= 1 and B >= 1: empty sequences and batches are not "
+                                "supported");
+  }
+
+  static void CheckLengths(const int32_t* lens, const Sizes& sizes) {
+    for (int64_t b = 0; lens != nullptr && b < sizes.batch; ++b) {
+      if (lens[b] >= 0 && lens[b] <= sizes.time) continue;
+      throw std::invalid_argument("input sequence_lens[" + std::to_string(b) + "] is " + std::to_string(lens[b]) +
+                                  ", expected 0 .. T = " + std::to_string(sizes.time));
+    }
+  }
+
+  template <typename T>
+  T* OutputData(OrtKernelContext* context, size_t index, const Shape& shape) const {
+    if (!has_output_[index]) return nullptr;
+    OrtValue* value = nullptr;
+    ort::Check(api_, api_.KernelContext_GetOutput()(context, index, shape.data(), shape.size(), &value));
+    return value == nullptr ? nullptr : ort::DataOf<T>(api_, value);
+  }
+
+  void UseOutputs(OrtKernelContext* context, const Sizes& s, LstmArgs* args) const {
+    args->y = OutputData<float>(context, kY, {s.time, s.batch, s.hidden});
+    args->y_h = OutputData<float>(context, kYh, {s.batch, s.hidden});
+    args->y_c = OutputData<float>(context, kYc, {s.batch, s.hidden});
+    args->y_codes = OutputData<uint8_t>(context, kYCodes, {s.time, s.batch, s.hidden});
+  }
+
+  const OrtApi& api_;
+  const std::string context_;
+  const LstmConfig config_;
+  const KernelTable& kernels_;
+  bool present_[kInputCount] = {};
+  bool has_output_[kOutputCount] = {};
+  bool gate_table_is_checked_ = false;
+  int64_t constant_cell_table_size_ = 0;
+  std::unique_ptr<PackedLstm> packed_;  // null if the weights are not constant
+  ScratchPool scratch_pool_;
+};
+
+struct Op : ort::OrtCustomOp {
+  const OrtApi* api;
+};
+
+ort::OrtStatus* CreateKernel(const ort::OrtCustomOp*, const OrtApi* api, const ort::OrtKernelInfo* raw, void** kernel) {
+  const ort::KernelInfo info(*api, raw);
+  std::string context;
+  ort::OrtStatus* status = ort::Guard(*api, "QuantLSTMCell: ", [&] {
+    const std::string name = info.NodeName();
+    context = "QuantLSTMCell node \"" + name + "\": ";
+  });
+  if (status != nullptr) return status;
+  return ort::Guard(*api, context, [&] { *kernel = new QuantLstmCellKernel(*api, info, context); });
+}
+
+ort::OrtStatus* ComputeKernel(void* raw, OrtKernelContext* context) {
+  auto* kernel = static_cast<QuantLstmCellKernel*>(raw);
+  return ort::Guard(kernel->api(), kernel->context(), [&] { kernel->Compute(context); });
+}
+
+// An output's shape, made of some dimensions of X and the hidden size.
+class OutputShape {
+ public:
+  explicit OutputShape(const OrtApi& api) : api_(api) { ort::Check(api_, api_.CreateTensorTypeAndShapeInfo()(&info_)); }
+  ~OutputShape() { api_.ReleaseTensorTypeAndShapeInfo()(info_); }
+  OutputShape(const OutputShape&) = delete;
+  OutputShape& operator=(const OutputShape&) = delete;
+
+  void Set(const ort::OrtShapeInferContext* context, size_t index, Shape shape, std::vector<const char*> symbols) {
+    ort::Check(api_, api_.SetTensorElementType()(info_, index == kYCodes ? ort::kUint8 : ort::kFloat));
+    ort::Check(api_, api_.SetDimensions()(info_, shape.data(), shape.size()));
+    ort::Check(api_, api_.SetSymbolicDimensions()(info_, symbols.data(), symbols.size()));
+    // An error means that the node does not have this output.
+    ort::Ok(api_, api_.ShapeInferContext_SetOutputTypeShape()(context, index, info_));
+  }
+
+ private:
+  const OrtApi& api_;
+  ort::OrtTensorTypeAndShapeInfo* info_ = nullptr;
+};
+
+// Leaves the outputs without a shape where X's is not known well enough: a dimension that is neither a number nor a
+// name cannot be expressed.
+ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferContext* context) {
+  const OrtApi& api = *static_cast<const Op*>(raw)->api;
+  return ort::Guard(api, "QuantLSTMCell, shape inference: ", [&] {
+    ort::OrtTensorTypeAndShapeInfo* x = nullptr;
+    const ort::OrtOpAttr* attribute = nullptr;
+    int64_t hidden = 0;
+    size_t rank = 0;
+    size_t size = 0;
+    if (!ort::Ok(api, api.ShapeInferContext_GetInputTypeShape()(context, kX, &x)) ||
+        !ort::Ok(api, api.ShapeInferContext_GetAttribute()(context, "hidden_size", &attribute)) ||
+        !ort::Ok(api, api.ReadOpAttr()(attribute, ort::kAttributeInt, &hidden, sizeof(hidden), &size)) ||
+        !ort::Ok(api, api.GetDimensionsCount()(x, &rank)) || rank != 3) {
+      return;
+    }
+    Shape dims(rank);
+    std::vector<const char*> symbols(rank);
+    ort::Check(api, api.GetDimensions()(x, dims.data(), rank));
+    ort::Check(api, api.GetSymbolicDimensions()(x, symbols.data(), rank));
+    const auto known = [&](size_t i) { return dims[i] >= 0 || symbols[i][0] != '\0'; };
+    if (!known(1)) return;
+    OutputShape shape(api);
+    for (const size_t index : {size_t{kYh}, size_t{kYc}})
+      shape.Set(context, index, {dims[1], hidden}, {symbols[1], ""});
+    if (!known(0)) return;
+    for (const size_t index : {size_t{kY}, size_t{kYCodes}}) {
+      shape.Set(context, index, {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""});
+    }
+  });
+}
+
+Op MakeOp(const OrtApi* api, bool infers_shapes) {
+  Op op{};
+  op.version = ort::kApiVersion;
+  op.api = api;
+  op.GetName = [](const ort::OrtCustomOp*) { return "QuantLSTMCell"; };
+  op.GetExecutionProviderType = [](const ort::OrtCustomOp*) -> const char* { return nullptr; };
+  op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kInputCount}; };
+  op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+  op.GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kOutputCount}; };
+  op.GetOutputType = [](const ort::OrtCustomOp*, size_t index) { return index == kYCodes ? ort::kUint8 : ort::kFloat; };
+  op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t index) {
+    return index < kGateTable ? ort::kRequired : ort::kOptional;
+  };
+  op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kOptional; };
+  op.GetInputMemoryType = [](const ort::OrtCustomOp*, size_t) { return ort::kMemoryDefault; };
+  op.GetVariadicInputMinArity = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetVariadicInputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
+  op.GetVariadicOutputMinArity = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
+  op.CreateKernelV2 = CreateKernel;
+  op.KernelComputeV2 = ComputeKernel;
+  op.KernelDestroy = [](void* kernel) { delete static_cast<QuantLstmCellKernel*>(kernel); };
+  op.InferOutputShapeFn = infers_shapes ? InferShapes : nullptr;
+  op.GetStartVersion = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetEndVersion = [](const ort::OrtCustomOp*) { return 1; };
+  return op;
+}
+
+}  // namespace
+
+const ort::OrtCustomOp* QuantLstmCellOp(const OrtApi* api, bool infers_shapes) {
+  static const Op op = MakeOp(api, infers_shapes);
+  return &op;
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,91 @@
+#ifndef RNNQC_ORT_SUPPORT_H_
+#define RNNQC_ORT_SUPPORT_H_
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ort_abi.h"
+
+namespace rnnqc::ort {
+
+using Shape = std::vector<int64_t>;
+
+// "[2, T, ?]": negative dimensions are unknown.
+std::string ToText(const Shape& shape);
+const char* ToText(ElementType type);
+
+// Throws std::runtime_error with onnxruntime's message, and releases the status, unless it is null.
+void Check(const OrtApi& api, OrtStatus* status);
+
+// Releases the status; true if it was null.
+bool Ok(const OrtApi& api, OrtStatus* status);
+
+// Runs `body`; what it throws becomes a status that begins with `context`. No exception leaves it.
+template <typename Body>
+OrtStatus* Guard(const OrtApi& api, const std::string& context, const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception& error) {
+    try {
+      return api.CreateStatus()(kInvalidArgument, (context + error.what()).c_str());
+    } catch (...) {
+      return api.CreateStatus()(kFail, error.what());
+    }
+  } catch (...) {
+    return api.CreateStatus()(kFail, "unknown C++ exception in the rnnqc library");
+  }
+}
+
+struct TensorType {
+  ElementType element = kUndefined;
+  bool ranked = false;
+  Shape shape;
+};
+
+// What a node under construction is given. Absent optional attributes keep the value that is there.
+class KernelInfo {
+ public:
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
+
+  std::string NodeName() const;
+  size_t InputCount() const;
+
+  // The type of input or output `index`; false if it is absent.
+  bool InputType(size_t index, TensorType* type) const;
+  bool HasOutput(size_t index) const;
+
+  // Value of a constant input, or null.
+  const OrtValue* ConstantInput(size_t index) const;
+
+  // False if the attribute is absent; throws std::invalid_argument if it has another type.
+  bool Read(const char* name, float* value) const;
+  bool Read(const char* name, int64_t* value) const;
+  bool Read(const char* name, std::string* value) const;
+  bool Read(const char* name, std::vector<float>* values) const;
+  bool Read(const char* name, std::vector<int64_t>* values) const;
+
+ private:
+  // False, after releasing `status`, if the attribute is absent.
+  bool Found(const char* name, const char* expected, OrtStatus* status) const;
+
+  const OrtApi& api_;
+  const OrtKernelInfo* info_;
+};
+
+Shape ShapeOf(const OrtApi& api, const OrtValue* value);
+
+template <typename T>
+T* DataOf(const OrtApi& api, const OrtValue* value) {
+  void* data = nullptr;
+  // There is no read-only accessor in this API version.
+  Check(api, api.GetTensorMutableData()(const_cast<OrtValue*>(value), &data));
+  return static_cast<T*>(data);
+}
+
+}  // namespace rnnqc::ort
+
+#endif  // RNNQC_ORT_SUPPORT_H_

@@ -1,0 +1,71 @@
+"""Hypothesis profiles, the optional folder of real models, and the slow tests' switch.
+
+* `HYPOTHESIS_PROFILE=ci` (default) is derandomised and small, `nightly` is derandomised with 20 times the examples,
+  `explore` is random.
+* `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
+  need it skip when it is absent, and the summary says how many did.
+* `--slow` runs the tests marked `slow`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SHARED_MISSING = "the folder of real models is absent"
+_COMMON = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+settings.register_profile("ci", derandomize=True, max_examples=30, database=None, **_COMMON)  # type: ignore[arg-type]
+settings.register_profile("nightly", derandomize=True, max_examples=600, database=None, **_COMMON)  # type: ignore[arg-type]
+settings.register_profile("explore", max_examples=300, **_COMMON)  # type: ignore[arg-type]
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def shared_folder() -> Path:
+    """Where the real models are, whether or not the folder exists."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    return Path(os.environ.get("RNNQC_SHARED", default))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Callable[[str], Path]:
+    """Function from a relative path to a file of the folder of real models; skips the test when it is not there."""
+
+    def find(relative: str) -> Path:
+        path = shared_folder() / relative
+        if not path.exists():
+            pytest.skip(f"{SHARED_MISSING}: no {path}; set RNNQC_SHARED")
+        return path
+
+    return find
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than ten seconds; runs with --slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    missing = [report for report in skipped if SHARED_MISSING in str(report.longrepr)]
+    if missing:
+        text = f"WARNING: {len(missing)} tests of real models did NOT run: {SHARED_MISSING} ({shared_folder()})"
+        terminalreporter.write_line(text, yellow=True, bold=True)

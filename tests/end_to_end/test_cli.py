@@ -1,0 +1,275 @@
+"""The commands as a user types them: flags, exit codes, files, and what a lowered file keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import Result, in_process, in_subprocess
+from lstm_models import NODE_NAME, LstmCase
+from onnx import helper, numpy_helper
+from running import assert_same_bits, run
+from running_lowered import all_nodes
+
+import rnnqc
+
+CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
+COMMANDS = ("lower", "inspect", "run", "verify", "recipes", "passes", "doctor")
+LATER_COMMANDS = ("calibrate", "bench", "dump", "report", "tune")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    return lambda *arguments: in_process(capfd, *arguments)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The case's model with everything a round trip could lose."""
+    model = CASE.model()
+    model.producer_name, model.producer_version, model.domain = "someone", "1.2", "org.example"
+    model.model_version, model.doc_string = 7, "what it is\nin two lines"
+    model.metadata_props.add(key="author", value="A. Person")
+    model.graph.doc_string = "the graph"
+    model.graph.input[0].doc_string = "frames"
+    model.graph.input[0].type.denotation = "TENSOR"
+    model.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_BATCH"
+    model.graph.node.append(helper.make_node("Identity", ["X"], ["echo"], name="bystander", doc_string="a note"))
+    model.graph.output.append(helper.make_tensor_value_info("echo", onnx.TensorProto.FLOAT, ["T", "B", CASE.I]))
+    annotation = model.graph.quantization_annotation.add(tensor_name="X")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="echo_scale")
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "echo_scale"))
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _npz(path: Path, **changes: np.ndarray) -> Path:
+    np.savez(path, **(CASE.feeds() | changes))
+    return path
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as data:
+        return dict(data)
+
+
+def test_lower(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    result = cli("lower", source, "-o", tmp_path / "out.onnx")
+    assert result.code == 0, result.text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+    onnx.checker.check_model(tmp_path / "out.onnx", full_check=True)
+    assert "QuantLSTMCell" in {n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node}
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_forms(form: str, cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx", "--form", form).code == 0
+    model = onnx.load(tmp_path / "out.onnx")
+    operators = {n.op_type for n in all_nodes(model)}
+    assert ("QuantLSTMCell" in operators) == (form == "fused")
+    assert bool(model.functions) == (form == "fused")
+    if form == "qcdq":
+        assert {"QuantizeLinear", "DequantizeLinear"} <= operators
+    got = run(rnnqc.session(tmp_path / "out.onnx", native=False), CASE.feeds())
+    assert np.isfinite(got["Y"]).all()
+
+
+def test_unroll(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert cli("lower", source, "-o", out, "--form", "integer", "--unroll", "--dim", "T=6").code == 0
+    model = onnx.load(out)
+    assert not {"Scan", "Loop"} & {n.op_type for n in all_nodes(model)}
+    # The weights are shared by all steps.
+    weights = [t for t in model.graph.initializer if np.prod(t.dims) == CASE.H * 4 * CASE.H]
+    assert len(weights) == 1
+    assert model.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "B"
+
+
+def test_quiet_and_verbose(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    quiet = cli("lower", source, "-o", tmp_path / "out.onnx", "-q")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    verbose = cli("lower", source, "-o", tmp_path / "out.onnx", "-v")
+    assert verbose.code == 0
+    assert NODE_NAME in verbose.text
+
+
+def test_json_report(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx", "--json", tmp_path / "report.json").code == 0
+    text = (tmp_path / "report.json").read_text()
+    assert isinstance(json.loads(text), dict)
+    assert NODE_NAME in text and "lowered" in text
+
+
+def test_verify_flag(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx", "--verify").code == 0
+
+
+def test_min_sqnr(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "good.onnx", "--min-sqnr", "20").code == 0
+    failed = cli("lower", source, "-o", tmp_path / "bad.onnx", "--min-sqnr", "200")
+    assert failed.code == 1
+    assert "dB" in failed.text and "Traceback" not in failed.text
+
+
+@pytest.mark.parametrize("bits", ["8", "4"])
+def test_set(bits: str, cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """Fewer bits, other codes."""
+    assert cli("lower", source, "-o", tmp_path / "a.onnx").code == 0
+    assert cli("lower", source, "-o", tmp_path / "b.onnx", "--set", f"*.weight.bits={bits}").code == 0
+    same = (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    a, b = (run(rnnqc.session(tmp_path / n, native=False), CASE.feeds())["Y"] for n in ("a.onnx", "b.onnx"))
+    assert np.array_equal(a, b) == (bits == "8")
+    assert not same or bits == "8"
+
+
+def test_inspect(cli: Callable[..., Result], source: Path) -> None:
+    result = cli("inspect", source)
+    assert result.code == 0
+    assert NODE_NAME in result.out and "LSTM" in result.out
+    machine = cli("inspect", source, "--json")
+    assert machine.code == 0
+    assert NODE_NAME in json.dumps(json.loads(machine.out))
+
+
+def test_inspect_of_a_model_without_recurrence(cli: Callable[..., Result], tmp_path: Path) -> None:
+    value = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in ("a", "b")]
+    graph = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "plain", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "plain.onnx")
+    assert cli("inspect", tmp_path / "plain.onnx").code == 0
+    assert cli("lower", tmp_path / "plain.onnx", "-o", tmp_path / "out.onnx", "--strict").code == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--stock"]])
+def test_run(flags: list[str], cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx").code == 0
+    feeds, results = _npz(tmp_path / "feeds.npz"), tmp_path / "results.npz"
+    assert cli("run", tmp_path / "out.onnx", "-i", feeds, "-o", results, *flags).code == 0
+    expected = run(rnnqc.session(tmp_path / "out.onnx", native=False), CASE.feeds())
+    assert_same_bits(expected, _load(results), "rnnqc run")
+
+
+def test_run_a_float_model(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("run", source, "-i", _npz(tmp_path / "feeds.npz"), "-o", tmp_path / "results.npz").code == 0
+    assert np.abs(_load(tmp_path / "results.npz")["Y"] - CASE.expected(CASE.feeds())["Y"]).max() < 1e-5
+
+
+def test_verify(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx").code == 0
+    feeds = _npz(tmp_path / "feeds.npz")
+    assert cli("verify", source, tmp_path / "out.onnx", "--min-sqnr", "20").code == 0
+    assert cli("verify", source, tmp_path / "out.onnx", "--min-sqnr", "200").code == 1
+    machine = cli("verify", source, tmp_path / "out.onnx", "--json")
+    assert machine.code == 0
+    assert json.loads(machine.out)
+    with_data = cli("verify", source, tmp_path / "out.onnx", "--data", feeds.parent, "--min-sqnr", "20")
+    assert with_data.code in (0, 2), "a folder with other files is data or refused"
+    assert "Traceback" not in with_data.text
+
+
+def test_verify_refuses_models_that_do_not_belong_together(
+    cli: Callable[..., Result], source: Path, tmp_path: Path
+) -> None:
+    onnx.save(LstmCase(I=2, outputs=("Y_h",)).model(), tmp_path / "other.onnx")
+    result = cli("verify", source, tmp_path / "other.onnx")
+    assert result.code == 2, result.text
+    assert "Traceback" not in result.text
+
+
+@pytest.mark.parametrize("command", ["recipes", "passes", "doctor"])
+def test_lists(command: str, cli: Callable[..., Result]) -> None:
+    result = cli(command)
+    assert result.code == 0
+    expected = {"recipes": "int8", "passes": "fuse-quant-lstm-cell", "doctor": "onnxruntime"}[command]
+    assert expected in result.out
+
+
+def test_help_and_version(cli: Callable[..., Result]) -> None:
+    text = cli("--help")
+    assert text.code == 0
+    assert all(command in text.out for command in COMMANDS)
+    assert not [c for c in LATER_COMMANDS if f" {c} " in text.out]
+    assert cli("--version").code == 0
+    for command in COMMANDS:
+        assert cli(command, "--help").code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["no_such_command"], ["lower"], ["lower", "in.onnx"], ["calibrate", "x"]])
+def test_bad_usage(arguments: list[str], cli: Callable[..., Result]) -> None:
+    result = cli(*arguments)
+    assert result.code == 2, result.text
+    assert result.err.strip() and "Traceback" not in result.err
+
+
+def test_same_bytes_every_time(source: Path, tmp_path: Path) -> None:
+    """From two processes with different string hashes."""
+    written = []
+    for seed in ("1", "2"):
+        out = tmp_path / "out.onnx"
+        assert in_subprocess("lower", source, "-o", out, PYTHONHASHSEED=seed).code == 0
+        written.append(out.read_bytes())
+        out.unlink()
+    assert written[0] == written[1]
+    assert rnnqc.lower(source).proto.SerializeToString(deterministic=True) == onnx.load_from_string(
+        written[0]
+    ).SerializeToString(deterministic=True)
+
+
+def test_input_model_is_not_changed() -> None:
+    model = CASE.model()
+    before = model.SerializeToString(deterministic=True)
+    rnnqc.lower(model)
+    assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_what_a_lowered_file_keeps(form: str, cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx", "--form", form).code == 0
+    before, after = onnx.load(source), onnx.load(tmp_path / "out.onnx")
+    assert list(after.graph.input) == list(before.graph.input)
+    assert list(after.graph.output) == list(before.graph.output)
+    assert (after.doc_string, after.domain, after.model_version) == (before.doc_string, before.domain, 7)
+    assert after.graph.name == before.graph.name
+    assert after.graph.doc_string == before.graph.doc_string
+    properties = {p.key: p.value for p in after.metadata_props}
+    assert properties["author"] == "A. Person"
+    assert [k for k in properties if k.startswith("rnnqc.")]
+    (bystander,) = (n for n in after.graph.node if n.name == "bystander")
+    assert bystander.doc_string == "a note"
+    assert list(after.graph.quantization_annotation) == list(before.graph.quantization_annotation)
+    assert after.ir_version <= 13
+    assert str(tmp_path) not in str(properties), "paths make the bytes depend on the machine"
+
+
+def test_saving_through_the_api(source: Path, tmp_path: Path) -> None:
+    lowered = rnnqc.lower(source)
+    lowered.save(tmp_path / "api.onnx")
+    assert sorted(os.listdir(tmp_path)) == ["api.onnx", "in.onnx"]
+    got = run(rnnqc.session(tmp_path / "api.onnx", native=False), CASE.feeds())
+    assert_same_bits(run(rnnqc.session(lowered.proto, native=False), CASE.feeds()), got, "saved")
+    (entry,) = lowered.report.entries
+    assert (entry.node, entry.op, entry.status) == (NODE_NAME, "LSTM", "lowered")
+
+
+def test_streaming_with_carried_states(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """`--state` feeds outputs back: leading axis of the data = steps."""
+    assert cli("lower", source, "-o", tmp_path / "out.onnx").code == 0
+    chunks = np.stack([CASE.replace(seed=k).feeds()["X"] for k in range(3)])
+    states = {k: v for k, v in CASE.feeds().items() if k.startswith("initial")}
+    np.savez(tmp_path / "feeds.npz", X=chunks, **states)
+    result = cli(
+        "run", tmp_path / "out.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "results.npz",
+        "--state", "initial_h:Y_h", "--state", "initial_c:Y_c",
+    )  # fmt: skip
+    assert result.code == 0, result.text
+    running, wanted = rnnqc.session(tmp_path / "out.onnx", native=False), []
+    for chunk in chunks:
+        got = run(running, {"X": chunk, **states})
+        states = {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
+        wanted.append(got["Y"])
+    assert_same_bits({"Y": np.stack(wanted)}, {"Y": _load(tmp_path / "results.npz")["Y"]}, "streaming")

@@ -1,0 +1,198 @@
+"""Published models, lowered without calibration data, on real inputs.
+
+What these would catch: exporter patterns that built cases do not have, and states that drift when they are fed back.
+Each bar is about 1 dB below what was measured when it was set.
+"""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from running import Array, Outputs, assert_same_bits, options, run, sqnr
+from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, session
+
+import rnnqc
+
+Find = Callable[[str], Path]
+Feeds = Mapping[str, Array]
+
+DTLN_MASK_DB = 30.0
+DTLN_STATE_DB = 30.0
+SILERO_DB = 30.0
+SILERO_MEAN_PROBABILITY = 0.6397
+IMDB_DB = 30.0
+IMDB_POINTS = 0.5
+PACKED_DB = 30.0
+BYTE_SB_DB = 30.0
+
+DTLN_STEPS = 300
+DTLN_FRAME, DTLN_SHIFT = 512, 128
+SILERO_CHUNKS = 300
+SILERO_CHUNK, SILERO_CONTEXT = 512, 64
+FEW_REVIEWS = 400
+PACKED_REVIEWS = 32
+
+
+def _sessions(path: Path, layers: int) -> dict[str, ort.InferenceSession]:
+    """Float, stock and native sessions; asserts that `layers` LSTM nodes were there and were all lowered."""
+    model = onnx.load(path)
+    assert sum(n.op_type == "LSTM" for n in all_nodes(model)) == layers
+    lowered = rnnqc.lower(path)
+    if layers:
+        assert_all_lowered(lowered, path.name)
+        assert len(lowered.report.entries) == layers
+    float_session = ort.InferenceSession(str(path), options(), providers=["CPUExecutionProvider"])
+    return {
+        "float": float_session,
+        STOCK: session(lowered.proto, STOCK),
+        NATIVE: session(lowered.proto, NATIVE),
+    }
+
+
+def _stream(
+    running: ort.InferenceSession, feeds: Iterable[Feeds], state: dict[str, Array], fed_back: Mapping[str, str]
+) -> Outputs:
+    """Outputs stacked over the steps; `fed_back` maps state inputs to the outputs that become them."""
+    steps = []
+    for feed in feeds:
+        got = run(running, {**feed, **state})
+        state = {name: got[source] for name, source in fed_back.items()}
+        steps.append(got)
+    return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+
+
+def _compare(outputs: Mapping[str, Outputs], bars: Mapping[str, float], what: str) -> None:
+    """Stock and native: same bits; each output named in `bars`: at least so many dB against float."""
+    assert_same_bits(outputs[STOCK], outputs[NATIVE], f"{what}: native against stock")
+    reached = {name: sqnr(outputs["float"][name], outputs[STOCK][name]) for name in bars}
+    print(what, {name: f"{value:.2f} dB" for name, value in reached.items()})
+    for name, bar in bars.items():
+        assert reached[name] >= bar, f"{what}: {name} reaches {reached[name]:.2f} dB of {bar} dB"
+
+
+def _speech(path: Path) -> Array:
+    """Float32 samples in -1 .. 1."""
+    with wave.open(str(path)) as reader:
+        samples = np.frombuffer(reader.readframes(reader.getnframes()), np.int16)
+    return (samples / np.float32(32768)).astype(np.float32)
+
+
+def _frames(find: Find) -> Array:
+    """DTLN frames `[300,512]` of speech."""
+    samples = _speech(find("models/silero_vad/test.wav"))[16000:]
+    return np.stack([samples[k * DTLN_SHIFT : k * DTLN_SHIFT + DTLN_FRAME] for k in range(DTLN_STEPS)])
+
+
+def test_dtln_1(shared: Find) -> None:
+    sessions = _sessions(shared("models/dtln/model_1.onnx"), layers=2)
+    magnitudes = np.abs(np.fft.rfft(_frames(shared))).astype(np.float32)[:, None, None, :]
+    state = {"input_3": np.zeros((1, 2, 128, 2), np.float32)}
+    outputs = {
+        way: _stream(running, ({"input_2": m} for m in magnitudes), state, {"input_3": "tf_op_layer_stack_2"})
+        for way, running in sessions.items()
+    }
+    _compare(outputs, {"activation_2": DTLN_MASK_DB, "tf_op_layer_stack_2": DTLN_STATE_DB}, "dtln/model_1")
+
+
+def test_dtln_2_has_no_lstm_node(shared: Find) -> None:
+    """Its cells are written out as MatMul, Split, Sigmoid, Tanh for one step: nothing to lower, nothing changed."""
+    sessions = _sessions(shared("models/dtln/model_2.onnx"), layers=0)
+    state = {"input_5": np.zeros((1, 2, 128, 2), np.float32)}
+    feeds = [{"input_4": frame[None, None, :]} for frame in _frames(shared)]
+    outputs = {
+        way: _stream(running, feeds, state, {"input_5": "tf_op_layer_stack_5"}) for way, running in sessions.items()
+    }
+    _compare(outputs, {"conv1d_3": 100.0, "tf_op_layer_stack_5": 100.0}, "dtln/model_2")
+
+
+def test_silero_vad(shared: Find) -> None:
+    sessions = _sessions(shared("models/silero_vad/silero_vad_16k_op15.onnx"), layers=2)
+    samples = np.concatenate([np.zeros(SILERO_CONTEXT, np.float32), _speech(shared("models/silero_vad/test.wav"))])
+    starts = range(0, SILERO_CHUNKS * SILERO_CHUNK, SILERO_CHUNK)
+    rate = np.array(16000, np.int64)
+    feeds = [{"input": samples[None, k : k + SILERO_CONTEXT + SILERO_CHUNK], "sr": rate} for k in starts]
+    state = {"state": np.zeros((2, 1, 128), np.float32)}
+    outputs = {way: _stream(running, feeds, state, {"state": "stateN"}) for way, running in sessions.items()}
+    means = {way: float(got["output"].mean()) for way, got in outputs.items()}
+    print("silero_vad mean probabilities", means)
+    assert abs(means["float"] - SILERO_MEAN_PROBABILITY) < 1e-3
+    assert abs(means[STOCK] - means["float"]) < 5e-3
+    _compare(outputs, {"output": SILERO_DB, "stateN": SILERO_DB}, "silero_vad")
+
+
+def _accuracy(probability: Array, label: Array) -> float:
+    return 100.0 * float(((probability > 0.5) == label).mean())
+
+
+def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...]) -> None:
+    sessions = _sessions(find(f"models/vitis_rnn/{name}.onnx"), layers=1)
+    with np.load(find("data/imdb/test.npz")) as data:
+        tokens, label = data["tokens"][:count].astype(np.int64), data["label"][:count]
+    pieces = [tokens[k : k + 200] for k in range(0, len(tokens), 200)]
+    outputs = {
+        way: {"prob": np.concatenate([run(sessions[way], {"tokens": piece})["prob"] for piece in pieces])}
+        for way in ways
+    }
+    accuracy = {way: _accuracy(got["prob"], label) for way, got in outputs.items()}
+    print(name, len(tokens), "reviews", {k: f"{v:.2f} %" for k, v in accuracy.items()})
+    assert accuracy[NATIVE] >= accuracy["float"] - IMDB_POINTS
+    outputs.setdefault(STOCK, outputs[NATIVE])
+    _compare(outputs, {"prob": IMDB_DB}, name)
+
+
+@pytest.mark.parametrize("name", ["imdb_lstm_torch", "imdb_lstm_torch_dynamo"])
+def test_imdb(name: str, shared: Find) -> None:
+    _imdb(shared, name, FEW_REVIEWS, ("float", STOCK, NATIVE))
+
+
+@pytest.mark.slow
+def test_imdb_all_reviews(shared: Find) -> None:
+    _imdb(shared, "imdb_lstm_torch", None, ("float", STOCK, NATIVE))
+
+
+@pytest.mark.parametrize("order", ["sorted", "unsorted"])
+def test_imdb_packed(order: str, shared: Find) -> None:
+    """Lengths as a live input; the tokens beyond them must not matter."""
+    sessions = _sessions(shared(f"models/vitis_rnn/imdb_lstm_packed_{order}.onnx"), layers=1)
+    with np.load(shared("data/imdb/test.npz")) as data:
+        padded = data["tokens"][:PACKED_REVIEWS].astype(np.int64)
+        lengths = np.minimum(data["length"][:PACKED_REVIEWS], padded.shape[1]).astype(np.int64)
+    if order == "sorted":
+        descending = np.argsort(-lengths, kind="stable")
+        padded, lengths = padded[descending], lengths[descending]
+    tokens = np.zeros((PACKED_REVIEWS, int(lengths.max())), np.int64)
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = padded[row, padded.shape[1] - length :]
+    outputs = {way: run(running, {"tokens": tokens, "lengths": lengths}) for way, running in sessions.items()}
+    _compare(outputs, {"prob": PACKED_DB, "padded": PACKED_DB}, f"imdb_lstm_packed_{order}")
+    other = np.where(np.arange(tokens.shape[1]) < lengths[:, None], tokens, 7)
+    again = {way: run(running, {"tokens": other, "lengths": lengths}) for way, running in sessions.items()}
+    for way in (STOCK, NATIVE):
+        assert_same_bits(outputs[way], again[way], f"{way}: other padding")
+
+
+def test_byte_sb_bidirectional(shared: Find) -> None:
+    sessions = _sessions(shared("models/byte_sb_bidi_lstm/model.onnx"), layers=2)
+    with np.load(shared("models/byte_sb_bidi_lstm/io.npz")) as data:
+        feeds, published = {"input": data["input"]}, data["Add_26"]
+    outputs = {way: run(running, feeds) for way, running in sessions.items()}
+    assert np.abs(outputs["float"]["output"] - published).max() < 1e-4
+    _compare(outputs, {"output": BYTE_SB_DB}, "byte_sb_bidi_lstm")
+
+
+def test_names_and_shapes_are_kept(shared: Find) -> None:
+    for name in ("dtln/model_1", "silero_vad/silero_vad_16k_op15", "vitis_rnn/imdb_lstm_packed_unsorted"):
+        path = shared(f"models/{name}.onnx")
+        before, after = onnx.load(path), rnnqc.lower(path).proto
+        assert _signature(before) == _signature(after), name
+
+
+def _signature(model: onnx.ModelProto) -> list[Any]:
+    return [(v.name, v.type.SerializeToString(deterministic=True)) for v in (*model.graph.input, *model.graph.output)]

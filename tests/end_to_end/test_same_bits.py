@@ -1,0 +1,230 @@
+"""Every way of executing a lowered model gives the same bytes.
+
+What these would catch: a native kernel that rounds, saturates or reduces differently from the function body; a body
+whose result depends on onnxruntime's optimizations, on threads, on other rows of a batch or on how a sequence is cut.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lstm_models import OUTPUTS, LstmCase, stacked_model
+from running import Array, Outputs, assert_same_bits, options, run
+from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, lower_all, run_all, session
+from strategies import lstm_cases
+
+import rnnqc
+
+EXAMPLES = settings().max_examples
+FEW = max(1, EXAMPLES // 4)
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+PADDINGS = (float("nan"), float("inf"), -1e30, 0.0)
+
+
+def _assert_equal(outputs: dict[str, Outputs], what: str = "") -> None:
+    for way, got in outputs.items():
+        assert_same_bits(outputs[STOCK], got, f"{way} against stock {what}")
+
+
+@settings(max_examples=2 * EXAMPLES)
+@given(lstm_cases(layouts=(0, 0, 0, 1)))
+def test_every_form(case: LstmCase) -> None:
+    results = lower_all(case.model(), case.dims)
+    outputs = run_all(results, case.feeds())
+    _assert_equal(outputs)
+    expected = case.expected(case.feeds())
+    assert {k: v.shape for k, v in outputs[STOCK].items()} == {k: v.shape for k, v in expected.items()}
+    for name, value in outputs[STOCK].items():
+        assert np.isfinite(value).all(), name
+    if case.placement not in ("loop", "scan"):
+        assert not [n.name for n in all_nodes(results[UNROLLED].proto) if n.op_type in ("Loop", "Scan")]
+
+
+@settings(max_examples=FEW)
+@given(lstm_cases(placements=("if",)))
+def test_other_branch(case: LstmCase) -> None:
+    _assert_equal(run_all(lower_all(case.model(), case.dims), case.feeds(condition=False)))
+
+
+@settings(max_examples=FEW)
+@given(lstm_cases())
+def test_optimization_levels_and_threads(case: LstmCase) -> None:
+    results = lower_all(case.model(), case.dims)
+    feeds = case.feeds()
+    expected = run(session(results[STOCK].proto, STOCK), feeds)
+    for way, lowered in results.items():
+        for level in LEVELS:
+            for threads in (1, 2):
+                got = run(session(lowered.proto, way, level, threads), feeds)
+                assert_same_bits(expected, got, f"{way}, {level}, {threads} threads")
+
+
+@pytest.mark.parametrize("way", [STOCK, NATIVE])
+def test_threads_on_a_large_layer(way: str) -> None:
+    """Large enough for onnxruntime and the kernel to split the products."""
+    case = LstmCase(T=12, B=8, I=260, H=200)
+    lowered = rnnqc.lower(case.model())
+    expected = run(session(lowered.proto, STOCK), case.feeds())
+    for threads in (1, 2, 4):
+        assert_same_bits(
+            expected, run(session(lowered.proto, way, threads=threads), case.feeds()), f"{threads} threads"
+        )
+
+
+def _row(name: str, value: Array, row: int) -> Array:
+    axis = {"sequence_lens": 0, "Y": 2}.get(name, 1)
+    return np.ascontiguousarray(np.take(value, [row], axis))
+
+
+@settings(max_examples=FEW)
+@given(lstm_cases(placements=("main",), dynamic_batch=True))
+def test_batch_equals_row_by_row(case: LstmCase) -> None:
+    results = lower_all(case.model(), case.dims)
+    feeds = case.feeds()
+    for way, lowered in results.items():
+        chosen = session(lowered.proto, way)
+        together = run(chosen, feeds)
+        for row in range(case.B):
+            alone = run(chosen, {k: _row(k, v, row) for k, v in feeds.items()})
+            assert_same_bits({k: _row(k, v, row) for k, v in together.items()}, alone, f"{way}, row {row}")
+
+
+@settings(max_examples=FEW)
+@given(
+    st.sampled_from(["forward", "reverse"]).flatmap(
+        lambda direction: lstm_cases(
+            placements=("main",),
+            direction=direction,
+            dynamic_time=True,
+            lens=None,
+            initial_h=True,
+            initial_c=True,
+            outputs=OUTPUTS,
+        )
+    ),
+    st.integers(1, 4),
+)
+def test_chunks_with_carried_states(case: LstmCase, size: int) -> None:
+    """The unrounded float Y_h and the Y_c of one chunk are the initial states of the next."""
+    fused, integer = rnnqc.lower(case.model()), rnnqc.lower(case.model(), form="integer")
+    feeds = case.feeds()
+    starts = list(range(0, case.T, size))
+    if case.direction == "reverse":
+        starts.reverse()
+    for way, lowered in ((STOCK, fused), (NATIVE, fused), (INTEGER, integer)):
+        chosen = session(lowered.proto, way)
+        whole = run(chosen, feeds)
+        state = dict(feeds)
+        pieces: dict[int, Array] = {}
+        for start in starts:
+            got = run(chosen, state | {"X": feeds["X"][start : start + size]})
+            state |= {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
+            pieces[start] = got["Y"]
+        joined = np.concatenate([pieces[k] for k in sorted(pieces)])
+        assert_same_bits(whole, {"Y": joined, "Y_h": got["Y_h"], "Y_c": got["Y_c"]}, f"{way}, chunks of {size}")
+
+
+@settings(max_examples=FEW)
+@given(st.integers(1, 3).flatmap(lambda b: lstm_cases(B=b, lens=(0, 2, 1)[:b], T=3)))
+def test_padding_does_not_matter(case: LstmCase) -> None:
+    results = lower_all(case.model(), case.dims)
+    for way, lowered in results.items():
+        chosen = session(lowered.proto, way)
+        expected = run(chosen, case.feeds(padding=1.0))
+        for padding in PADDINGS:
+            assert_same_bits(expected, run(chosen, case.feeds(padding=padding)), f"{way}, padding {padding}")
+
+
+@settings(max_examples=FEW)
+@given(lstm_cases(placements=("main",), initial_h=True, initial_c=True), st.integers(0, 2**16))
+def test_special_values(case: LstmCase, seed: int) -> None:
+    """NaN counts as 0, infinities saturate; denormals, extremes and signed zeros are ordinary."""
+    rng = np.random.default_rng(seed)
+    special = np.array([np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -1e-40, -0.0, 1e-30], np.float32)
+    feeds = case.feeds(padding=0.0)
+    for name in ("X", "initial_h", "initial_c"):
+        mask = rng.random(feeds[name].shape) < 0.3
+        feeds[name] = np.where(mask, rng.choice(special, feeds[name].shape), feeds[name])
+    without_nan = {k: np.where(np.isnan(v), np.float32(0), v) if v.dtype == np.float32 else v for k, v in feeds.items()}
+    results = lower_all(case.model(), case.dims)
+    outputs = run_all(results, feeds)
+    _assert_equal(outputs, "with special values")
+    _assert_equal({STOCK: outputs[STOCK], "with 0 for NaN": run(session(results[STOCK].proto, STOCK), without_nan)})
+    for name, value in outputs[STOCK].items():
+        assert not np.isnan(value).any(), name
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("shared_weights", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_layers_in_a_row(direction: str, shared_weights: bool, dynamic: bool) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    width = 6 * directions
+    case = LstmCase(T=7, B=3, I=width, H=6, dynamic_time=dynamic, dynamic_batch=dynamic)
+    layers = [case.replace(direction=direction, seed=k) for k in range(3)]
+    results = lower_all(stacked_model(layers, shared_weights), case.dims)
+    assert [e.node for e in results[STOCK].report.entries] == ["layer0", "layer1", "layer2"]
+    _assert_equal(run_all(results, {"X": case.feeds()["X"]}))
+
+
+def test_saturated_weights_and_inputs() -> None:
+    """Weights of one magnitude become codes of +-127: 16-bit pair products saturate on processors without VNNI."""
+    case = LstmCase(T=3, B=2, I=70, H=65, initial_h=True)
+    model = case.model()
+    for tensor in model.graph.initializer:
+        signs = np.sign(np.frombuffer(tensor.raw_data, np.float32))
+        tensor.raw_data = signs.astype(np.float32).tobytes()
+    feeds = case.feeds()
+    feeds = {k: np.where(v < 0, np.float32(-1), np.float32(1)) for k, v in feeds.items()}
+    _assert_equal(run_all(lower_all(model), feeds))
+
+
+def test_second_shape_in_the_same_session() -> None:
+    case = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(5, 0), initial_h=True)
+    other = case.replace(T=9, B=4, lens=(3, 9, 0, 1))
+    results = lower_all(case.model(), case.dims)
+    for way in (STOCK, NATIVE, INTEGER):
+        chosen = session(results[way].proto, way)
+        run(chosen, case.feeds())
+        fresh = run(session(results[STOCK].proto, STOCK), other.feeds())
+        assert_same_bits(fresh, run(chosen, other.feeds()), way)
+
+
+@pytest.mark.parametrize(("native", "present"), [(True, True), (False, False)])
+def test_native_session_takes_the_kernel(native: bool, present: bool, tmp_path: Path) -> None:
+    """Otherwise "native" would compare stock with stock."""
+    case = LstmCase()
+    chosen = options()
+    chosen.enable_profiling = True
+    chosen.profile_file_prefix = str(tmp_path / "profile")
+    running = rnnqc.session(rnnqc.lower(case.model()).proto, native=native, options=chosen)
+    run(running, case.feeds())
+    events = json.loads(Path(running.end_profiling()).read_text())
+    executed = {event["args"]["op_name"] for event in events if "op_name" in event.get("args", {})}
+    assert ("QuantLSTMCell" in executed) == present, executed
+
+
+@pytest.mark.parametrize("way", [STOCK, NATIVE])
+@pytest.mark.parametrize("lens", [(6, 1), (-1, 1)])
+def test_length_out_of_range_is_an_error(way: str, lens: tuple[int, int]) -> None:
+    case = LstmCase(lens=(5, 1))
+    chosen = session(rnnqc.lower(case.model()).proto, way)
+    feeds = case.feeds() | {"sequence_lens": np.array(lens, np.int32)}
+    with pytest.raises(Exception, match=r"(?i)sequence_lens|length|bounds|range"):
+        run(chosen, feeds)
+
+
+@pytest.mark.parametrize("way", [STOCK, NATIVE])
+@pytest.mark.parametrize("empty", ["T", "B"])
+def test_empty_sequence_or_batch_is_an_error(way: str, empty: str) -> None:
+    case = LstmCase(dynamic_time=True, dynamic_batch=True)
+    chosen = session(rnnqc.lower(case.model()).proto, way)
+    shape = (0, 2, 3) if empty == "T" else (5, 0, 3)
+    with pytest.raises(Exception, match=r".") as caught:
+        run(chosen, {"X": np.zeros(shape, np.float32)})
+    assert str(caught.value).strip()

@@ -1,0 +1,257 @@
+"""Nodes of `ai.rnnqc::QuantLSTMCell` for tests: hand-made and drawn by Hypothesis over everything its page allows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from rnnqc import runtime_ops
+
+INPUTS = (
+    "X",
+    "W",
+    "R",
+    "x_multiplier",
+    "h_multiplier",
+    "B",
+    "gate_table",
+    "cell_table",
+    "sequence_lens",
+    "initial_h",
+    "initial_c",
+    "P",
+    "W_zero_point",
+    "R_zero_point",
+    "W_group_multiplier",
+    "R_group_multiplier",
+)
+OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
+PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "P")
+NUMBER_KINDS = ("Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid", "Softsign")
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass
+class Case:
+    """One node with values for its inputs."""
+
+    inputs: Arrays
+    attributes: dict[str, Any]
+    outputs: Sequence[str] = OUTPUTS
+    constants: Collection[str] = PARAMETERS
+    name: str = "cell"
+    symbolic: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def model(self) -> onnx.ModelProto:
+        """A model of one node; the arrays in `constants` are initializers, the others graph inputs."""
+        last = max(INPUTS.index(name) for name in self.inputs)
+        names = [name if name in self.inputs else "" for name in INPUTS[: last + 1]]
+        used = [name if name in self.outputs else "" for name in OUTPUTS]
+        while used and not used[-1]:
+            used.pop()
+        node = helper.make_node(
+            "QuantLSTMCell", names, used, name=self.name, domain="ai.rnnqc", **self.attributes, **self.extra
+        )
+        graph = helper.make_graph(
+            [node],
+            "graph",
+            [
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), self._dims(name))
+                for name, value in self.inputs.items()
+                if name not in self.constants
+            ],
+            [
+                helper.make_tensor_value_info(name, TensorProto.UINT8 if name == "Y_codes" else TensorProto.FLOAT, None)
+                for name in self.outputs
+            ],
+            [numpy_helper.from_array(value, name) for name, value in self.inputs.items() if name in self.constants],
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.rnnqc", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    def _dims(self, name: str) -> list[int | str]:
+        shape: list[int | str] = list(self.inputs[name].shape)
+        if self.symbolic:
+            symbols = {"X": ["T", "B"], "sequence_lens": ["B"], "initial_h": ["B"], "initial_c": ["B"]}.get(name, [])
+            shape[: len(symbols)] = symbols
+        return shape
+
+    def feeds(self) -> Arrays:
+        return {name: value for name, value in self.inputs.items() if name not in self.constants}
+
+
+def native_session(model: onnx.ModelProto, threads: int = 1) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    runtime_ops.register(options)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run_native(case: Case, threads: int = 1) -> Arrays:
+    session = native_session(case.model(), threads)
+    return dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True))
+
+
+def assert_same_bits(found: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Compares the bytes of all arrays of `found`."""
+    for name, value in found.items():
+        wanted = expected[name]
+        assert value.dtype == wanted.dtype, name
+        assert value.shape == wanted.shape, name
+        same = np.frombuffer(value.tobytes(), np.uint8) == np.frombuffer(wanted.tobytes(), np.uint8)
+        if not same.all():
+            index = np.unravel_index(int(np.argmin(same)) // value.itemsize, value.shape)
+            raise AssertionError(f"{name}{[int(i) for i in index]} is {value[index]!r}, expected {wanted[index]!r}")
+
+
+def table_case(time: int = 5, batch: int = 2, inputs: int = 9, hidden: int = 21, seed: int = 0) -> Case:
+    """The default recipe's configuration with random weights: 13-bit gate codes, 16-bit cell, dynamic input rows."""
+    rng = np.random.default_rng(seed)
+    n, cells = 4096, 16384
+    codes = np.arange(-n, n)
+    sigmoid = 1 / (1 + np.exp(-codes / 256))
+    cell_scale = 2.0**-11
+    gate_table = np.concatenate([sigmoid, np.tanh(codes / 512) / cell_scale]).astype(np.float32)
+    cell_codes = np.roll(np.arange(-2 * cells, 2 * cells), 2 * cells)
+    steps = np.repeat(np.float32([256, 256, 256, 512]), hidden)
+    bias = steps * rng.normal(0, 0.5, 4 * hidden) + n + 0.5
+    arrays: Arrays = {
+        "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
+        "W": rng.integers(-128, 128, (inputs, 4 * hidden), dtype=np.int8),
+        "R": rng.integers(-128, 128, (hidden, 4 * hidden), dtype=np.int8),
+        "x_multiplier": (steps * rng.uniform(0.5, 2, 4 * hidden) / 128 / inputs**0.5).astype(np.float32),
+        "h_multiplier": (steps * rng.uniform(0.5, 2, 4 * hidden) / 128 / 127 / hidden**0.5).astype(np.float32),
+        "B": bias.astype(np.float32),
+        "gate_table": gate_table,
+        "cell_table": np.tanh(cell_codes * cell_scale).astype(np.float32),
+    }
+    attributes: dict[str, Any] = {
+        "hidden_size": hidden,
+        "h_scale": 1 / 127,
+        "cell_scale": cell_scale,
+        "gate_min": [0.0] * 4,
+        "gate_max": [2 * n - 0.5] * 4,
+        "gate_table_offset": [0, 0, 0, 2 * n],
+    }
+    return Case(arrays, attributes)
+
+
+def _gates(draw: st.DrawFn, rng: np.random.Generator, kinds: Sequence[str], attributes: dict[str, Any]) -> Arrays:
+    """Draws limits, tables and parameters of four gates; returns gate_table, and B without the input's share."""
+    tables: list[npt.NDArray[np.float32]] = [rng.normal(0, 1, draw(st.integers(0, 3))).astype(np.float32)]
+    columns: dict[str, list[Any]] = {key: [] for key in ("min", "max", "alpha", "beta", "offset", "scale", "size", "B")}
+    for kind in kinds:
+        n = draw(st.sampled_from([1, 4, 32, 700]))
+        low, high, centre, size = -8.0, 9.0, 0.0, 0
+        if kind == "table":
+            low, high, centre, size = float(draw(st.sampled_from([0, 0.25]))), 2 * n - 0.5, n + 0.5, 2 * n
+        elif kind == "relu_table":
+            low, high, size = -100.0, 2.0**10, 2 * n
+        elif draw(st.booleans()):
+            low, high = -(2.0**40), 2.0**40
+        columns["offset"].append(sum(table.size for table in tables))
+        tables.append(rng.normal(0, 1.5, size).astype(np.float32))
+        columns["min"].append(low)
+        columns["max"].append(high)
+        columns["size"].append(size if kind == "relu_table" else 0)
+        columns["scale"].append(draw(st.sampled_from([0.5, 3.7, 100.0])) if kind == "relu_table" else 0.0)
+        columns["alpha"].append(draw(st.sampled_from([0.0, 0.2, -1.5, 2.0])))
+        columns["beta"].append(draw(st.sampled_from([0.0, 0.5, -0.3])))
+        columns["B"].append(centre)
+    attributes["gate_kinds"] = ",".join(kinds)
+    for key, column in columns.items():
+        if key in ("min", "max", "alpha", "beta"):
+            attributes[f"gate_{key}"] = column
+    attributes["gate_table_offset"] = columns["offset"]
+    attributes["gate_index_scale"] = columns["scale"]
+    attributes["gate_index_size"] = columns["size"]
+    return {"gate_table": np.concatenate(tables), "B": np.float32(columns["B"])}
+
+
+def _special(rng: np.random.Generator, values: npt.NDArray[np.float32], huge: bool = True) -> npt.NDArray[np.float32]:
+    """Puts NaN, zeros of both signs and tiny numbers into some places; with `huge` also infinities and the like."""
+    specials = np.float32([np.nan, 0.0, -0.0, 1e-42, 2.0**-110, *([np.inf, -np.inf, 3e38, -3e38] if huge else [])])
+    places = rng.random(values.shape) < 0.1
+    return np.where(places, rng.choice(specials, values.shape), values).astype(np.float32)
+
+
+@st.composite
+def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
+    """Any allowed node. `kinds="table"` keeps to what the table kernels run."""
+    tables_only = kinds == "table"
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    time, batch = draw(st.integers(1, 7)), draw(st.integers(1, 5))
+    size, hidden = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    x_mode = draw(st.sampled_from(["dynamic_row", "static", "codes"]))
+    h_mode = "static" if tables_only else draw(st.sampled_from(["static", "dynamic_row"]))
+    quantized_cell = tables_only or draw(st.booleans())
+    all_kinds = ("table", "relu_table", *NUMBER_KINDS)
+    gate_kinds = [draw(st.sampled_from(("table",) if tables_only else all_kinds)) for _ in range(4)]
+    output_kinds = [kind for kind in all_kinds if kind != "relu_table" or not quantized_cell]
+    output_kind = "table" if tables_only else draw(st.sampled_from(output_kinds))
+    attributes: dict[str, Any] = {
+        "hidden_size": hidden,
+        "direction": draw(st.sampled_from(["forward", "reverse"])),
+        "x_mode": x_mode,
+        "x_scale": 0.03 if x_mode == "static" else 0.0,
+        "x_zero_point": draw(st.sampled_from([0, 1, 128, 255])),
+        "h_mode": h_mode,
+        "h_scale": draw(st.sampled_from([1 / 127, 0.05])) if h_mode == "static" else 0.0,
+        "h_zero_point": draw(st.sampled_from([0, 100, 128, 255])),
+        "cell_scale": draw(st.sampled_from([2.0**-11, 0.01, 0.3])) if quantized_cell else 0.0,
+        "cell_max": draw(st.sampled_from([1.0, 127.0, 1000.0])),
+        "output_kind": output_kind,
+        "output_alpha": draw(st.sampled_from([0.0, 0.1, -2.0])),
+        "output_beta": draw(st.sampled_from([0.0, 0.25])),
+        "cell_index_scale": 0.0 if quantized_cell else draw(st.sampled_from([1.0, 37.5])),
+    }
+    if not tables_only and draw(st.booleans()):
+        attributes["input_forget"] = 1
+        attributes["one"] = draw(st.sampled_from([1.0, 0.99609375]))
+    gates = _gates(draw, rng, gate_kinds, attributes)
+    spread = np.repeat(np.maximum(gates["B"], 4), hidden).astype(np.float32)
+    spread *= rng.choice([1.0, -1.0], 4 * hidden)
+    arrays: Arrays = {
+        "X": rng.integers(0, 256, (time, batch, size), dtype=np.uint8)
+        if x_mode == "codes"
+        else _special(rng, (rng.normal(0, 1, (time, batch, size)) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)),
+        "W": rng.integers(-128, 128, (size, 4 * hidden), dtype=np.int8),
+        "R": rng.integers(-128, 128, (hidden, 4 * hidden), dtype=np.int8),
+        "x_multiplier": (spread / 128 / (64 if x_mode == "codes" else 1) / size**0.5).astype(np.float32),
+        "h_multiplier": (spread / 128 / 64 / hidden**0.5).astype(np.float32),
+        "B": (np.repeat(gates["B"], hidden) + spread * rng.normal(0, 0.3, 4 * hidden)).astype(np.float32),
+    }
+    if {"table", "relu_table"} & set(gate_kinds) or draw(st.booleans()):
+        arrays["gate_table"] = gates["gate_table"]
+    if output_kind in ("table", "relu_table"):
+        half = int(attributes["cell_max"]) + 1 if quantized_cell else draw(st.sampled_from([1, 20, 500]))
+        arrays["cell_table"] = rng.normal(0, 0.7, 2 * half + 2 * draw(st.integers(0, 3))).astype(np.float32)
+    if draw(st.booleans()):
+        arrays["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
+    if draw(st.booleans()):
+        # A dynamic scale of a huge row makes infinite products; those of X and of h must not meet in one sum.
+        huge = h_mode == "static" or x_mode == "codes"
+        arrays["initial_h"] = _special(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32), huge)
+    if draw(st.booleans()):
+        arrays["initial_c"] = _special(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
+    if not tables_only and draw(st.booleans()):
+        arrays["P"] = (rng.normal(0, 1, 3 * hidden) * (attributes["cell_scale"] or 1)).astype(np.float32)
+    possible = OUTPUTS if h_mode == "static" else OUTPUTS[:3]
+    outputs = draw(st.sampled_from([possible, possible, possible[:1], possible[-1:], possible[1:3], possible[1:]]))
+    constants = draw(
+        st.sampled_from(
+            [PARAMETERS, PARAMETERS, (), [n for n in PARAMETERS if "table" not in n], ("W", "R"), ("B", "P")]
+        )
+    )
+    return Case(arrays, attributes, outputs, constants, symbolic=draw(st.booleans()))

@@ -1,0 +1,318 @@
+"""Every kernel of every available instruction set against the scalar reference, on buffers that end at a guard page.
+
+`RNNQC_EXPECT_ISAS` (names separated by commas) lists the instruction sets that have to be covered on this machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import mmap
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rnnqc import runtime_ops
+
+GATES = 4
+BLOCK = 16
+SENTINEL = 0xA5
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _native() -> ctypes.CDLL:
+    native = ctypes.CDLL(str(runtime_ops.library_path()))
+    native.rnnqc_test_isa_name.restype = ctypes.c_char_p
+    native.rnnqc_test_max_abs.restype = ctypes.c_float
+    native.rnnqc_test_padded_depth.restype = ctypes.c_int64
+    native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
+    return native
+
+
+NATIVE = _native()
+AVAILABLE = [NATIVE.rnnqc_test_isa_name(k).decode() for k in range(NATIVE.rnnqc_test_isa_count())]
+ISAS = [isa for isa in AVAILABLE if isa != "reference"]
+
+
+class Cell(ctypes.Structure):
+    """rnnqc_test_cell."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("units", ctypes.c_int64),
+        ("acc", ctypes.c_void_p),
+        ("p", ctypes.c_void_p),
+        ("h_multiplier", ctypes.c_void_p),
+        ("gate_min", ctypes.c_float * GATES),
+        ("gate_max", ctypes.c_float * GATES),
+        ("gate_table", ctypes.c_void_p * GATES),
+        ("cell_max", ctypes.c_float),
+        ("cell_table", ctypes.c_void_p),
+        ("cell_table_size", ctypes.c_int32),
+        ("h_scale", ctypes.c_float),
+        ("h_zero_point", ctypes.c_int32),
+        ("c", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("h", ctypes.c_void_p),
+    )
+
+
+class Guarded:
+    """Arrays between two pages that may not be touched: each ends at the second one, where its alignment permits."""
+
+    def __init__(self) -> None:
+        self._maps: list[mmap.mmap] = []
+
+    def array(self, value: npt.NDArray[Any], alignment: int = 1) -> npt.NDArray[Any]:
+        page = mmap.PAGESIZE
+        size = -(-value.nbytes // alignment) * alignment
+        body = max(-(-size // page), 1) * page
+        memory = mmap.mmap(-1, body + 2 * page)
+        self._maps.append(memory)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for offset in (0, page + body):
+            if _LIBC.mprotect(ctypes.c_void_p(address + offset), ctypes.c_size_t(page), 0) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect failed")
+        guarded = np.frombuffer(memory, value.dtype, value.size, page + body - size).reshape(value.shape)
+        guarded[...] = value
+        return guarded
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike, alignment: int = 1) -> npt.NDArray[Any]:
+        value = np.empty(shape, dtype)
+        value.view(np.uint8)[...] = SENTINEL
+        return self.array(value, alignment)
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    yield Guarded()
+
+
+def pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def blocks(units: int) -> int:
+    return -(-units // BLOCK)
+
+
+def block_order(values: npt.NDArray[Any], units: int) -> npt.NDArray[Any]:
+    """[..., 4 * units] -> [..., blocks * 64], zeros in the padding."""
+    lead = values.shape[:-1]
+    padded = np.zeros((*lead, GATES, blocks(units) * BLOCK), values.dtype)
+    padded[..., :units] = values.reshape(*lead, GATES, units)
+    return np.ascontiguousarray(padded.reshape(*lead, GATES, -1, BLOCK).swapaxes(-3, -2).reshape(*lead, -1))
+
+
+def test_expected_instruction_sets_are_covered() -> None:
+    expected = {name for name in os.environ.get("RNNQC_EXPECT_ISAS", "portable").split(",") if name}
+    assert expected <= set(ISAS), f"not covered: {sorted(expected - set(ISAS))}; covered: {ISAS}"
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
+def test_max_abs(isa: str, n: int, guarded: Guarded) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.normal(0, 1e3, n).astype(np.float32)
+    for special in (None, np.nan, -np.nan, np.inf, -np.inf, -1e-45, -3.4e38):
+        for place in range(min(n, 70)) if special is not None else [0]:
+            values = x.copy()
+            if special is not None:
+                values[place] = special
+            found = NATIVE.rnnqc_test_max_abs(isa.encode(), pointer(guarded_last(guarded, values)), ctypes.c_int64(n))
+            expected = np.abs(np.where(np.isnan(values), 0, values)).max(initial=0)
+            assert np.float32(found) == expected, (special, place)
+
+
+def guarded_last(guarded: Guarded, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A guarded copy in the place of the last one, to keep the number of mappings small."""
+    guarded._maps.clear()
+    return guarded.array(values)
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("zero_point", [0, 1, 127, 128, 254, 255])
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200])
+def test_quantize_row(isa: str, zero_point: int, n: int, guarded: Guarded) -> None:
+    rng = np.random.default_rng(n)
+    specials = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45, 2.0**23, -(2.0**31), 2.0**32])
+    for scale in np.float32([1 / 127, 0.25, 3e36, 1e-38, 2.0**-100 / 127]):
+        # Quarters of the scale: many of them ties.
+        with np.errstate(over="ignore"):
+            values = (rng.integers(-1100, 1100, n) * (scale / 4)).astype(np.float32)
+        values[rng.random(n) < 0.2] = rng.choice(specials)
+        x, codes = guarded.array(values), guarded.empty((n,), np.uint8)
+        NATIVE.rnnqc_test_quantize_row(
+            isa.encode(),
+            pointer(x),
+            ctypes.c_int64(n),
+            ctypes.c_float(scale),
+            ctypes.c_int32(zero_point),
+            pointer(codes),
+        )
+        with np.errstate(all="ignore"):
+            real = np.where(np.isnan(values), np.float32(0), values) / scale
+            expected = np.clip(np.rint(real) + np.float32(zero_point), 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(codes, expected)
+
+
+class Product:
+    """Operands of an integer product in guarded memory, packed for one instruction set."""
+
+    def __init__(
+        self, guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, extreme: str
+    ) -> None:
+        rng = np.random.default_rng([rows, k, units, zero_point])
+        weights = rng.integers(-128, 128, (k, GATES * units), dtype=np.int8)
+        codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
+        if extreme != "random":
+            weights[:] = {"low": -128, "high": 127}[extreme]
+            codes[:] = 255 - zero_point
+        self.isa, self.rows, self.k, self.units = isa.encode(), rows, k, units
+        self.expected = block_order((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64), units)
+        depth = NATIVE.rnnqc_test_padded_depth(self.isa, ctypes.c_int64(k))
+        size = NATIVE.rnnqc_test_packed_bytes(self.isa, ctypes.c_int64(k), ctypes.c_int64(units))
+        assert depth >= k
+        padded = np.full((rows, depth), 255, np.uint8)
+        padded[:, :k] = codes
+        self.a, self.stride = guarded.array(padded), depth
+        self.packed = guarded.empty((size,), np.uint8, alignment=64)
+        self.start = guarded.empty((blocks(units) * GATES * BLOCK,), np.int32, alignment=64)
+        NATIVE.rnnqc_test_pack(
+            self.isa,
+            pointer(guarded.array(weights)),
+            ctypes.c_int64(k),
+            ctypes.c_int64(units),
+            ctypes.c_int32(zero_point),
+            pointer(self.packed),
+            pointer(self.start),
+        )
+
+    def arguments(self) -> tuple[Any, ...]:
+        return (
+            self.isa,
+            pointer(self.a),
+            ctypes.c_int64(self.stride),
+            ctypes.c_int64(self.rows),
+            pointer(self.packed),
+            ctypes.c_int64(self.k),
+            ctypes.c_int64(self.units),
+            pointer(self.start),
+        )
+
+
+# Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8.
+PRODUCTS = [
+    (rows, k, units)
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 13)
+    for k, units in ((1, 1), (3, 17), (4, 16), (5, 33), (16, 15), (61, 31), (64, 64), (131, 5), (256, 48))
+]
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(
+    ("zero_point", "extreme"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low")]
+)
+@pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
+def test_integer_products(
+    isa: str, zero_point: int, extreme: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    product = Product(guarded, isa, rows, k, units, zero_point, extreme)
+    acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
+    NATIVE.rnnqc_test_recurrent(*product.arguments(), pointer(acc))
+    np.testing.assert_array_equal(acc, product.expected)
+
+    rng = np.random.default_rng(k)
+    columns = GATES * units
+    multiplier, bias = (block_order(rng.normal(0, 1, columns).astype(np.float32), units) for _ in range(2))
+    row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
+    for scale in (None, row_scale):
+        p = guarded.empty(acc.shape, np.float32, alignment=64)
+        NATIVE.rnnqc_test_project(
+            *product.arguments(),
+            pointer(None if scale is None else guarded.array(scale)),
+            pointer(guarded.array(multiplier, 64)),
+            pointer(guarded.array(bias, 64)),
+            pointer(p),
+        )
+        real = product.expected.astype(np.float32)
+        real = real if scale is None else real * scale
+        np.testing.assert_array_equal(p.view(np.int32), (real * multiplier + bias).view(np.int32))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
+    product = Product(guarded, isa, 1, 65536, 1, 0, "low")
+    assert product.expected.min() == -255 * 128 * 65536
+    acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
+    NATIVE.rnnqc_test_recurrent(*product.arguments(), pointer(acc))
+    np.testing.assert_array_equal(acc, product.expected)
+
+
+def _table_cell(isa: str, guarded: Guarded, rows: int, units: int, zero_point: int, wild: bool) -> dict[str, Any]:
+    rng = np.random.default_rng([rows, units, zero_point])
+    columns = blocks(units) * GATES * BLOCK
+    n, cell_max, size = 40, 300.0, 604
+    gate_max = np.float32([2 * n - 0.5, n, 3.25, 2 * n - 1])
+    # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
+    gate_tables = [
+        guarded.array(rng.normal(0, 30 if g == 3 else 1, int(gate_max[g]) + 1).astype("f")) for g in range(4)
+    ]
+    cell_table = guarded.array(rng.normal(0, 1, size).astype(np.float32))
+    p = rng.normal(n, n, (rows, columns)).astype(np.float32)
+    c = rng.integers(-300, 301, (rows, blocks(units) * BLOCK)).astype(np.float32)
+    c[rng.random(c.shape) < 0.1] = -0.0
+    if wild:
+        p[rng.random(p.shape) < 0.3] = rng.choice(np.float32([np.inf, -np.inf, 3e38, -3e38, -0.0]))
+    arrays = {
+        "acc": guarded.array(rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32), 64),
+        "p": guarded.array(p, 64),
+        "h_multiplier": guarded.array(rng.normal(0, 2.0**-26, columns).astype(np.float32), 64),
+        "c": guarded.array(c, 64),
+        "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),
+    }
+    y = [guarded.empty((units,), np.float32) for _ in range(rows)]
+    row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+    cell = Cell(
+        rows=rows,
+        units=units,
+        gate_min=(ctypes.c_float * GATES)(0, 0.5, 0, 1),
+        gate_max=(ctypes.c_float * GATES)(*gate_max),
+        gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in gate_tables)),
+        cell_max=cell_max,
+        cell_table=cell_table.ctypes.data,
+        cell_table_size=size,
+        h_scale=0.021,
+        h_zero_point=zero_point,
+        y=row_pointers.ctypes.data,
+        **{name: array.ctypes.data for name, array in arrays.items()},
+    )
+    NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
+    return {"y": np.array(y), "c": arrays["c"][:, :units].copy(), "h": arrays["h"][:, :units].copy()}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("wild", [False, True])
+@pytest.mark.parametrize("zero_point", [0, 128, 255])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("units", [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128])
+def test_table_cell(isa: str, units: int, rows: int, zero_point: int, wild: bool, guarded: Guarded) -> None:
+    found = _table_cell(isa, guarded, rows, units, zero_point, wild)
+    expected = _table_cell("reference", guarded, rows, units, zero_point, wild)
+    for name, value in found.items():
+        assert value.tobytes() == expected[name].tobytes(), name
+
+
+def test_guard_pages_work() -> None:
+    # In a child process, which has to die of the read beyond the end.
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.disable()
+        array = Guarded().array(np.zeros(5, np.float32))
+        NATIVE.rnnqc_test_max_abs(b"portable", pointer(array), ctypes.c_int64(6))
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])

@@ -1,0 +1,201 @@
+"""The native operator inside onnxruntime against the numpy implementation: the same bytes of every output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from quant_lstm_cases import PARAMETERS, Case, assert_same_bits, cases, native_session, run_native, table_case
+
+from rnnqc.reference import quant_lstm_cell as reference
+
+
+def check(case: Case, threads: int = 1) -> None:
+    expected = reference.run(case.inputs, case.attributes)
+    assert_same_bits(run_native(case, threads), expected)
+
+
+@given(cases())
+def test_any_configuration(case: Case) -> None:
+    check(case)
+
+
+@given(cases(kinds="table"))
+def test_table_configurations(case: Case) -> None:
+    check(case)
+
+
+# 16 units form a block, 16 codes of k a group of the portable packing.
+@pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 31, 32, 33, 48, 127])
+@pytest.mark.parametrize("inputs", [1, 3, 4, 16, 61])
+def test_sizes(hidden: int, inputs: int) -> None:
+    check(table_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
+
+
+def test_long_sequence_is_projected_in_several_chunks_and_by_several_threads() -> None:
+    # 300 * 3 rows of 4 * 128 floats are more than one chunk, and a chunk is more than one task.
+    case = table_case(time=300, batch=3, inputs=130, hidden=128, seed=5)
+    case.inputs["sequence_lens"] = np.array([300, 7, 299], np.int32)
+    check(case)
+    case.attributes["direction"] = "reverse"
+    check(case, threads=2)
+
+
+def test_saturated_integers() -> None:
+    # Every product is 127 * 128 or -128 * 128: pairs and fours of them exceed 16 bits.
+    case = table_case(time=3, batch=3, inputs=700, hidden=65)
+    for value in (-128, 127):
+        case.inputs["W"][:] = value
+        case.inputs["R"][:] = value
+        for zero_point in (0, 255):
+            case.inputs["X"] = np.full((3, 3, 700), 255 - zero_point, np.uint8)
+            case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
+            case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
+            check(case)
+
+
+def test_negative_zero_of_the_cell_state_is_kept() -> None:
+    # A state of -0.3 codes rounds to -0.0, as the operator Round gives it.
+    case = table_case(time=1, batch=1, inputs=1, hidden=1)
+    case.inputs["gate_table"] = np.where(np.arange(16384) < 8192, 1.0, -0.3).astype(np.float32)
+    found = run_native(case)
+    assert np.signbit(found["Y_c"]).all()
+    assert_same_bits(found, reference.run(case.inputs, case.attributes))
+
+
+def test_infinite_initial_state_counts_as_the_largest_number_for_dynamic_hidden_codes() -> None:
+    # The codes of the two units cancel in the product; with the code of -inf, 0 instead of 1, they would not.
+    case = table_case(time=1, batch=1, inputs=1, hidden=2)
+    case.attributes["h_mode"] = "dynamic_row"
+    case.outputs = ("Y", "Y_c")
+    case.inputs["R"][:] = 1
+    case.inputs["h_multiplier"][:] = 1e-35
+    without = run_native(case)
+    largest = np.float32(2.0**60)
+    for values in ([-np.inf, largest], [-largest, largest], [-np.inf, np.inf]):
+        case.inputs["initial_h"] = np.array([values], np.float32)
+        found = run_native(case)
+        assert_same_bits(found, reference.run(case.inputs, case.attributes))
+        assert_same_bits(found, without)
+
+
+def test_chunks_with_carried_states_equal_the_whole() -> None:
+    case = table_case(time=12, batch=2, seed=3)
+    whole = run_native(case)
+    session = native_session(case.model())
+    carried = Case(dict(case.inputs), case.attributes)
+    carried.inputs |= {"initial_h": np.zeros((2, 21), np.float32), "initial_c": np.zeros((2, 21), np.float32)}
+    chunked = native_session(carried.model())
+    parts = []
+    feeds = {"initial_h": carried.inputs["initial_h"], "initial_c": carried.inputs["initial_c"]}
+    for start, stop in ((0, 1), (1, 6), (6, 12)):
+        y, feeds["initial_h"], feeds["initial_c"], _ = chunked.run(None, {"X": case.inputs["X"][start:stop], **feeds})
+        parts.append(y)
+    assert_same_bits({"Y": np.concatenate(parts), "Y_h": feeds["initial_h"], "Y_c": feeds["initial_c"]}, whole)
+    assert_same_bits({"Y": session.run(["Y"], {"X": case.inputs["X"][:, :1]})[0]}, {"Y": whole["Y"][:, :1]})
+
+
+def test_one_session_serves_growing_and_shrinking_shapes() -> None:
+    session = native_session(table_case().model())
+    for time, batch in ((1, 1), (40, 3), (2, 1), (3, 9), (40, 3)):
+        case = table_case(time=time, batch=batch)
+        x = np.random.default_rng(time).normal(0, 1, (time, batch, 9)).astype(np.float32)
+        fixed = {**table_case().inputs, "X": x}
+        found = dict(zip(case.outputs, session.run(None, {"X": x}), strict=True))
+        assert_same_bits(found, reference.run(fixed, case.attributes))
+
+
+def test_one_session_in_four_threads() -> None:
+    case = table_case(time=20, batch=3, hidden=40)
+    session = native_session(case.model(), threads=2)
+    rng = np.random.default_rng(0)
+    feeds = [rng.normal(0, 1, (1 + k % 20, 1 + k % 3, 9)).astype(np.float32) for k in range(40)]
+    alone = [session.run(None, {"X": x}) for x in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda x: session.run(None, {"X": x}), feeds))
+    for a, b in zip(alone, together, strict=True):
+        assert_same_bits(dict(enumerate(map(np.asarray, b))), dict(enumerate(map(np.asarray, a))))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(
+    tuple(int(part) for part in ort.__version__.split(".")[:2]) < (1, 24),
+    reason="onnxruntime before 1.24 cannot infer shapes of operators with absent optional inputs",
+)
+def test_shapes_are_inferred_with_symbolic_dimensions() -> None:
+    session = native_session(table_case().model())
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    assert shapes == {"Y": ["T", "B", 21], "Y_h": ["B", 21], "Y_c": ["B", 21], "Y_codes": ["T", "B", 21]}
+    case = table_case()
+    case.symbolic = False
+    shapes = {output.name: output.shape for output in native_session(case.model()).get_outputs()}
+    assert shapes == {"Y": [5, 2, 21], "Y_h": [2, 21], "Y_c": [2, 21], "Y_codes": [5, 2, 21]}
+
+
+def test_unnamed_dimensions_and_unknown_rank_are_accepted() -> None:
+    for unranked in (False, True):
+        case = table_case()
+        model = case.model()
+        tensor_type = model.graph.input[0].type.tensor_type
+        if unranked:
+            tensor_type.ClearField("shape")
+        else:
+            for dim in tensor_type.shape.dim:
+                dim.Clear()
+        found = dict(zip(case.outputs, native_session(model).run(None, case.feeds()), strict=True))
+        assert_same_bits(found, reference.run(case.inputs, case.attributes))
+
+
+def test_runtime_parameters_may_change_between_runs() -> None:
+    case = table_case()
+    case.constants = ()
+    session = native_session(case.model())
+    for seed in (1, 2):
+        other = table_case(seed=seed)
+        found = dict(zip(case.outputs, session.run(None, other.inputs), strict=True))
+        assert_same_bits(found, reference.run(other.inputs, other.attributes))
+
+
+@pytest.mark.parametrize("isa", ["portable", "reference"])
+def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
+    case = table_case()
+    path = f"{tmp_path}/model.onnx"
+    with open(path, "wb") as file:
+        file.write(case.model().SerializeToString())
+    np.savez(f"{tmp_path}/in.npz", **case.feeds())
+    script = (
+        "import sys, numpy as np, onnxruntime as ort\n"
+        "from rnnqc import runtime_ops\n"
+        "options = ort.SessionOptions(); runtime_ops.register(options)\n"
+        "session = ort.InferenceSession(sys.argv[1], options)\n"
+        "np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))\n"
+        "print(runtime_ops.isa())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path, f"{tmp_path}/in.npz", f"{tmp_path}/out.npz"],
+        env={**os.environ, "RNNQC_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == isa
+    with np.load(f"{tmp_path}/out.npz") as loaded:
+        found = dict(zip(case.outputs, (loaded[f"arr_{k}"] for k in range(4)), strict=True))
+    assert_same_bits(found, reference.run(case.inputs, case.attributes))
+
+
+def test_library_exports_nothing_else(library_symbols: set[str]) -> None:
+    assert {"RegisterCustomOps", "rnnqc_isa"} <= library_symbols
+    assert all(name.startswith("rnnqc_test_") for name in library_symbols - {"RegisterCustomOps", "rnnqc_isa"})
+
+
+def test_optional_parameters_are_really_constant_in_these_tests() -> None:
+    # Otherwise packing at creation would never be tested.
+    case = table_case()
+    assert {value.name for value in native_session(case.model()).get_inputs()} == {"X"}
+    assert set(PARAMETERS) >= set(case.inputs) - {"X"}

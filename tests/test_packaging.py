@@ -1,0 +1,152 @@
+"""The checkout's symlinks, the distributions' contents, and the Makefile's messages on machines that lack something."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import rnnqc
+import rnnqc.passes
+import rnnqc.runtime_ops
+
+ROOT = Path(__file__).resolve().parents[1]
+SUBPACKAGES = ("passes", "runtime_ops")
+MAKE = shutil.which("make")
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "RNNQC_LIBRARY")}
+    return subprocess.run(
+        command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Build the sdist, or the wheel from an sdist that was unpacked elsewhere; returns the distribution."""
+    source = ROOT
+    if kind == "wheel":
+        with tarfile.open(build("sdist", folder)) as archive:
+            archive.extractall(folder / "unpacked", filter="data")
+        (source,) = (folder / "unpacked").iterdir()
+    done = run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", folder, source, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (distribution,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return distribution
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_symlinks_are_relative(name: str) -> None:
+    link = ROOT / "rnnqc" / name
+    if not link.is_symlink():
+        pytest.skip("this checkout was made without symlinks")
+    assert link.readlink() == Path("..") / name
+
+
+def test_subpackages_are_the_top_level_folders() -> None:
+    for module in (rnnqc.passes, rnnqc.runtime_ops):
+        assert Path(str(module.__file__)).resolve() == ROOT / module.__name__.removeprefix("rnnqc.") / "__init__.py"
+
+
+def test_version_is_stated_once() -> None:
+    assert rnnqc.__version__ == metadata.version("rnnqc")
+
+
+def test_the_command_is_installed() -> None:
+    (command,) = metadata.entry_points(group="console_scripts", name="rnnqc")
+    assert command.value == "rnnqc.cli:main"
+    assert callable(command.load())
+
+
+def test_sdist_has_every_source_once(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        members = archive.getmembers()
+    names = {member.name.partition("/")[2] for member in members}
+    assert not [member.name for member in members if member.issym()]
+    assert not [name for name in names if name.startswith(("rnnqc/passes", "rnnqc/runtime_ops", ".venv", "build/"))]
+    for pattern in (
+        "rnnqc/*.py",
+        "passes/*.py",
+        "runtime_ops/*.py",
+        "runtime_ops/CMakeLists.txt",
+        "runtime_ops/src/**/*",
+    ):
+        expected = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_file()}
+        assert expected and expected <= names, pattern
+
+
+def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path) -> None:
+    assert re.fullmatch(r"rnnqc-[\d.]+-py3-none-\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"rnnqc", next(top for top in tops if top.endswith(".dist-info"))}
+    assert not [name for name in names if name.endswith((".cc", ".h", ".inc", ".txt")) and name.startswith("rnnqc/")]
+    sources = [*ROOT.glob("rnnqc/*.py"), *ROOT.glob("passes/*.py"), *ROOT.glob("rnnqc/recipes/*.toml")]
+    expected = {path.relative_to(ROOT).as_posix().replace("passes/", "rnnqc/passes/") for path in sources}
+    assert expected <= set(names)
+    assert {"rnnqc/py.typed", "rnnqc/runtime_ops/librnnqc_ops.so"} <= set(names)
+
+
+def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    # -S leaves out the .pth file of the editable installation, so that only the unpacked wheel can be found.
+    path = os.pathsep.join([str(tmp_path / "site"), *(entry for entry in sys.path if entry.endswith("-packages"))])
+    program = (
+        "import sys, onnxruntime, rnnqc, rnnqc.passes, rnnqc.runtime_ops as ops\n"
+        "ops.register(onnxruntime.SessionOptions())\n"
+        "print(rnnqc.__file__, rnnqc.passes.__file__, ops.library_path(), sep='\\n')\n"
+    )
+    done = run(sys.executable, "-S", "-c", program, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert all(Path(line).is_relative_to(tmp_path / "site") for line in done.stdout.split())
+
+
+@pytest.mark.skipif(MAKE is None, reason="make is not installed")
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_make_without_a_compiler_says_so_before_anything_else(tmp_path: Path, target: str) -> None:
+    (tmp_path / "bin").mkdir()
+    for tool in ("sh", "bash", "env"):
+        (tmp_path / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    arguments = [f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}", target]
+    done = run(str(MAKE), *arguments, cwd=ROOT, PATH=str(tmp_path / "bin"), CXX="")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert len(said) == 1 and "C++17 compiler" in said[0] and "apt-get install g++" in said[0]
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.skipif(MAKE is None, reason="make is not installed")
+def test_make_without_python_says_so(tmp_path: Path) -> None:
+    done = run(str(MAKE), "PYTHON=no-such-python", f"VENV={tmp_path / 'venv'}", "demo", cwd=ROOT)
+    assert done.returncode != 0
+    assert "found no 'no-such-python'" in done.stderr
+
+
+def test_a_compiler_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "scripts" / "bootstrap.py", tmp_path / "venv"]
+    done = run(*command, cwd=tmp_path, CXX="no-such-compiler -m64")
+    assert done.returncode == 1
+    assert "'no-such-compiler'" in done.stderr and not (tmp_path / "venv").exists()
+
+
+def test_a_python_without_ensurepip_is_told_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "ensurepip.py").write_text("raise ImportError('left out by the distribution')\n")
+    command = [sys.executable, ROOT / "scripts" / "bootstrap.py", tmp_path / "venv"]
+    done = run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and "apt-get install python3-venv" in done.stderr
+    assert not (tmp_path / "venv").exists()
