@@ -43,7 +43,7 @@ def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None
     where = environment()
     table = Table(title=title, caption=", ".join(where.values()))
     for column in rows[0]:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=not isinstance(rows[0][column], float))
     for row in rows:
         table.add_row(
             *[

@@ -26,7 +26,8 @@ from rnnqc.passes.emit_lstm import Boundary, emit_lstm
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, LstmNode, NotHandled, X, read_lstm
 from rnnqc.properties import Property
 
-LARGEST_K = 65536  # |acc| <= 65536 * 255 * 127 < 2**31
+LARGEST_INPUT = 65024  # |acc| <= (65024 + 1024) * 255 * 127 < 2**31, with the rows for zero points
+LARGEST_HIDDEN = 65536
 LARGEST_WEIGHT = 2.0**40  # keeps every intermediate value of the integer form finite
 
 
@@ -41,7 +42,7 @@ class DecomposeLstm(Pass):
 
     * A node whose W, R, B or P is not constant stays, with a remark.
     * A node of another type than float32 stays, with a remark.
-    * A node with more than 65536 inputs or units stays, with a remark (integer accumulators would overflow).
+    * A node with more than 65024 inputs or 65536 units stays, with a remark (integer accumulators would overflow).
     * A node with weights beyond 2**40 stays, with a remark.
     """
 
@@ -67,11 +68,11 @@ class DecomposeLstm(Pass):
                     lstm = read_lstm(node)
                     if all(_used_output(graph, node, k) is None for k in range(3)):
                         raise NotHandled("nothing uses it.", "no used output", "remove the node")
-                    if max(lstm.input_size, lstm.hidden_size) > LARGEST_K:
+                    if lstm.input_size > LARGEST_INPUT or lstm.hidden_size > LARGEST_HIDDEN:
                         raise NotHandled(
                             "it is too large for 32-bit accumulators.",
                             f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
-                            f"split the layer: up to {LARGEST_K} are supported",
+                            f"split the layer: up to {LARGEST_INPUT} inputs and {LARGEST_HIDDEN} units are supported",
                         )
                     _check_magnitudes(lstm)
                 except NotHandled as refusal:

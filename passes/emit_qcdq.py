@@ -29,7 +29,8 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], codes: Mapping[str, 
         if settings["bits"] is None or "table" in settings:
             return value
         if settings["mode"] == "dynamic-row":
-            return emit_row_fake_quant(b, point, value, settings)
+            emit = emit_unsigned_row_fake_quant if point == "input" else emit_row_fake_quant
+            return emit(b, point, value, settings)
         encoding = encoding_of(settings)
         if point in codes:
             return emit_weight(b, point, codes[point], encoding)
@@ -98,6 +99,20 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
     low, high = encoding.minimum - encoding.zero_point, encoding.maximum - encoding.zero_point
     codes = b.op("Clip", [whole, b.f32(low), b.f32(high)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")
+
+
+def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:
+    """One scale and zero point for each row of the last axis, as ONNX's DynamicQuantizeLinear takes them from a whole tensor."""
+    top = b.f32(2.0 ** settings["bits"] - 1)
+    low = b.op("Clip", [b.reduce("ReduceMin", value, [-1], f"{point}.least", keepdims=1), b.f32(-LARGEST_ROW), b.f32(0.0)], f"{point}.low")
+    high = b.op("Clip", [b.reduce("ReduceMax", value, [-1], f"{point}.largest", keepdims=1), b.f32(0.0), b.f32(LARGEST_ROW)], f"{point}.high")
+    extent = b.op("Max", [b.op("Sub", [high, low], f"{point}.extent"), b.f32(SMALLEST_ROW)], f"{point}.limited")
+    scale = b.op("Div", [extent, top], f"{point}.scale")
+    below = b.op("Div", [b.op("Sub", [b.f32(0.0), low], f"{point}.below"), scale], f"{point}.below.units")
+    zero = b.op("Min", [b.op("Round", [below], f"{point}.below.rounded"), top], f"{point}.zero_point")
+    units = b.op("Round", [b.op("Div", [value, scale], f"{point}.units")], f"{point}.rounded")
+    codes = b.op("Clip", [b.op("Add", [units, zero], f"{point}.shifted"), b.f32(0.0), top], f"{point}.codes")
+    return b.op("Mul", [b.op("Sub", [codes, zero], f"{point}.centred"), scale], f"{point}.quantized")
 
 
 def emit_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.cells.activations import RELU_TABLE, TABLE
@@ -18,7 +19,8 @@ from rnnqc.passes.emit_lstm import Boundary, LengthMasks, dimension, lens64, sca
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 
-ROW_CODES = 127.0
+SIGNED_CODES = 127.0
+UNSIGNED_CODES = 255.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def emit_quant_lstm(
         cell: The cell.
         numbers: Its scalars.
         at: Its boundary.
-        w: Its constants. Without dispatch W and R are uint8 with zero point 128.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W has its zero-point rows already.
         codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
         dispatch: Whether to choose between int8 and uint8 weights when the session is created.
     """
@@ -92,7 +94,11 @@ def _without_nan(b: Builder, value: Value, name: str) -> Value:
 
 
 def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value | None]:
-    """Codes of the sequence (`[T*B,I]` with one scale for each row, `[T,B,I]` otherwise) and the row scales `[T*B]`."""
+    """Codes of the sequence and the scales `[T*B]` of its rows.
+
+    With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and meet rows of W
+    that add up to minus its column sums (see `_with_zero_point_rows`). Otherwise they are `[T,B,I]`, without scales.
+    """
     x = at.x
     if cell.reverse and at.sequence_lens is not None:
         x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
@@ -102,13 +108,36 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
     if numbers.x_mode == "static":
         return b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes"), None
     rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
-    return _row_codes(b, rows, numbers.x_zero_point, "x")
+    limits = [
+        b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
+        for op, name, low, high in (("ReduceMin", "least", -LARGEST_ROW, 0.0), ("ReduceMax", "largest", 0.0, LARGEST_ROW))
+    ]
+    extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
+    scale = b.op("Div", [extent, b.f32(UNSIGNED_CODES)], "x.scale")
+    below = b.op("Div", [b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero"), scale], "x.below_zero.units")
+    zero = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), b.f32(UNSIGNED_CODES)], "x.zero_point.float")
+    zero_point = b.cast(zero, np.uint8, "x.zero_point")
+    codes = b.op("QuantizeLinear", [rows, scale, zero_point], "x.codes", axis=0)
+    shape = b.op("Concat", [b.op("Shape", [zero_point], "x.count"), b.i64([numbers.zero_point_rows])], "x.zero_point.shape", axis=0)
+    column = b.op("Unsqueeze", [zero_point, b.i64([1])], "x.zero_point.column")
+    columns = b.op("Expand", [column, shape], "x.zero_point.columns")
+    return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1), scale
+
+
+def _with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
+    wide = b.cast(w, np.int32, "W.int32")
+    sums = b.reduce_sum(wide, [0], "W.column_sums", keepdims=1)
+    steps = b.i32(127 * np.arange(count).reshape(-1, 1))
+    rest = b.op("Sub", [b.op("Abs", [sums], "W.column_sums.size"), steps], "W.column_sums.rest")
+    taken = b.op("Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(127)], "W.column_sums.taken")
+    signed = b.op("Mul", [taken, b.op("Neg", [b.op("Sign", [sums], "W.column_sums.sign")], "W.column_sums.opposite")], "W.zero_point_rows")
+    return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
 
 
 def _row_codes(b: Builder, rows: Value, zero_point: int, name: str) -> tuple[Value, Value]:
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
-    scale = b.op("Div", [limited, b.f32(ROW_CODES)], f"{name}.scale")
+    scale = b.op("Div", [limited, b.f32(SIGNED_CODES)], f"{name}.scale")
     zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
     return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
 
@@ -157,9 +186,13 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
             wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
             return inner.cast(wide, np.uint8, f"{name}.uint8")
 
-        return emitter.emit(inner, shifted(emitter.w.W, "W"), shifted(emitter.w.R, "R"), inner.u8(128))
+        return emitter.emit(inner, shifted(weights(inner), "W"), shifted(emitter.w.R, "R"), inner.u8(128))
 
-    signed_graph, names = branch("int8", lambda inner: emitter.emit(inner, emitter.w.W, emitter.w.R, None))
+    def weights(inner: Builder) -> Value:
+        rows = emitter.numbers.zero_point_rows
+        return _with_zero_point_rows(inner, emitter.w.W, rows) if rows else emitter.w.W
+
+    signed_graph, names = branch("int8", lambda inner: emitter.emit(inner, weights(inner), emitter.w.R, None))
     unsigned_graph, _ = branch("uint8", unsigned)
     outputs = b.ops("If", [exact], names, then_branch=signed_graph, else_branch=unsigned_graph)
     for output, made in zip(outputs, signed_graph.outputs, strict=True):
@@ -185,7 +218,8 @@ class _Loop:
         """Emits into `b`; returns the wanted results by name."""
         numbers, hidden, batch = self.numbers, self.cell.hidden_size, self.cell.static_batch
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
-        product = b.op("MatMulInteger", [self.x_codes, w, b.u8(numbers.x_zero_point), *zero_points], "x.product")
+        x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
+        product = b.op("MatMulInteger", [self.x_codes, w, b.u8(x_zero_point), *zero_points], "x.product")
         if self.row_scale is not None:
             real: Value = b.op("DequantizeLinear", [product, self.row_scale], "x.product.scaled", axis=0)
         else:
@@ -303,7 +337,9 @@ class _Loop:
         u = body.op("Add", [body.op("Mul", [fg, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")], "cell_state.sum")
         if f.cell_scale:
             whole = body.op("Round", [u], "cell_state.rounded")
-            c_new: Value = body.op("Clip", [whole, body.f32(-f.cell_max), body.f32(f.cell_max)], "cell_state")
+            c_new: Value = whole
+            if not f.cell_is_wide:
+                c_new = body.op("Clip", [whole, body.f32(-f.cell_max), body.f32(f.cell_max)], "cell_state")
         else:
             c_new = body.op("Clip", [u, body.f32(-STATE_LIMIT), body.f32(STATE_LIMIT)], "cell_state")
         o = value_of(OUTPUT, c_new)
@@ -366,11 +402,12 @@ class _Loop:
             real = body.op("Mul", [c, body.f32(f.cell_scale)], f"{name}.argument") if f.cell_scale else c
             return emit_exact(body, output.kind, output.alpha, output.beta, real, name)
         assert table is not None
+        half = f.cell_table_size // 2
         codes = c
         if not f.cell_scale:
-            half = f.cell_table_size // 2
-            whole = body.op("Round", [body.op("Mul", [c, body.f32(f.cell_index_scale)], f"{name}.scaled")], f"{name}.rounded")
-            codes = body.op("Clip", [whole, body.f32(-half), body.f32(half - 1)], f"{name}.code")
+            codes = body.op("Round", [body.op("Mul", [c, body.f32(f.cell_index_scale)], f"{name}.scaled")], f"{name}.rounded")
+        if not f.cell_scale or f.cell_max > half - 1:
+            codes = body.op("Clip", [codes, body.f32(-half), body.f32(half - 1)], f"{name}.code")
         index = body.cast(codes, np.int32, f"{name}.codes")
         if self.cell.static_batch == 1:
             taken: Value = body.op("GatherElements", [table, index], f"{name}.value", axis=1)

@@ -10,6 +10,7 @@ With `s_g` the real value of one pre-activation code (1 for a gate evaluated in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,13 +21,14 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantization import cell_is_bounded, encoding_of
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
 STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
-FLOAT_CELL_BITS = 16
+CELL_INDEX_BITS = 16
+WIDE_CELL_BITS = 24
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class TableSpec:
         return int(2**self.bits)
 
 
+_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
+
+
 @dataclass(frozen=True)
 class LstmNumbers:
     """The scalars of the integer form of one cell; JSON-ready.
@@ -75,6 +80,7 @@ class LstmNumbers:
         gate_index_scale: Kind "relu_table": codes per unit.
         gate_index_size: Kind "relu_table": number of codes.
         cell_table_size: Entries of the output table, or 0.
+        zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
     """
 
     x_mode: str
@@ -94,12 +100,18 @@ class LstmNumbers:
     gate_index_scale: list[float]
     gate_index_size: list[int]
     cell_table_size: int
+    zero_point_rows: int
+
+    @property
+    def cell_is_wide(self) -> bool:
+        """Whether the limit of a quantized cell cannot be reached."""
+        return self.cell_max >= STATE_LIMIT
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the `QuantLSTMCell` node."""
         output = cell.activations[2]
         gates = [cell.gate_activation(k) for k in range(len(GATES))]
-        numbers = {k: v for k, v in asdict(self).items() if k not in ("gate_table_size", "cell_table_size")}
+        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY}
         return {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",
@@ -138,11 +150,12 @@ class FoldedLstm:
     cell_table: TableSpec | None
 
 
-def fold_lstm(cell: Cell, b: FloatArray, p: FloatArray | None) -> FoldedLstm:
+def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray | None) -> FoldedLstm:
     """Folds the scales of a quantized cell.
 
     Args:
         cell: With its points resolved.
+        w: Codes of W `[I,4H]`.
         b: Bias `[4H]`.
         p: Peephole weights `[3H]`, or None.
 
@@ -189,13 +202,13 @@ def fold_lstm(cell: Cell, b: FloatArray, p: FloatArray | None) -> FoldedLstm:
     output = cell.activations[2]
     cell_table, cell_index_scale = None, 0.0
     if output.kind == TABLE:
-        bits = 16
-        step = cell_scale or output.limit / 2 ** (FLOAT_CELL_BITS - 1)
+        bits = CELL_INDEX_BITS
+        step = cell_scale or output.limit / 2 ** (CELL_INDEX_BITS - 1)
         cell_table = _table(cell, "hidden", output, bits, step, 1.0)
         cell_index_scale = 0.0 if cell_scale else 1.0 / step
     elif output.kind == RELU_TABLE:
-        step = output.limit / 2 ** (FLOAT_CELL_BITS - 1)
-        cell_table = TableSpec(output, FLOAT_CELL_BITS, step)
+        step = output.limit / 2 ** (CELL_INDEX_BITS - 1)
+        cell_table = TableSpec(output, CELL_INDEX_BITS, step)
         cell_index_scale = 1.0 / step
     sizes = {t.size for t in tables}
     numbers = LstmNumbers(
@@ -216,6 +229,7 @@ def fold_lstm(cell: Cell, b: FloatArray, p: FloatArray | None) -> FoldedLstm:
         gate_index_scale=index_scale,
         gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in kinds],
         cell_table_size=cell_table.size if cell_table is not None else 0,
+        zero_point_rows=zero_point_rows_needed(w) if x_mode == "dynamic_row" else 0,
     )
     return FoldedLstm(
         numbers=numbers,
@@ -226,6 +240,19 @@ def fold_lstm(cell: Cell, b: FloatArray, p: FloatArray | None) -> FoldedLstm:
         gate_tables=tuple(tables),
         cell_table=cell_table,
     )
+
+
+def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
+    """`codes` `[I,4H]` and `count` rows that add up to minus its column sums; what the function body computes."""
+    sums = codes.sum(axis=0, dtype=np.int64)
+    taken = np.clip(np.abs(sums) - 127 * np.arange(count)[:, np.newaxis], 0, 127)
+    return np.concatenate([codes, (-np.sign(sums) * taken).astype(np.int8)])
+
+
+def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
+    """How many rows hold the column sums of `codes`: a power of two, so that cells of one size share a function."""
+    needed = -(-int(np.abs(codes.sum(axis=0, dtype=np.int64)).max()) // 127)
+    return int(2 ** max(2, (needed - 1).bit_length()))
 
 
 def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
@@ -281,9 +308,12 @@ def _cell_format(cell: Cell) -> tuple[float, float]:
         raise NotHandled(
             "the cell state has a format without integer form.",
             f"cell_state: {point['bits']} bits, {point['rounding']}, output activation {output.name}",
-            "up to 16 bits rounded half to even have one; use --form qcdq",
+            "whole numbers rounded half to even, and tabulated output activations, have one; use --form qcdq",
         )
-    return float(point["scale"][0]), float(2 ** (point["bits"] - 1) - 1)
+    # float32 holds whole numbers of 24 bits: such a cell needs no limit but the one that keeps it finite.
+    wide = point["bits"] == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)
+    limit = STATE_LIMIT if wide else 2.0 ** (point["bits"] - 1) - 1
+    return float(point["scale"][0]), limit
 
 
 def _table(cell: Cell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:

@@ -15,7 +15,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.emit_tables import Tables
-from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm
+from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows
 from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graph_of, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.properties import Property
@@ -57,7 +57,7 @@ class FoldScales(Pass):
         cells = [c for c in model.cells.values() if c.form == "qcdq"]
         for cell in cells:
             try:
-                folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.B, cell.P)))  # type: ignore[arg-type]
+                folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.W, cell.B, cell.P)))  # type: ignore[arg-type]
             except NotHandled as refusal:
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, "quantized, not integer: " + refusal.reason, refusal.found, refusal.action))
         tables = Tables(model)
@@ -74,7 +74,7 @@ class FoldScales(Pass):
                 else:
                     # The same codes, from the float hidden states.
                     cell.points["input"]["mode"] = "static"
-                    folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.B, cell.P)))  # type: ignore[arg-type]
+                    folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.W, cell.B, cell.P)))  # type: ignore[arg-type]
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
             operands = _operands(model, cell, folded[cell.name], tables, self.dispatch)
@@ -108,6 +108,8 @@ def _operands(model: Model, cell: Cell, folded: FoldedLstm, tables: Tables, disp
         assert codes is not None
         if dispatch:
             return model.add_initializer(f"{cell.name}/{key}", codes)
+        if key == "W" and folded.numbers.zero_point_rows:
+            codes = with_zero_point_rows(codes, folded.numbers.zero_point_rows)
         return model.add_initializer(f"{cell.name}/{key}", (codes.astype(np.int16) + 128).astype(np.uint8))
 
     return Operands(

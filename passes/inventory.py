@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-
-from rnnqc.ir import CELL_TAG, DOMAIN, Model, Node, attribute, constant_array, display_name, info, input_or_none, output_or_none, shape_of
-from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, NotHandled, read_lstm
+from rnnqc.cells.base import Cell
+from rnnqc.ir import (
+    CELL_TAG,
+    DOMAIN,
+    FLOAT_TAG,
+    Constant,
+    Model,
+    Node,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    info,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
+from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, B, NotHandled, P, R, W, read_lstm
 
 QUANTIZED_OPS = {
     ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
     ("onnx.brevitas", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
     ("qonnx.custom_op.general", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
 }
+
+
+PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "P")
+"""Operands of a `QuantLSTMCell` that belong to one layer alone."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,7 @@ class RecurrentNode:
         name: Its name.
         op: Operator type.
         attributes: What `rnnqc inspect` prints.
-        weight_bytes: Size of its constant weights.
+        weight_bytes: Size of its constant W, R, B and P.
         refusal: Reason, found, action; empty texts if it can be lowered.
     """
 
@@ -71,7 +89,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return None
     if CELL_TAG in info(node).metadata:
         return None
-    arrays = [constant_array(input_or_none(node, k)) for k in range(1, 4)]
+    parameters = (W, R, B, P) if node.op == "LSTM" else (W, R, B)
+    arrays = [constant_array(input_or_none(node, k)) for k in parameters]
     size = sum(int(a.nbytes) for a in arrays if a is not None)
     shape = shape_of(input_or_none(node, 0))
     attributes: dict[str, Any] = {
@@ -97,7 +116,20 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return RecurrentNode(full, name, node.op, attributes, size, (error.reason, error.found, error.action))
     attributes["hidden_size"], attributes["input_size"] = lstm.hidden_size, lstm.input_size
     attributes["peepholes"] = lstm.weights["P"] is not None
-    weights = sum(int(np.prod(lstm.weights[k].shape)) * 4 for k in ("W", "R"))  # type: ignore[union-attr]
-    return RecurrentNode(full, name, node.op, attributes, weights)
+    earlier = info(node).metadata.get(FLOAT_TAG)
+    if earlier is not None:
+        refusal = (earlier, "an earlier lowering left it float", "lower the original model")
+        return RecurrentNode(full, name, node.op, attributes, size, refusal)
+    return RecurrentNode(full, name, node.op, attributes, size)
+
+
+def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
+    """Size of the initializers that hold the weights of `cells`, each counted once; tables, which layers share, are left out."""
+    names = {n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P]) if n}
+    held: dict[str, Constant] = {}
+    for graph in model.graphs():
+        held.update(graph_info(graph).initializers)
+    arrays = (constant_array(held.get(name)) for name in names)
+    return sum(int(a.nbytes) for a in arrays if a is not None)
 
 

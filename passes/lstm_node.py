@@ -39,7 +39,6 @@ class LstmNode:
         activations: For each direction those of the gates i, o, f, of gate c, and of the output.
         clip: Limit of pre-activations, or None.
         input_forget: Whether f = 1 - i.
-        layout: 0 (time first) or 1 (batch first).
         weights: W `[D,4H,I]`, R `[D,4H,H]`, B `[D,8H]` (zeros if absent), P `[D,3H]` or None; float32.
     """
 
@@ -50,7 +49,6 @@ class LstmNode:
     activations: tuple[tuple[Activation, Activation, Activation], ...]
     clip: float | None
     input_forget: bool
-    layout: int
     weights: dict[str, npt.NDArray[np.float32] | None]
 
 
@@ -60,7 +58,7 @@ def fail(node: Node, message: str, supported: str, action: str = "export the mod
 
 
 def read_lstm(node: Node) -> LstmNode:
-    """Everything a lowering has to know of `node`.
+    """Everything a lowering has to know of `node`, whose layout is 0.
 
     Raises:
         CompileError: The node is not a valid ONNX LSTM.
@@ -76,14 +74,15 @@ def read_lstm(node: Node) -> LstmNode:
     shapes = {k: _shape(node, k) for k in range(8)}
     w, r = shapes[W], shapes[R]
     for k, rank in ((X, 3), (W, 3), (R, 3), (B, 2), (SEQUENCE_LENS, 1), (INITIAL_H, 3), (INITIAL_C, 3), (P, 2)):
-        if shapes[k] is not None and len(shapes[k] or []) != rank:
-            raise fail(node, f"input {INPUT_NAMES[k]} has shape {shapes[k]}.", f"rank {rank}")
+        shape = shapes[k]
+        if shape is not None and len(shape) != rank:
+            raise fail(node, f"input {INPUT_NAMES[k]} has shape {shape}.", f"rank {rank}")
     hidden = attribute(node, "hidden_size", None)
     if hidden is None and r is not None and isinstance(r[2], int):
         hidden = r[2]
     if hidden is None:
         raise NotHandled("the hidden size is not known.", "no attribute hidden_size, and R of unknown shape", "export with hidden_size")
-    if not isinstance(hidden, int) or hidden <= 0:
+    if hidden <= 0:
         raise fail(node, f"hidden_size = {hidden}.", "a positive number")
     size = w[2] if w is not None and isinstance(w[2], int) else None
     if size == 0:
@@ -94,11 +93,9 @@ def read_lstm(node: Node) -> LstmNode:
         B: [d, 8 * hidden],
         P: [d, 3 * hidden],
         X: [None, None, size],
+        INITIAL_H: [d, None, hidden],
+        INITIAL_C: [d, None, hidden],
     }
-    if attribute(node, "layout", 0) == 0:
-        expected[INITIAL_H] = expected[INITIAL_C] = [d, None, hidden]
-    else:
-        expected[INITIAL_H] = expected[INITIAL_C] = [None, d, hidden]
     for k, want in expected.items():
         got = shapes[k]
         if got is not None and any(isinstance(g, int) and e is not None and g != e for g, e in zip(got, want, strict=True)):
@@ -107,17 +104,15 @@ def read_lstm(node: Node) -> LstmNode:
     clip = attribute(node, "clip", None)
     if clip is not None:
         clip = float(clip)
-        if math.isnan(clip) or clip < 0:
-            raise fail(node, f"clip = {clip}.", "a positive number")
-        clip = None if clip == 0 or math.isinf(clip) else clip  # onnxruntime reads clip = 0 as no clipping
-    layout = attribute(node, "layout", 0)
-    if layout not in (0, 1):
-        raise fail(node, f"layout = {layout}.", "0 or 1")
+        if math.isnan(clip) or clip <= 0:
+            raise fail(node, f"clip = {clip}.", "a positive number", "leave clip out for no clipping; onnxruntime refuses this, too")
+        clip = None if math.isinf(clip) else clip
     forget = attribute(node, "input_forget", 0)
     if forget not in (0, 1):
         raise fail(node, f"input_forget = {forget}.", "0 or 1")
-    if len(node.outputs) > 3:
-        raise fail(node, f"{len(node.outputs)} outputs.", "Y, Y_h, Y_c")
+    lens = dtype_of(input_or_none(node, SEQUENCE_LENS))
+    if lens is not None and lens != np.int32:
+        raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
     activations = _activations(node, d)
     if all(output_or_none(node, k) is None for k in range(3)):
         raise NotHandled("nothing uses it.", "no output", "remove the node")
@@ -129,9 +124,7 @@ def read_lstm(node: Node) -> LstmNode:
     }
     held = weights["W"]
     assert held is not None
-    return LstmNode(
-        display_name(node), hidden, held.shape[2], directions, activations, clip, bool(forget), layout, weights
-    )
+    return LstmNode(display_name(node), hidden, held.shape[2], directions, activations, clip, bool(forget), weights)
 
 
 def _shape(node: Node, k: int) -> list[int | str | None] | None:

@@ -20,6 +20,7 @@ from rnnqc.recipe import Recipe, Settings, require, rounding_of
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
+CELL_INDEX_BITS = 16
 
 
 def resolve_points(cell: Cell, recipe: Recipe, weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, Any]]:
@@ -143,13 +144,13 @@ def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
     if not s.get("bits"):
         return FLOAT
     scale = require(s, "scale", path)
-    if s.get("mode") == "bounded" and not cell_is_bounded(cell, scale * 2 ** (s["bits"] - 1)):
+    if s.get("mode") == "bounded" and not cell_is_bounded(cell, scale * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)):
         return FLOAT
     return _static({**s, "signed": True, "zero_point": 0, "narrow": True}, scale)
 
 
 def cell_is_bounded(cell: Cell, limit: float) -> bool:
-    """Whether the cell state needs no more than `+-limit`: |f| <= 1, i * g is small, and the output activation saturates."""
+    """Whether whole numbers suit the cell state: |f| <= 1, i * g is small, and the output activation saturates below `limit`."""
     f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
     if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
         return False

@@ -92,6 +92,10 @@ class Builder:
             return self.op(op, [value, self.i64(list(axes))], name, keepdims=keepdims)
         return self.op(op, [value], name, axes=list(axes), keepdims=keepdims)
 
+    def reduce_sum(self, value: Value, axes: Sequence[int], name: str, keepdims: int) -> Variable:
+        """ReduceSum, whose axes have been an input since operator set 13."""
+        return self.op("ReduceSum", [value, self.i64(list(axes))], name, keepdims=keepdims)
+
     def _path(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
 

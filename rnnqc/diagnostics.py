@@ -10,8 +10,13 @@ Three kinds of failure, never mixed:
 
 from __future__ import annotations
 
+import contextlib
 import enum
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+
+MEMORY = "<memory>"
+"""How messages would call a model that comes from no file."""
 
 
 class RnnqcError(Exception):
@@ -40,6 +45,25 @@ class CompileError(RnnqcError):
         if self.action:
             text += f" Resolution: {self.action}."
         return text
+
+
+    def locate(self, source: str) -> None:
+        """Puts the model's name in front of the message, unless it is there."""
+        if source != MEMORY and source not in self.message:
+            self.message = f"{source}: {self.message}"
+            self.args = (str(self),)
+
+
+@contextlib.contextmanager
+def located(source: str) -> Iterator[None]:
+    """Errors about a model that are raised inside name the model; errors about options stay as they are."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except CompileError as error:
+        error.locate(source)
+        raise
 
 
 class UsageError(CompileError):

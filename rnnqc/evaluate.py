@@ -11,7 +11,8 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import Constant, Model, Node, Value, export_nodes
+from rnnqc.files import serialized
+from rnnqc.ir import Constant, Model, Node, Value, constant_array, export_nodes
 
 Array = npt.NDArray[Any]
 
@@ -39,11 +40,15 @@ def make_session(
         from rnnqc import runtime_ops
 
         runtime_ops.register(options)
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    source = serialized(model, "The model to run") if isinstance(model, onnx.ModelProto) else model
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise CompileError(f"onnxruntime {ort.__version__} refuses the model: {_first_line(error)}") from error
+        raise CompileError(
+            f"onnxruntime {ort.__version__} refuses the model: {_first_line(error)}",
+            supported="models that onnxruntime runs on the CPU",
+            action="check that the float model runs in onnxruntime",
+        ) from error
 
 
 def run_model(
@@ -62,17 +67,25 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
     """Runs a session once; outputs by name.
 
     Raises:
-        CompileError: The feeds do not fit, or onnxruntime fails.
+        CompileError: The feeds do not fit, onnxruntime fails, or an output is no tensor.
     """
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
     missing = sorted(known - set(feeds))
     if missing:
-        raise CompileError(f"The data has no array for input {missing[0]!r}.", supported=", ".join(sorted(known)))
+        raise CompileError(
+            f"the data has no array for input {missing[0]!r}.", supported=", ".join(sorted(known)), action="add the array"
+        )
     try:
         values = session.run(names, {k: v for k, v in feeds.items() if k in known})
     except Exception as error:
-        raise CompileError(f"onnxruntime failed while running the model: {_first_line(error)}") from error
+        raise CompileError(
+            f"onnxruntime failed while running the model: {_first_line(error)}",
+            action="check that the model runs on this data; give data that fits it",
+        ) from error
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, np.ndarray | np.generic):
+            raise CompileError(f"output {name!r} is a {type(value).__name__}.", supported="tensors", action="remove the output from the model")
     return dict(zip(names, values, strict=True))
 
 
@@ -82,7 +95,9 @@ def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array |
     graph = onnx.GraphProto(name="constant")
     graph.node.extend(export_nodes(nodes))
     for name, constant in constants.items():
-        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(constant.values), name))
+        array = constant_array(constant)
+        assert array is not None
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     graph.output.add(name=value.name)
     proto = onnx.ModelProto(ir_version=10, graph=graph)
     proto.opset_import.add(domain="", version=model.opset)

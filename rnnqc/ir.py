@@ -14,30 +14,54 @@ import heapq
 import json
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import google.protobuf.message
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx.external_data_helper
-import onnx_graphsurgeon as gs
-from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
+from onnx_graphsurgeon import Constant, Graph, Node, Variable
+from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import CompileError, StructureError
+from rnnqc.diagnostics import MEMORY, CompileError, StructureError
+from rnnqc.files import external_tensors, load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.validation import STANDARD_DOMAINS, blocks_of, check_model, standard_opset
 
-Graph = gs.Graph
-Node = gs.Node
-Value = gs.Tensor
-Variable = gs.Variable
-Constant = gs.Constant
+__all__ = [
+    "CELLS_KEY",
+    "CELL_TAG",
+    "DOMAIN",
+    "DOMAIN_VERSION",
+    "FLOAT_TAG",
+    "PROVENANCE_KEY",
+    "Constant",
+    "Graph",
+    "GraphInfo",
+    "Model",
+    "Node",
+    "NodeInfo",
+    "Value",
+    "Variable",
+    "attribute",
+    "constant_array",
+    "display_name",
+    "dtype_of",
+    "export_nodes",
+    "graph_info",
+    "info",
+    "input_or_none",
+    "output_or_none",
+    "safe_name",
+    "shape_of",
+    "standard_opset",
+    "subgraphs",
+]
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1
@@ -45,7 +69,6 @@ CELLS_KEY = "rnnqc.cells"
 PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
-_STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass
@@ -124,7 +147,9 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
         return None
     if isinstance(value, Constant):
         held = value._values
-        if isinstance(held, gs.ir.tensor.LazyValues) and not isinstance(held, gs.ir.tensor.SparseValues):
+        if isinstance(held, SparseValues):
+            return _dense(held.tensor)  # graphsurgeon makes float64 of it, reads typed fields only, and would export that
+        if isinstance(held, LazyValues):
             return onnx.numpy_helper.to_array(held.tensor)  # not cached: a second copy of every weight would stay in memory
         return np.asarray(value.values)
     if len(value.inputs) == 1 and value.inputs[0].op == "Constant":
@@ -136,6 +161,13 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
             if key in node.attrs:
                 return np.asarray(node.attrs[key], dtype=dtype)
     return None
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
+    values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
+    dense = np.zeros(list(sparse.dims), values.dtype)
+    dense[np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)] = values
+    return dense
 
 
 def shape_of(value: Value | None) -> list[int | str | None] | None:
@@ -181,9 +213,10 @@ class Model:
         cells: Recurrent cells that were decomposed, by name; what the later passes work on.
         metadata: `metadata_props` of the model.
         opset: Version of the standard operators.
+        size: Bytes of the model as it was loaded, external data included; 0 if it was not loaded.
     """
 
-    def __init__(self, proto: onnx.ModelProto, source: str = "<memory>") -> None:
+    def __init__(self, proto: onnx.ModelProto, source: str = MEMORY) -> None:
         """Imports `proto`; the model takes ownership of it.
 
         Args:
@@ -191,11 +224,12 @@ class Model:
             source: How messages call the model.
 
         Raises:
-            CompileError: The graph is not a valid ONNX graph.
+            CompileError: The model is not valid ONNX.
         """
         self.source = source
-        opset = standard_opset(proto, source)
-        check_structure(proto.graph, source)
+        self.size = 0
+        _normalize_domains(proto)
+        opset = check_model(proto, source)
         self._header = onnx.ModelProto()
         self._header.CopyFrom(_without_graph(proto))
         self.functions: list[onnx.FunctionProto] = list(proto.functions)
@@ -203,10 +237,17 @@ class Model:
         self.opset = opset
         self.ir_version = proto.ir_version
         self.graph = _import_graph(proto.graph, {}, opset, proto.opset_import)
-        self.cells: dict[str, Cell] = {
-            c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
-        }
-        self.provenance: list[str] = json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))
+        try:
+            self.cells: dict[str, Cell] = {
+                c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
+            }
+            self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CompileError(
+                f"{source}: metadata {CELLS_KEY!r} or {PROVENANCE_KEY!r} is damaged ({error!r}).",
+                supported="what rnnqc writes there",
+                action="lower the float model again, or remove these metadata_props",
+            ) from error
         self._constants: dict[str, Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._names: set[str] = set()
@@ -223,15 +264,26 @@ class Model:
             CompileError: The file cannot be read or is not an ONNX model.
         """
         if isinstance(model, onnx.ModelProto):
-            copy = onnx.ModelProto()
-            copy.CopyFrom(model)
-            if _external_tensors(copy):
+            external = external_tensors(model)
+            if external:
                 raise CompileError(
-                    "The ModelProto refers to external data that is not loaded.",
+                    f"The ModelProto refers to external data that is not loaded: {external[0][1]}.",
+                    supported="protos that hold all their data",
                     action="pass the path of the file, or load the proto with its external data",
                 )
-            return cls(copy)
-        return cls(load_proto(Path(model)), source=str(model))
+            proto, source, size = onnx.ModelProto(), MEMORY, proto_size(model, "The ModelProto")
+            proto.CopyFrom(model)
+        else:
+            source = os.fspath(model)
+            proto, size = load_proto_and_size(Path(model))
+        try:
+            loaded = cls(proto, source)
+        except UnicodeDecodeError as error:
+            raise CompileError(
+                f"{source}: a name or text in the model is not UTF-8 ({error.reason}).", supported="UTF-8", action="export the model again"
+            ) from error
+        loaded.size = size
+        return loaded
 
     @property
     def proto(self) -> onnx.ModelProto:
@@ -253,8 +305,7 @@ class Model:
         used = {n.domain or "" for g in self.graphs() for n in g.nodes} | {f.domain for f in self.functions}
         used |= {n.domain for f in self.functions for n in f.node}
         versions = {o.domain: o.version for o in self._header.opset_import}
-        for domain in [d for d in _STANDARD_DOMAINS if d in versions] or [""]:
-            versions[domain] = self.opset
+        versions[""] = self.opset
         for domain in sorted(used - set(versions)):
             versions[domain] = DOMAIN_VERSION
         del result.opset_import[:]
@@ -264,7 +315,7 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, through a temporary file that is renamed."""
-        write_atomically(Path(path), self.proto.SerializeToString(deterministic=True))
+        write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
     # ---- looking around -----------------------------------------------------------------------------------------
 
@@ -359,12 +410,12 @@ class Model:
         for graph in self.graphs():
             for constant in graph_info(graph).initializers.values():
                 held = constant._values
-                if isinstance(held, gs.ir.tensor.SparseValues) or np.prod(constant.shape, dtype=np.int64) <= 1024:
+                if isinstance(held, SparseValues) or np.prod(constant.shape, dtype=np.int64) <= 1024:
                     continue
                 tensor = onnx.TensorProto(name=constant.name, dims=list(constant.shape))
                 tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(constant.dtype)) if not isinstance(constant.dtype, int) else constant.dtype
                 stripped.append((constant, held))
-                constant._values = gs.ir.tensor.LazyValues(tensor)
+                constant._values = LazyValues(tensor)
         try:
             return self.proto
         finally:
@@ -373,7 +424,9 @@ class Model:
 
     def reload(self, proto: onnx.ModelProto) -> None:
         """Replaces the whole content by `proto`."""
+        size = self.size
         Model.__init__(self, proto, self.source)
+        self.size = size
 
     def replace_all_uses(self, old: Value, new: Value) -> None:
         """Makes every consumer of `old`, graph outputs included, use `new`; a graph output keeps its name."""
@@ -494,199 +547,25 @@ class Model:
             names |= available
 
 
-# ---- files ------------------------------------------------------------------------------------------------------
-
-
-def load_proto(path: Path) -> onnx.ModelProto:
-    """Reads a model file with its external data, refusing data outside the model's folder.
-
-    Raises:
-        CompileError: With the file's name and what is wrong with it.
-    """
-    try:
-        if path.is_dir():
-            raise CompileError(f"{path}: is a directory.", action="name the .onnx file in it")
-        data = path.read_bytes()
-    except OSError as error:
-        raise CompileError(f"{path}: {error.strerror or error}.", action="check the path") from error
-    if not data:
-        raise CompileError(f"{path}: the file is empty.", supported="ONNX models (protobuf)")
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
-        raise CompileError(
-            f"{path}: not an ONNX model, or truncated ({error}).", supported="ONNX models (protobuf) up to 2 GB"
-        ) from error
-    del data
-    if not proto.HasField("graph"):
-        raise CompileError(f"{path}: the file holds no graph.", supported="ONNX models (protobuf)")
-    folder = path.parent.resolve()
-    for tensor in _external_tensors(proto):
-        _load_external(tensor, folder, path)
-    return proto
-
-
-def _load_external(tensor: onnx.TensorProto, folder: Path, model: Path) -> None:
-    entries = {e.key: e.value for e in tensor.external_data}
-    where = f"{model}: external data of tensor {tensor.name!r}"
-    location = entries.get("location", "")
-    if not location or os.path.isabs(location) or ".." in Path(location).parts:
-        raise CompileError(f"{where}: location {location!r} leaves the model's folder.", supported="files beside the model")
-    target = folder / location
-    try:
-        offset, declared = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
-    except ValueError as error:
-        raise CompileError(f"{where}: offset or length is no number.") from error
-    step = folder
-    for part in Path(location).parts:
-        step = step / part
-        if step.is_symlink():
-            raise CompileError(
-                f"{where}: {step} is a symbolic link.",
-                supported="regular files in the model's folder",
-                action="copy the data file beside the model",
-            )
-    try:
-        status = target.stat()
-    except OSError as error:
-        raise CompileError(f"{where}: {target}: {error.strerror}.", action="put the data file beside the model") from error
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise CompileError(f"{where}: {target} is not a regular file with one name.", supported="regular files without hard links")
-    count = 1
-    for dim in tensor.dims:
-        if dim < 0:
-            raise CompileError(f"{where}: negative dimension {dim}.")
-        count *= dim
-    try:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    except (KeyError, TypeError) as error:
-        raise CompileError(f"{where}: unknown data type {tensor.data_type}.") from error
-    packed = tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
-    expected = (count + 1) // 2 if packed else count * dtype.itemsize
-    length = expected if declared < 0 else declared
-    if offset < 0 or length != expected or offset + length > status.st_size:
-        raise CompileError(
-            f"{where}: {length} bytes at offset {offset} of a file of {status.st_size} bytes, for a tensor of {expected} bytes.",
-            action="export the model again; the data file is incomplete or belongs to another model",
-        )
-    with target.open("rb") as stream:
-        stream.seek(offset)
-        tensor.raw_data = stream.read(length)
-    del tensor.external_data[:]
-    tensor.ClearField("data_location")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` through a temporary file in the same folder that is renamed; nothing is left on failure.
-
-    Raises:
-        CompileError: The file cannot be written.
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
-        raise CompileError(f"{path}: cannot be written ({error.strerror}).", action="choose another output path") from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise CompileError(f"{path}: cannot be written ({error.strerror}).", action="choose another output path") from error
-        raise
-
-
-def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    found: list[onnx.TensorProto] = []
-    graphs = [proto.graph]
-    nodes: list[onnx.NodeProto] = [n for f in proto.functions for n in f.node]
-    while graphs or nodes:
-        if graphs:
-            graph = graphs.pop()
-            found.extend(graph.initializer)
-            for sparse in graph.sparse_initializer:
-                found.extend([sparse.values, sparse.indices])
-            nodes.extend(graph.node)
-        else:
-            for attr in nodes.pop().attribute:
-                found.extend([attr.t] if attr.HasField("t") else [])
-                found.extend(attr.tensors)
-                graphs.extend([attr.g] if attr.HasField("g") else [])
-                graphs.extend(attr.graphs)
-    return [t for t in found if t.data_location == onnx.TensorProto.EXTERNAL]
-
-
-def standard_opset(proto: onnx.ModelProto, source: str) -> int:
-    """Version of the standard operator set `proto` imports.
-
-    Raises:
-        CompileError: There is none, or it is unknown to the installed onnx.
-    """
-    versions = [o.version for o in proto.opset_import if o.domain in _STANDARD_DOMAINS]
-    newest = onnx.defs.onnx_opset_version()
-    if not versions:
-        raise CompileError(f"{source}: the model imports no standard operator set.", supported=f"ai.onnx 7 to {newest}")
-    if not 1 <= versions[0] <= newest:
-        raise CompileError(
-            f"{source}: operator set ai.onnx {versions[0]} is not known to the installed onnx.", supported=f"7 to {newest}"
-        )
-    if proto.ir_version < 3 or proto.ir_version > onnx.IR_VERSION:
-        raise CompileError(
-            f"{source}: IR version {proto.ir_version}.", supported=f"3 to {onnx.IR_VERSION}", action="export the model again"
-        )
-    return int(versions[0])
-
-
-def check_structure(graph: onnx.GraphProto, source: str) -> None:
-    """Checks that names are unique, every use has a producer, and there is no cycle; in subgraphs too.
-
-    Raises:
-        CompileError: With the node and value concerned.
-    """
-    work: list[tuple[onnx.GraphProto, frozenset[str]]] = [(graph, frozenset())]
-    while work:
-        current, outer = work.pop()
-        own: set[str] = set()
-        for value in current.input:
-            if not value.name or value.name in own:
-                raise CompileError(f"{source}: two graph inputs are called {value.name!r}, or one has no name.")
-            own.add(value.name)
-        stored: set[str] = set()
-        for tensor in [*current.initializer, *(s.values for s in current.sparse_initializer)]:
-            if not tensor.name or tensor.name in stored:
-                raise CompileError(f"{source}: two initializers are called {tensor.name!r}, or one has no name.")
-            stored.add(tensor.name)
-        own |= stored
-        for node in current.node:
-            for name in node.output:
-                if name and name in own:
-                    raise CompileError(
-                        f"{source}: value {name!r} has more than one producer; the second is node {node.name!r} ({node.op_type}).",
-                        action="export the model again; ONNX requires unique names",
-                    )
-                own.add(name)
-        own.discard("")
-        visible = outer | own
-        for node in current.node:
-            if not node.op_type:
-                raise CompileError(f"{source}: node {node.name!r} has no operator type.")
-            for name in node.input:
-                if name and name not in visible:
-                    raise CompileError(f"{source}: node {node.name!r} ({node.op_type}) uses {name!r}, which nothing makes.")
-            for attr in node.attribute:
-                for inner in [*([attr.g] if attr.HasField("g") else []), *attr.graphs]:
-                    work.append((inner, visible))
-        for value in current.output:
-            if value.name not in visible:
-                raise CompileError(f"{source}: graph output {value.name!r} is made by nothing.")
-
-
 # ---- import and export --------------------------------------------------------------------------------------------
+
+
+def _normalize_domains(proto: onnx.ModelProto) -> None:
+    """Names the standard domain "" everywhere; "ai.onnx" means the same."""
+    for function in proto.functions:
+        function.domain = _normal(function.domain)
+        for entry in function.opset_import:
+            entry.domain = _normal(entry.domain)
+    for block in blocks_of([proto.graph, *proto.functions]):
+        for node in block.node:
+            if node.domain:
+                node.domain = _normal(node.domain)
+    for entry in proto.opset_import:
+        entry.domain = _normal(entry.domain)
+
+
+def _normal(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -785,7 +664,7 @@ def _export_graph(graph: Graph, target: onnx.GraphProto) -> None:
     for value in graph.outputs:
         target.output.append(_value_info(value, record))
     for constant in record.initializers.values():
-        if isinstance(constant._values, gs.ir.tensor.SparseValues):
+        if isinstance(constant._values, SparseValues):
             target.sparse_initializer.append(OnnxExporter.export_sparse_tensor_proto(constant))
         else:
             target.initializer.append(_tensor(constant))
@@ -798,7 +677,7 @@ def _export_graph(graph: Graph, target: onnx.GraphProto) -> None:
 
 
 def _tensor(constant: Constant) -> onnx.TensorProto:
-    if isinstance(constant._values, gs.ir.tensor.LazyValues):
+    if isinstance(constant._values, LazyValues):
         tensor = constant._values.tensor
         if tensor.name != constant.name:
             renamed = onnx.TensorProto()

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import onnx
 
-from rnnqc.diagnostics import Outcome, Remark, UsageError
+from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import generate_feeds
-from rnnqc.ir import Model, write_atomically
+from rnnqc.files import proto_size, serialized, write_atomically
+from rnnqc.ir import Model
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -28,7 +29,7 @@ from rnnqc.passes import (
     Unroll,
     VerifyNumerics,
 )
-from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes
+from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
@@ -99,7 +100,7 @@ class Lowered:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, atomically."""
-        write_atomically(Path(path), self.proto.SerializeToString(deterministic=True))
+        write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool) -> list[Pass]:
@@ -123,6 +124,7 @@ def lower(
     unroll: bool = False,
     dims: Mapping[str, int] | None = None,
     overrides: Iterable[str] = (),
+    strict: bool = False,
     verify: bool = False,
     reproducer: str | os.PathLike[str] | None = None,
     measure: bool = False,
@@ -138,6 +140,7 @@ def lower(
         unroll: Write loops out (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        strict: Refuse a model with a recurrent node that stays float.
         verify: Compare the numerics after every pass with what the pass declares.
         reproducer: Folder for the files that reproduce a failed comparison.
         measure: Measure the SQNR of every output against the float model on generated data.
@@ -145,7 +148,7 @@ def lower(
         progress: Called with the name of each pass before it runs.
 
     Raises:
-        CompileError: The model or the options cannot be handled.
+        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays float.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
@@ -159,28 +162,32 @@ def lower(
         observers.append(_Progress(progress))
     passes = default_passes(chosen, resolved, unroll)
     loaded = Model.load(model)
-    if options.dims:
-        bind_dimensions(loaded, dict(options.dims))
-    float_proto = loaded.proto if verify or measure else None
-    report = Report(loaded.source, chosen.name, resolved, float_bytes=_size(model, loaded))
-    verifier: VerifyNumerics | None = None
-    if verify and float_proto is not None:
-        verifier = VerifyNumerics([generate_feeds(float_proto, seed=s) for s in range(2)], options.reproducer)
-        observers.append(verifier)
-    nodes: list[RecurrentNode] = []
-    results = PassManager(passes[:1], observers).run(loaded)
-    nodes = recurrent_nodes(loaded)
-    results += PassManager(passes[1:], observers, given=passes[0].info.sets).run(loaded)
+    report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
-    _fill(report, loaded, nodes, results)
-    report.seconds = timing.seconds
-    if verifier is not None:
+    with located(loaded.source):
+        if options.dims:
+            bind_dimensions(loaded, dict(options.dims))
+        float_proto = loaded.proto if verify or measure else None
+        feeds = [generate_feeds(float_proto, seed=s) for s in range(2)] if float_proto is not None else []
+        verifier = VerifyNumerics(feeds, options.reproducer)
+        if verify:
+            observers.append(verifier)
+        results = PassManager(passes[:1], observers).run(loaded)
+        nodes = recurrent_nodes(loaded)
+        results += PassManager(passes[1:], observers, given=passes[0].info.sets).run(loaded)
+        _fill(report, loaded, nodes, results)
+        report.seconds = timing.seconds
         report.checks = verifier.checks
-    report.bytes = lowered.proto.ByteSize()
-    if measure and float_proto is not None:
-        feeds = [generate_feeds(float_proto, seed=s) for s in range(2)]
-        comparison = compare_models(float_proto, lowered.proto, feeds)
-        report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
+        if strict and report.float_entries:
+            raise CompileError(
+                "recurrent nodes stay float: " + " ".join(e.explanation for e in report.float_entries),
+                supported="models whose recurrent nodes can all be lowered, where strict = True",
+                action="see each node's, or leave strict out",
+            )
+        report.bytes = proto_size(lowered.proto, "The lowered model")
+        if measure and float_proto is not None:
+            comparison = compare_models(float_proto, lowered.proto, feeds)
+            report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
     return lowered
 
 
@@ -190,13 +197,6 @@ class _Progress(Instrument):
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
         self._tell(pass_.info.name)
-
-
-def _size(model: str | os.PathLike[str] | onnx.ModelProto, loaded: Model) -> int:
-    if isinstance(model, onnx.ModelProto):
-        return int(model.ByteSize())
-    external = sum(c.values.nbytes for c in ())
-    return Path(model).stat().st_size + external
 
 
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
@@ -217,7 +217,7 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         else:
             entry.cells = [c.name for c in cells]
             entry.form = cells[0].form
-            entry.bytes = sum(c.hidden_size * 4 * (c.input_size + c.hidden_size) for c in cells)
+            entry.bytes = weight_bytes(model, cells)
             note = notes.get(node.name)
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action

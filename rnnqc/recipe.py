@@ -37,7 +37,7 @@ class Key:
 
 
 KEYS: dict[str, Key] = {
-    "bits": Key("2 to 16, or none", "width of the codes; none leaves the point in float"),
+    "bits": Key("2 to 24, or none", "width of the codes; none leaves the point in float"),
     "signed": Key("true or false", "two's complement codes"),
     "narrow": Key("true or false", "leave out the lowest code"),
     "granularity": Key("per-channel or per-tensor", "scales of weights"),
@@ -128,7 +128,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if key == "bits":
         if value in (None, "none"):
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 16:
+        if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 24:
             raise bad
     elif key in ("signed", "narrow", "chain"):
         if not isinstance(value, bool):

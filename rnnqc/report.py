@@ -20,8 +20,8 @@ class Entry:
         found: What stands in the way.
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
-        float_bytes: Size of its weights before.
-        bytes: Size of its weights after.
+        float_bytes: Size of its W, R, B and P before.
+        bytes: Size after: of the codes, of their multipliers, of B and P; initializers that its cells share count once.
     """
 
     node: str
@@ -35,6 +35,13 @@ class Entry:
     float_bytes: int = 0
     bytes: int = 0
 
+    @property
+    def explanation(self) -> str:
+        """Why the node stays float, as a sentence for people."""
+        text = f'Operator "{self.op}" (node {self.node!r}) stays float: {self.reason}'
+        text += f" Found: {self.found}." if self.found else ""
+        return text + (f" Resolution: {self.action}." if self.action else "")
+
 
 @dataclass
 class Report:
@@ -46,7 +53,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         notes: Everything else passes had to say.
-        float_bytes: Size of the model before.
+        float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
         checks: What `verify` compared (pass, result).

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.diagnostics import CompileError
+from rnnqc.diagnostics import CompileError, located
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.numerics import max_abs, sqnr_db
 
@@ -37,7 +37,11 @@ class OutputComparison:
 
 
 def compare_models(
-    reference: onnx.ModelProto | str, candidate: onnx.ModelProto | str, feeds: Iterable[Mapping[str, Array]], *, native: bool = False
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    feeds: Iterable[Mapping[str, Array]],
+    *,
+    names: tuple[str, str] = ("the float model", "the lowered model"),
 ) -> list[OutputComparison]:
     """Runs both models on every feed and compares each output.
 
@@ -45,20 +49,29 @@ def compare_models(
         reference: The float model.
         candidate: The lowered one; names of inputs and outputs are the same.
         feeds: Inputs by name.
-        native: Whether the candidate runs with the native library.
+        names: How messages call the two.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
-    sessions = make_session(reference), make_session(candidate, native=native)
+    sessions = []
+    for model, what in zip((reference, candidate), names, strict=True):
+        with located(what):
+            sessions.append(make_session(model))
+    belong = {"supported": "two forms of one model", "action": "compare a model with what it was lowered to"}
     collected: dict[str, tuple[list[Array], list[Array]]] = {}
     for feed in feeds:
-        a, b = (run_session(s, feed) for s in sessions)
+        results = []
+        for session, what in zip(sessions, names, strict=True):
+            with located(what):
+                results.append(run_session(session, feed))
+        a, b = results
         if set(a) != set(b):
-            raise CompileError(f"The models have different outputs: {sorted(a)} and {sorted(b)}.")
+            raise CompileError(f"{names[0]} and {names[1]} have different outputs: {sorted(a)} and {sorted(b)}.", **belong)
         for name, values in a.items():
             if values.shape != b[name].shape:
-                raise CompileError(f"Output {name!r} has shape {list(values.shape)} and {list(b[name].shape)}.")
+                shapes = f"{list(values.shape)} and {list(b[name].shape)}"
+                raise CompileError(f"output {name!r} has shape {shapes} in {names[0]} and {names[1]}.", **belong)
             held = collected.setdefault(name, ([], []))
             held[0].append(np.asarray(values).ravel())
             held[1].append(np.asarray(b[name]).ravel())
@@ -67,7 +80,8 @@ def compare_models(
         x, y = np.concatenate(left), np.concatenate(right)
         if x.dtype.kind not in "fiub":
             continue
-        result.append(OutputComparison(name, sqnr_db(x, y), max_abs(x, y), _cosine(x, y), float(np.mean(x == y)) if x.size else 1.0))
+        equal = float(np.mean(x == y)) if x.size else 1.0
+        result.append(OutputComparison(name, sqnr_db(x, y), max_abs(x, y), _cosine(x, y), equal))
     return result
 
 

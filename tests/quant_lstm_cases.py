@@ -210,7 +210,7 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
         "h_scale": draw(st.sampled_from([1 / 127, 0.05])) if h_mode == "static" else 0.0,
         "h_zero_point": draw(st.sampled_from([0, 100, 128, 255])),
         "cell_scale": draw(st.sampled_from([2.0**-11, 0.01, 0.3])) if quantized_cell else 0.0,
-        "cell_max": draw(st.sampled_from([1.0, 127.0, 1000.0])),
+        "cell_max": draw(st.sampled_from([1.0, 127.0, 1000.0, 2.0**60])),
         "output_kind": output_kind,
         "output_alpha": draw(st.sampled_from([0.0, 0.1, -2.0])),
         "output_beta": draw(st.sampled_from([0.0, 0.25])),
@@ -235,7 +235,8 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     if {"table", "relu_table"} & set(gate_kinds) or draw(st.booleans()):
         arrays["gate_table"] = gates["gate_table"]
     if output_kind in ("table", "relu_table"):
-        half = int(attributes["cell_max"]) + 1 if quantized_cell else draw(st.sampled_from([1, 20, 500]))
+        # Codes beyond the table saturate.
+        half = draw(st.sampled_from([1, 20, 500, 1001]))
         arrays["cell_table"] = rng.normal(0, 0.7, 2 * half + 2 * draw(st.integers(0, 3))).astype(np.float32)
     if draw(st.booleans()):
         arrays["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)

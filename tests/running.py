@@ -36,6 +36,11 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> Outputs:
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz file."""
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
 def assert_same_bits(expected: Mapping[str, Array], actual: Mapping[str, Array], what: str) -> None:
     """Fail, naming output, first place and both values, unless dtype, shape and bytes agree."""
     assert list(actual) == list(expected), f"{what}: outputs {list(actual)} instead of {list(expected)}"

@@ -204,11 +204,9 @@ class _Node:
         kind = self.attributes["output_kind"]
         if kind in ("table", "relu_table"):
             table = self.inputs["cell_table"]
-            if self.quantized_cell:
-                codes = np.trunc(c)
-            else:
-                half = table.size // 2
-                codes = np.clip(_rne(np.asarray(c * self._float("cell_index_scale"))), _F32(-half), _F32(half - 1))
+            half = table.size // 2
+            scaled = c if self.quantized_cell else _rne(np.asarray(c * self._float("cell_index_scale")))
+            codes = np.clip(scaled, _F32(-half), _F32(half - 1))
             values = np.asarray(table[codes.astype(np.int64) % table.size])
             return values if kind == "table" else np.asarray(_relu(c) + values)
         real = np.asarray(c * self._float("cell_scale")) if self.quantized_cell else c

@@ -19,7 +19,7 @@ from commands import Result, in_process, in_subprocess
 from float_lstm import Activation
 from lstm_models import NODE_NAME, LstmCase
 from onnx import TensorProto, helper, numpy_helper
-from running import plain_session, run, sqnr
+from running import Array, plain_session, run, save_arrays, sqnr
 from running_lowered import assert_all_lowered
 
 import rnnqc
@@ -56,7 +56,8 @@ def _assert_refused(result: Result, folder: Path, *mentioned: str) -> None:
 
 
 def _node(model: onnx.ModelProto) -> onnx.NodeProto:
-    return next(n for n in model.graph.node if n.op_type == "LSTM")
+    node: onnx.NodeProto = next(n for n in model.graph.node if n.op_type == "LSTM")
+    return node
 
 
 def _set(name: str, value: object) -> Mutation:
@@ -79,7 +80,7 @@ def _remove(name: str) -> Mutation:
     return mutate
 
 
-def _initializer(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Mutation:
+def _initializer(name: str, change: Callable[[Array], Array]) -> Mutation:
     def mutate(model: onnx.ModelProto) -> None:
         tensor = next(t for t in model.graph.initializer if t.name == name)
         tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))
@@ -92,7 +93,7 @@ def _fill(value: float) -> Mutation:
 
 
 def _one_value(value: float) -> Mutation:
-    def change(w: np.ndarray) -> np.ndarray:
+    def change(w: Array) -> Array:
         changed = w.copy()
         changed[0, 5, 1] = value
         return changed
@@ -286,6 +287,7 @@ LEFT_FLOAT: dict[str, Callable[[], onnx.ModelProto]] = {
     "R is an input": lambda: _mutated(_weight_as_input("R")),
     "NaN in W": lambda: _mutated(_one_value(float("nan"))),
     "infinity in W": lambda: _mutated(_one_value(float("inf"))),
+    "one weight beyond 2**40": lambda: _mutated(_one_value(1e30)),
     "float16": lambda: _mutated(_elements(TensorProto.FLOAT16)),
     "double": lambda: _mutated(_elements(TensorProto.DOUBLE)),
     "bfloat16": lambda: _mutated(_elements(TensorProto.BFLOAT16), CASE.replace(opset=22)),
@@ -378,7 +380,6 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
     "all-zero W": (CASE, _fill(0.0)),
     "constant W": (CASE, _fill(0.25)),
     "denormal W": (CASE, _fill(1e-42)),
-    "one huge weight": (CASE, _one_value(1e30)),
     "W is an output": (CASE, _output("W")),
     "nodes out of order": (CASE.replace(weights="computed"), _reorder),
     "strange names": (CASE, _strange_names),
@@ -414,8 +415,7 @@ def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Pa
     for name, value in got.items():
         assert value.shape == expected[name].shape, name
         assert np.isfinite(value).all(), name
-    if "huge" not in what:
-        assert sqnr(expected.values(), got.values()) > 20.0
+    assert sqnr(expected.values(), got.values()) > 20.0
 
 
 def _for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -486,7 +486,8 @@ def _nested(depth: int) -> bytes:
     kept.graph.initializer.append(numpy_helper.from_array(np.zeros((5, 1, 2, 4), np.float32), "Y_0"))
     graph = kept.graph.SerializeToString() + inner
     kept.ClearField("graph")
-    return kept.SerializeToString() + _field(7, graph)
+    outside: bytes = kept.SerializeToString()
+    return outside + _field(7, graph)
 
 
 def test_deep_nesting_within_the_limit_of_protobuf(lower: Callable[..., Result]) -> None:
@@ -532,7 +533,7 @@ EXTERNAL = {
     "parent directory in the middle": {"location": "folder/../../secret.bin"},
     "absolute path": {"location": "/etc/passwd"},
     "symbolic link to outside": {"location": "link.bin"},
-    "symbolic link of a folder": {"location": "outside/secret.bin"},
+    "symbolic link of a folder": {"location": "elsewhere/secret.bin"},
     "hard link": {"location": "hard.bin"},
     "directory": {"location": "folder"},
     "short file": {"location": "short.bin"},
@@ -551,7 +552,7 @@ def test_external_data_attack(what: str, tmp_path: Path, capfd: pytest.CaptureFi
     secret = tmp_path / "secret.bin"
     secret.write_bytes(_weights())
     (home / "link.bin").symlink_to(secret)
-    (home / "outside").symlink_to(tmp_path, target_is_directory=True)
+    (home / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
     os.link(secret, home / "hard.bin")
     (home / "short.bin").write_bytes(_weights()[:20])
     (home / "weights.bin").write_bytes(_weights())
@@ -648,7 +649,6 @@ BAD_FLAGS = {
     "length as text": (["--unroll", "--dim", "T=five"], ("T=five", "five")),
     "dim without value": (["--dim", "T"], ("--dim", "T")),
     "unknown dim": (["--dim", "NOPE=3"], ("NOPE",)),
-    "two values for one dim": (["--dim", "T=3", "--dim", "T=4"], ("T",)),
     "unknown recipe": (["--recipe", "no_such_recipe"], ("no_such_recipe",)),
     "missing recipe file": (["--recipe", "absent.toml"], ("absent.toml",)),
     "unknown form": (["--form", "tensorrt"], ("tensorrt",)),
@@ -700,13 +700,17 @@ def test_other_commands_refuse_garbage(command: str, tmp_path: Path, capfd: pyte
     _assert_refused(in_process(capfd, command, *arguments[command]), tmp_path, "in.onnx")
 
 
+def _write_garbage(path: Path) -> None:
+    path.write_bytes(b"garbage")
+
+
 BAD_FEEDS: dict[str, Callable[[Path], None]] = {
-    "not an archive": lambda path: path.write_bytes(b"garbage") and None,
+    "not an archive": _write_garbage,
     "missing": lambda path: None,
-    "wrong names": lambda path: np.savez(path, Z=np.zeros(3, np.float32)),
-    "wrong dtype": lambda path: np.savez(path, **{k: v.astype(np.int64) for k, v in CASE.feeds(0.0).items()}),
-    "wrong rank": lambda path: np.savez(path, **(CASE.feeds() | {"X": np.zeros(3, np.float32)})),
-    "pickled": lambda path: np.savez(path, **(CASE.feeds() | {"X": np.array([{"a": 1}], object)})),
+    "wrong names": lambda path: save_arrays(path, {"Z": np.zeros(3, np.float32)}),
+    "wrong dtype": lambda path: save_arrays(path, {k: v.astype(np.int64) for k, v in CASE.feeds(0.0).items()}),
+    "wrong rank": lambda path: save_arrays(path, CASE.feeds() | {"X": np.zeros(3, np.float32)}),
+    "pickled": lambda path: save_arrays(path, CASE.feeds() | {"X": np.array([{"a": 1}], object)}),
 }
 
 

@@ -253,10 +253,12 @@ def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
     np.testing.assert_array_equal(acc, product.expected)
 
 
-def _table_cell(isa: str, guarded: Guarded, rows: int, units: int, zero_point: int, wild: bool) -> dict[str, Any]:
+def _table_cell(
+    isa: str, guarded: Guarded, rows: int, units: int, zero_point: int, wild: bool, cell_max: float
+) -> dict[str, Any]:
     rng = np.random.default_rng([rows, units, zero_point])
     columns = blocks(units) * GATES * BLOCK
-    n, cell_max, size = 40, 300.0, 604
+    n, size = 40, 604
     gate_max = np.float32([2 * n - 0.5, n, 3.25, 2 * n - 1])
     # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
     gate_tables = [
@@ -266,6 +268,9 @@ def _table_cell(isa: str, guarded: Guarded, rows: int, units: int, zero_point: i
     p = rng.normal(n, n, (rows, columns)).astype(np.float32)
     c = rng.integers(-300, 301, (rows, blocks(units) * BLOCK)).astype(np.float32)
     c[rng.random(c.shape) < 0.1] = -0.0
+    if cell_max > 300:
+        wide = rng.random(c.shape) < 0.3
+        c[wide] *= np.float32(2.0) ** rng.integers(8, 50, int(wide.sum())).astype(np.float32)
     if wild:
         p[rng.random(p.shape) < 0.3] = rng.choice(np.float32([np.inf, -np.inf, 3e38, -3e38, -0.0]))
     arrays = {
@@ -296,13 +301,16 @@ def _table_cell(isa: str, guarded: Guarded, rows: int, units: int, zero_point: i
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell_max", [300.0, 2.0**60])
 @pytest.mark.parametrize("wild", [False, True])
 @pytest.mark.parametrize("zero_point", [0, 128, 255])
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize("units", [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128])
-def test_table_cell(isa: str, units: int, rows: int, zero_point: int, wild: bool, guarded: Guarded) -> None:
-    found = _table_cell(isa, guarded, rows, units, zero_point, wild)
-    expected = _table_cell("reference", guarded, rows, units, zero_point, wild)
+def test_table_cell(
+    isa: str, units: int, rows: int, zero_point: int, wild: bool, cell_max: float, guarded: Guarded
+) -> None:
+    found = _table_cell(isa, guarded, rows, units, zero_point, wild, cell_max)
+    expected = _table_cell("reference", guarded, rows, units, zero_point, wild, cell_max)
     for name, value in found.items():
         assert value.tobytes() == expected[name].tobytes(), name
 

@@ -69,16 +69,17 @@ float CellTableValue(const GenericStepArgs& args, float k) {
   return args.cell_table[code < 0 ? code + args.cell_table_size : code];
 }
 
-float FloatCellCode(const LstmConfig& config, const GenericStepArgs& args, float c) {
+float CellCode(const LstmConfig& config, const GenericStepArgs& args, float c) {
   const float half = static_cast<float>(args.cell_table_size / 2);
-  return std::nearbyint(Limit(c * config.cell_index_scale, -half, half - 1.0f));
+  const float scaled = config.cell_is_quantized() ? c : c * config.cell_index_scale;
+  return std::nearbyint(Limit(scaled, -half, half - 1.0f));
 }
 
 float ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, float c) {
   if (config.output_kind == Kind::kTable) {
-    return CellTableValue(args, config.cell_is_quantized() ? c : FloatCellCode(config, args, c));
+    return CellTableValue(args, CellCode(config, args, c));
   }
-  if (config.output_kind == Kind::kReluTable) return Relu(c) + CellTableValue(args, FloatCellCode(config, args, c));
+  if (config.output_kind == Kind::kReluTable) return Relu(c) + CellTableValue(args, CellCode(config, args, c));
   const float real = config.cell_is_quantized() ? c * config.cell_scale : c;
   return Evaluate(config.output_kind, config.output_alpha, config.output_beta, real);
 }

@@ -10,6 +10,7 @@ namespace {
 // Largest magnitude of a quantized cell code, and half the largest index of a table: rounding and index arithmetic
 // in float are exact up to there.
 constexpr int64_t kMaxCellCode = 1 << 22;
+constexpr float kLargestCellMax = 0x1p60f;
 
 template <typename Value>
 [[noreturn]] void Fail(const std::string& attribute, const Value& found, const std::string& expected) {
@@ -68,9 +69,9 @@ void ValidateConfig(const LstmConfig& config) {
   if (!(std::isfinite(config.cell_scale) && config.cell_scale >= 0)) {
     Fail("cell_scale", config.cell_scale, "a finite number, 0 or more");
   }
-  if (config.cell_is_quantized() && !(config.cell_max >= 1 && config.cell_max <= static_cast<float>(kMaxCellCode) &&
+  if (config.cell_is_quantized() && !(config.cell_max >= 1 && config.cell_max <= kLargestCellMax &&
                                       std::floor(config.cell_max) == config.cell_max)) {
-    Fail("cell_max", config.cell_max, "a whole number from 1 to 2^22");
+    Fail("cell_max", config.cell_max, "a whole number from 1 to 2^60");
   }
   for (int gate = 0; gate < kGates; ++gate) {
     if (config.gate_is_used(gate)) CheckGate(config.gates[gate], gate);
@@ -99,7 +100,7 @@ int64_t RequiredGateTableSize(const LstmConfig& config) {
 
 int64_t RequiredCellTableSize(const LstmConfig& config) {
   if (config.output_kind != Kind::kTable && config.output_kind != Kind::kReluTable) return 0;
-  return config.cell_is_quantized() ? 2 * (static_cast<int64_t>(config.cell_max) + 1) : 2;
+  return 2;
 }
 
 }  // namespace rnnqc

@@ -55,9 +55,9 @@ struct TableCellArgs {
   float gate_min[kGates];
   float gate_max[kGates];
   const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
-  float cell_max;                   // a whole number <= 2^22
-  const float* cell_table;          // code k stands at k, or at k + cell_table_size if k < 0
-  int32_t cell_table_size;          // > 2 * cell_max
+  float cell_max;                   // a whole number <= 2^60
+  const float* cell_table;          // code k stands at k, or at k + cell_table_size if k < 0; codes beyond saturate
+  int32_t cell_table_size;          // even, at least 2
   float h_scale;
   int32_t h_zero_point;
   float* c;  // in and out; rows of 16 * blocks

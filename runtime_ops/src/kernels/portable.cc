@@ -16,10 +16,11 @@ inline float Limit(float v, float lo, float hi) {
   return upper > lo ? upper : lo;
 }
 
-// Round half to even, keeping the sign of zero; |v| < 2^23.
+// Round half to even, keeping the sign of zero. From 2^23 on every float is a whole number.
 inline float RoundEven(float v) {
-  const float shifted = (std::fabs(v) + 8388608.0f) - 8388608.0f;
-  return std::copysign(shifted, v);
+  const float magnitude = std::fabs(v);
+  const float shifted = (magnitude + 8388608.0f) - 8388608.0f;
+  return std::copysign(magnitude < 8388608.0f ? shifted : magnitude, v);
 }
 
 inline int32_t CodeOffset(float x, float scale, float lo, float hi) {
@@ -70,12 +71,13 @@ inline void TableCellBlock(const TableCellArgs& args, const TableCellRow& row) {
     for (int64_t u = 0; u < kBlockUnits; ++u) gates[g][u] = table[index[u]];
   }
   int32_t index[kBlockUnits];
+  const float half = static_cast<float>(args.cell_table_size / 2);
   for (int64_t u = 0; u < kBlockUnits; ++u) {
     const float kept = gates[2][u] * row.c[u];
     const float added = gates[0][u] * gates[3][u];
     const float c = RoundEven(Limit(kept + added, -args.cell_max, args.cell_max));
     row.c[u] = c;
-    const int32_t code = static_cast<int32_t>(c);
+    const int32_t code = static_cast<int32_t>(Limit(c, -half, half - 1.0f));
     index[u] = code + ((code >> 31) & args.cell_table_size);
   }
   const float lo = static_cast<float>(-args.h_zero_point);

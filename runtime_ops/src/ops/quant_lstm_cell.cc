@@ -281,7 +281,7 @@ class QuantLstmCellKernel {
     if (shape[0] < required || shape[0] % 2 != 0 || shape[0] > kMaxCellTableSize) {
       throw std::invalid_argument("input cell_table has shape " + ort::ToText(shape) +
                                   ", expected an even number of entries, at least " + std::to_string(required) +
-                                  (config_.cell_is_quantized() ? " = 2 * (cell_max + 1)" : "") + " and at most 2^23");
+                                  " and at most 2^23");
     }
     return shape[0];
   }

@@ -1,0 +1,214 @@
+"""Reading model files with their external data, and writing files atomically."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import google.protobuf.message
+import onnx
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.validation import tensor_bytes, tensors_of
+
+_FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
+_BESIDE = "files in the folder of the model"
+
+
+def load_proto(path: Path) -> onnx.ModelProto:
+    """Reads a model file with its external data, refusing data outside the model's folder.
+
+    Raises:
+        CompileError: With the file's name and what is wrong with it.
+    """
+    return load_proto_and_size(path)[0]
+
+
+def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
+    """As `load_proto`; also the bytes of the model and of its external data.
+
+    Raises:
+        CompileError: With the file's name and what is wrong with it.
+    """
+    try:
+        if path.is_dir():
+            raise CompileError(f"{path}: is a directory.", supported=_FORMAT, action="name the .onnx file in it")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
+    if not data:
+        raise CompileError(f"{path}: the file is empty.", supported=_FORMAT, action="export or download the model again")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"{path}: not an ONNX model, or truncated ({error}).", supported=_FORMAT, action="export or download the model again"
+        ) from error
+    size = len(data)
+    del data
+    if not proto.HasField("graph"):
+        raise CompileError(f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again")
+    folder = path.parent.resolve()
+    for tensor, where in external_tensors(proto):
+        size += _load_external(tensor, folder, f"{path}: external data of {where}")
+    return proto, size
+
+
+def external_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, str]]:
+    """The tensors whose data is in other files, and how messages call them."""
+    return [(t, where) for t, where in tensors_of(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
+
+
+def _load_external(tensor: onnx.TensorProto, folder: Path, where: str) -> int:
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise CompileError(f"{where}: no location.", supported=_BESIDE, action="export the model again")
+    if os.path.isabs(location) or Path(location).drive or ".." in Path(location).parts:
+        raise CompileError(
+            f"{where}: location {location!r} is an absolute path or leaves the folder.",
+            supported=_BESIDE,
+            action="put the data file beside the model and save the model with its plain name",
+        )
+    offset, declared = (_number(entries, key, where) for key in ("offset", "length"))
+    target = folder / location
+    try:
+        step = folder
+        for part in Path(location).parts:
+            step = step / part
+            if stat.S_ISLNK(os.lstat(step).st_mode):
+                raise CompileError(
+                    f"{where}: {step} is a symbolic link, as the cache of huggingface_hub makes them.",
+                    supported="regular files",
+                    action="copy the model and its data with the links followed (cp -rL FOLDER COPY), and name the copy",
+                )
+        status = os.lstat(target)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CompileError(
+            f"{where}: {target}: {reason}.", supported=_BESIDE, action="put the data file beside the model"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CompileError(f"{where}: {target} is not a file.", supported="regular files", action="put the data file beside the model")
+    if status.st_nlink > 1:
+        raise CompileError(
+            f"{where}: {target} is a hard link ({status.st_nlink} names), so it may be a file of another folder.",
+            supported="regular files with one name",
+            action="copy the file and put the copy in its place",
+        )
+    expected = tensor_bytes(tensor, where)
+    length = expected if declared is None else declared
+    offset = offset or 0
+    if length != expected or offset + length > status.st_size:
+        raise CompileError(
+            f"{where}: {length} bytes at offset {offset} of {target}, which has {status.st_size} bytes.",
+            supported=f"the {expected} bytes that shape {list(tensor.dims)} needs",
+            action="export the model again; the data file is incomplete or belongs to another model",
+        )
+    try:
+        with target.open("rb") as stream:
+            stream.seek(offset)
+            tensor.raw_data = stream.read(length)
+    except OSError as error:
+        raise CompileError(f"{where}: {target}: {error.strerror}.", action="check the data file") from error
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")
+    return length
+
+
+def _number(entries: dict[str, str], key: str, where: str) -> int | None:
+    text = entries.get(key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise CompileError(f"{where}: {key} {text!r}.", supported="whole numbers from 0 on", action="export the model again")
+    return int(text)
+
+
+def serialized(proto: onnx.ModelProto, name: str) -> bytes:
+    """The bytes of a model, equal for equal models.
+
+    Raises:
+        CompileError: It is too large or too deep for protobuf.
+    """
+    try:
+        return proto.SerializeToString(deterministic=True)
+    except (google.protobuf.message.EncodeError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"{name}: cannot be written as one ONNX file ({error}).",
+            supported="models up to 2 GB, subgraphs up to about 20 levels deep",
+            action="split the model",
+        ) from error
+
+
+def proto_size(proto: onnx.ModelProto, name: str) -> int:
+    """Size of a model in bytes as one file, its external data included if it is loaded."""
+    return len(serialized(proto, name))
+
+
+def check_writable(path: Path) -> None:
+    """Checks before a long computation that `path` can be written, as far as that can be known.
+
+    Raises:
+        CompileError: It is a directory, its folder does not exist, its name is too long, or either is write-protected.
+    """
+    folder = path.parent
+    if os.path.isdir(path):
+        raise CompileError(f"{path}: is a directory.", supported="a file", action="name the file to write")
+    if not os.path.isdir(folder):
+        raise CompileError(f"{path}: its folder does not exist.", action="create it, or choose another output path")
+    try:
+        mode: int | None = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+    replaced = mode is None or stat.S_ISREG(mode)
+    if (mode is not None and not os.access(path, os.W_OK)) or (replaced and not os.access(folder, os.W_OK | os.X_OK)):
+        raise CompileError(f"{path}: is write-protected, or its folder is.", action="choose another output path")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes `data` to `path` through a temporary file in the same folder that is renamed; nothing is left on failure.
+
+    A symbolic link is followed, and the permissions of a file that is replaced are kept. What is no regular file
+    (`/dev/stdout`, a pipe) is written to directly.
+
+    Raises:
+        CompileError: The file cannot be written.
+    """
+    temporary = ""
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(data)
+            return
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".rnnqc.", suffix=".tmp")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
+        temporary = ""
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _mode(target: Path) -> int:
+    """Permissions for `target`: those it has, or those of a new file."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _cannot_write(path: Path, error: OSError | ValueError) -> CompileError:
+    reason = getattr(error, "strerror", None) or error
+    return CompileError(f"{path}: cannot be written ({reason}).", action="choose another output path")
