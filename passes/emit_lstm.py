@@ -18,6 +18,9 @@ from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value
 
+# One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their memory.
+SYMBOLIC_BATCH = "rnnqc_batch"
+
 Quantizer = Callable[[Builder, str, Value], Value]
 
 
@@ -122,7 +125,7 @@ def loop(
     """The Scan over time of the float (or fake-quantized) step."""
     body = b.body()
     hidden = cell.hidden_size
-    batch = cell.static_batch
+    batch = cell.static_batch or SYMBOLIC_BATCH
     h = body.value("hidden.previous", np.float32, [batch, hidden])
     c = body.value("cell_state.previous", np.float32, [batch, hidden])
     p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
@@ -193,7 +196,7 @@ def scan(
     return list(b.ops("Scan", [*states, *sequences], names, **attrs))
 
 
-def _output(body: Builder, value: Value, name: str, hidden: int, batch: int | None) -> Value:
+def _output(body: Builder, value: Value, name: str, hidden: int, batch: int | str) -> Value:
     # Scan needs the rank of its body's outputs inside a Loop.
     copy = body.value(name, value.dtype or np.float32, [batch, hidden])
     body.add("Identity", [value], [copy], name)

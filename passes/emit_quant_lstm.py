@@ -15,7 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
-from rnnqc.passes.emit_lstm import Boundary, LengthMasks, dimension, lens64, scan
+from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimension, lens64, scan
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 
@@ -176,11 +176,6 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
     exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
 
-    def branch(suffix: str, make: Callable[[Builder], dict[str, Value]]) -> tuple[Graph, list[str]]:
-        inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}")
-        results = make(inner)
-        return inner.graph([], list(results.values()), "branch"), list(results)
-
     def unsigned(inner: Builder) -> dict[str, Value]:
         def shifted(value: Value, name: str) -> Value:
             wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
@@ -192,10 +187,26 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
         rows = emitter.numbers.zero_point_rows
         return _with_zero_point_rows(inner, emitter.w.W, rows) if rows else emitter.w.W
 
-    signed_graph, names = branch("int8", lambda inner: emitter.emit(inner, weights(inner), emitter.w.R, None))
-    unsigned_graph, _ = branch("uint8", unsigned)
-    outputs = b.ops("If", [exact], names, then_branch=signed_graph, else_branch=unsigned_graph)
-    for output, made in zip(outputs, signed_graph.outputs, strict=True):
+    def signed(inner: Builder) -> dict[str, Value]:
+        return emitter.emit(inner, weights(inner), emitter.w.R, None)
+
+    return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
+
+
+Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
+
+
+def _choose(b: Builder, condition: Value, then_branch: Branch, else_branch: Branch) -> dict[str, Value]:
+    """An If whose branches make the same results under the same names."""
+    graphs: list[Graph] = []
+    names: list[str] = []
+    for suffix, make in (then_branch, else_branch):
+        inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}" if b.prefix else suffix)
+        results = make(inner)
+        graphs.append(inner.graph([], list(results.values()), "branch"))
+        names = list(results)
+    outputs = b.ops("If", [condition], names, then_branch=graphs[0], else_branch=graphs[1])
+    for output, made in zip(outputs, graphs[0].outputs, strict=True):
         output.dtype = made.dtype
     return dict(zip(names, outputs, strict=True))
 
@@ -214,9 +225,22 @@ class _Loop:
     h0: Value
     c0: Value
 
+    @property
+    def single(self) -> bool:
+        """Whether the batch is known to be 1."""
+        return self.cell.static_batch == 1
+
     def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> dict[str, Value]:
-        """Emits into `b`; returns the wanted results by name."""
-        numbers, hidden, batch = self.numbers, self.cell.hidden_size, self.cell.static_batch
+        """Emits into `b`; returns the wanted results by name.
+
+        Args:
+            b: Collects the nodes.
+            w: W, with its zero-point rows.
+            r: R.
+            weight_zero_point: Zero point of both; None for 0.
+        """
+        numbers, hidden = self.numbers, self.cell.hidden_size
+        batch = self.cell.static_batch or SYMBOLIC_BATCH
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
         x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
         product = b.op("MatMulInteger", [self.x_codes, w, b.u8(x_zero_point), *zero_points], "x.product")
@@ -293,9 +317,9 @@ class _Loop:
             if len(set(f.gate_min)) > 1 or len(set(f.gate_max)) > 1:
                 low, high = ([[v] for v in values] for values in (f.gate_min, f.gate_max))
                 limits = for_each_unit(b.f32(low), "gate_min"), for_each_unit(b.f32(high), "gate_max")
-            if self.cell.static_batch != 1 and any(f.gate_table_offset):
+            if not self.single and any(f.gate_table_offset):
                 offsets = for_each_unit(b.i32([[o] for o in f.gate_table_offset]), "gate_table_offset")
-        if self.cell.static_batch == 1:
+        if self.single:
             if cell is not None:
                 cell = b.op("Unsqueeze", [cell, b.i64([0])], "cell_table.row")
             if self._uniform and gate is not None:
@@ -350,7 +374,7 @@ class _Loop:
         hidden, table, offsets = self.cell.hidden_size, before.gate_table, before.offsets
         assert table is not None
         codes = body.cast(self._limited(body, g, before), np.int32, "codes")
-        if self.cell.static_batch == 1:
+        if self.single:
             rows = body.op("Reshape", [codes, body.i64([len(GATES), hidden])], "codes.rows")
             values: Value = body.op("GatherElements", [table, rows], "gates", axis=1)
             return list(body.ops("Split", [values, body.i64([1] * 4)], list(GATES), axis=0))
@@ -409,7 +433,7 @@ class _Loop:
         if not f.cell_scale or f.cell_max > half - 1:
             codes = body.op("Clip", [codes, body.f32(-half), body.f32(half - 1)], f"{name}.code")
         index = body.cast(codes, np.int32, f"{name}.codes")
-        if self.cell.static_batch == 1:
+        if self.single:
             taken: Value = body.op("GatherElements", [table, index], f"{name}.value", axis=1)
         else:
             taken = self._lookup(body, table, index, [-1, hidden], name)

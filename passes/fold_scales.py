@@ -77,7 +77,7 @@ class FoldScales(Pass):
                     folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.W, cell.B, cell.P)))  # type: ignore[arg-type]
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
-            operands = _operands(model, cell, folded[cell.name], tables, self.dispatch)
+            operands = _operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
             target = codes.get(cell.name)
             numbers = folded[cell.name].numbers
             replace_cell(model, graph, cell, emit_quant_lstm(model, cell, numbers, at, operands, target, dispatch=self.dispatch))
@@ -100,27 +100,31 @@ def _rest(at: Boundary) -> tuple[Value | None, ...]:
     return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
 
 
-def _operands(model: Model, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
+def _operands(model: Model, graph: Graph, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
+    """The constants of the cell, in the graph that holds it: onnxruntime packs weights of an outer graph anew in every call."""
     held = graph_info(model.graph).initializers
+
+    def add(key: str, array: np.ndarray[Any, Any]) -> Value:
+        return model.add_initializer(f"{cell.name}/{key}", array, graph)
 
     def weight(key: str, name: str) -> Value:
         codes = constant_array(held[name])
         assert codes is not None
         if dispatch:
-            return model.add_initializer(f"{cell.name}/{key}", codes)
+            return add(key, codes)
         if key == "W" and folded.numbers.zero_point_rows:
             codes = with_zero_point_rows(codes, folded.numbers.zero_point_rows)
-        return model.add_initializer(f"{cell.name}/{key}", (codes.astype(np.int16) + 128).astype(np.uint8))
+        return add(key, (codes.astype(np.int16) + 128).astype(np.uint8))
 
     return Operands(
         W=weight("W", cell.W),
         R=weight("R", cell.R),
-        x_multiplier=model.add_initializer(f"{cell.name}/x_multiplier", folded.x_multiplier),
-        h_multiplier=model.add_initializer(f"{cell.name}/h_multiplier", folded.h_multiplier),
-        B=model.add_initializer(f"{cell.name}/B", folded.B),
+        x_multiplier=add("x_multiplier", folded.x_multiplier),
+        h_multiplier=add("h_multiplier", folded.h_multiplier),
+        B=add("B", folded.B),
         gate_table=tables.gate_table(folded.gate_tables) if folded.gate_tables else None,
         cell_table=tables.cell_table(folded.cell_table) if folded.cell_table is not None else None,
-        P=model.add_initializer(f"{cell.name}/P", folded.P) if folded.P is not None else None,
+        P=add("P", folded.P) if folded.P is not None else None,
     )
 
 

@@ -74,7 +74,7 @@ class FuseQuantLstmCell(Pass):
         graph = graph_of(model, cell)
         at = boundary_of(model, graph, cell)
         numbers = LstmNumbers(**cell.integer)
-        operands = {k: _operand(model, name) for k, name in cell.operands.items()}
+        operands = {k: _operand(model, graph, name) for k, name in cell.operands.items()}
         codes = model.find(cell.y_codes) if cell.y_codes is not None else None
         inputs: dict[str, Value | None] = {
             **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
@@ -101,8 +101,8 @@ class FuseQuantLstmCell(Pass):
         cell.form = "fused"
 
 
-def _operand(model: Model, name: str) -> Value:
-    constant = graph_info(model.graph).initializers.get(name)
+def _operand(model: Model, graph: Graph, name: str) -> Value:
+    constant = graph_info(graph).initializers.get(name) or graph_info(model.graph).initializers.get(name)
     value = constant if constant is not None else model.find(name)
     assert value is not None
     return value

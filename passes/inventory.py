@@ -47,6 +47,7 @@ class RecurrentNode:
         attributes: What `rnnqc inspect` prints.
         weight_bytes: Size of its constant W, R, B and P.
         refusal: Reason, found, action; empty texts if it can be lowered.
+        form: The form it was lowered to already, or "".
     """
 
     path: str
@@ -55,11 +56,12 @@ class RecurrentNode:
     attributes: dict[str, Any] = field(default_factory=dict)
     weight_bytes: int = 0
     refusal: tuple[str, str, str] = ("", "", "")
+    form: str = ""
 
     @property
-    def supported(self) -> bool:
-        """Whether lowering would quantize it."""
-        return not self.refusal[0]
+    def status(self) -> str:
+        """What lowering would do with it: "lowered", "float", or "done" if that has happened."""
+        return "done" if self.form else "float" if self.refusal[0] else "lowered"
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
@@ -74,6 +76,38 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
+    return found
+
+
+def lowered_nodes(model: Model) -> list[RecurrentNode]:
+    """The cells that an earlier lowering has made, and `QuantLSTMCell` nodes of unknown origin."""
+    found = [
+        RecurrentNode(
+            c.name,
+            c.name,
+            c.op,
+            {
+                "direction": "reverse" if c.reverse else "forward",
+                "hidden_size": c.hidden_size,
+                "input_size": c.input_size,
+                "batch": c.static_batch,
+                "inputs": [n for n, v in zip(INPUT_NAMES[4:7], (c.sequence_lens, c.initial_h, c.initial_c), strict=True) if v]
+                + (["P"] if c.P or "P" in c.operands else []),
+                "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
+                "clip": c.clip,
+                "input_forget": int(c.input_forget),
+            },
+            weight_bytes(model, [c]),
+            form=c.form,
+        )
+        for c in model.cells.values()
+    ]
+    for path, graph in model.paths():
+        for node in graph.nodes:
+            if node.domain == DOMAIN and node.op == "QuantLSTMCell" and info(node).metadata.get(CELL_TAG) not in model.cells:
+                name = display_name(node)
+                attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
+                found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
     return found
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.input_uses import Role, Use, input_uses, known_shapes
 
 Feeds = dict[str, npt.NDArray[Any]]
 GENERATED_LENGTH = 12
@@ -27,59 +30,109 @@ def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
-    """Seeded inputs for a model: normal floats, small whole numbers; symbolic dimensions of one name get one size.
+    """Seeded inputs for a model; symbolic dimensions of one name get one size.
 
-    An input that sequence lengths come from (`sequence_lens` of a recurrent node, through Cast and the like) gets numbers from 1
-    to the length of the sequence.
+    Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node. Sequence lengths are from 1 to the
+    length of the sequence; what indexes a table (an embedding) is below its number of rows; what is compared with constants is one
+    of them; other whole numbers are 0 or 1.
+
+    Raises:
+        CompileError: An input is no tensor, or of a type that cannot be generated.
     """
     rng = np.random.default_rng(seed)
+    uses = input_uses(proto)
+    inputs = true_inputs(proto)
     sizes: dict[str, int] = {}
-    lengths = _length_inputs(proto)
+    shapes = {i.name: _generated_shape(i, Role.INDEX in {u.role for u in uses.get(i.name, ())}, sizes) for i in inputs}
+    known = known_shapes(proto, shapes) if uses else {}
+    constants = {t.name: t for t in proto.graph.initializer}
+    constants |= {n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t")}
     feeds: Feeds = {}
-    first_rank_three: int | None = None
-    for value in true_inputs(proto):
-        tensor = value.type.tensor_type
-        shape: list[int] = []
-        for axis, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value"):
-                shape.append(max(1, dim.dim_value))
-            else:
-                name = dim.dim_param or f"{value.name}:{axis}"
-                default = GENERATED_LENGTH if axis == 0 and len(tensor.shape.dim) == 3 else GENERATED_BATCH
-                shape.append(sizes.setdefault(name, default))
-        if len(shape) == 3 and first_rank_three is None:
-            first_rank_three = shape[0]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if value.name in lengths:
-            feeds[value.name] = rng.integers(1, (first_rank_three or 1) + 1, shape).astype(dtype)
-        elif dtype.kind == "f":
-            feeds[value.name] = rng.normal(0.0, 1.0, shape).astype(dtype)
+    for value in inputs:
+        dtype = _element_type(value)
+        shape = shapes[value.name]
+        held = {role: [u for u in uses.get(value.name, ()) if u.role is role] for role in Role}
+        _follow_batch(value, shape, [*held[Role.LENGTH], *held[Role.STATE]], known)
+        if dtype.kind == "f":
+            normal = rng.normal(0.0, 1.0, shape)
+            feeds[value.name] = (np.tanh(normal) if held[Role.STATE] else normal).astype(dtype)
         elif dtype.kind == "b":
             feeds[value.name] = np.ones(shape, dtype)
         elif dtype.kind in "iu":
-            feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
+            low, high = _whole_numbers(held, known)
+            drawn = rng.integers(low, high, shape)
+            chosen = [constants[u.value] for u in held[Role.CHOICE] if u.value in constants]
+            if held[Role.LENGTH]:
+                drawn.reshape(-1)[:1] = high - 1
+            elif chosen and not held[Role.INDEX]:
+                drawn[...] = onnx.numpy_helper.to_array(chosen[0]).ravel()[0]
+            feeds[value.name] = drawn.astype(dtype)
         else:
-            raise CompileError(f"Input {value.name!r} of type {dtype} cannot be generated.", action="give data with --data")
+            raise CompileError(
+                f"input {value.name!r} of type {dtype} cannot be generated.",
+                supported="floats, whole numbers, booleans",
+                action="give data (rnnqc verify --data)",
+            )
     return feeds
 
 
-def _length_inputs(proto: onnx.ModelProto) -> set[str]:
-    makers = {o: n for n in proto.graph.node for o in n.output if o}
-    inputs = {i.name for i in proto.graph.input}
-    found: set[str] = set()
-    for node in proto.graph.node:
-        if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 4 and node.input[4]:
-            stack, seen = [node.input[4]], set()
-            while stack:
-                name = stack.pop()
-                if name in seen:
-                    continue
-                seen.add(name)
-                if name in inputs:
-                    found.add(name)
-                elif name in makers and makers[name].op_type in ("Cast", "Identity", "Squeeze", "Reshape", "Min", "Max", "TopK", "Gather"):
-                    stack.extend(makers[name].input[:1])
-    return found
+def zeros_of(value: onnx.ValueInfoProto) -> npt.NDArray[Any]:
+    """Zeros for an input whose shape is fixed."""
+    return np.zeros([max(0, d.dim_value) for d in value.type.tensor_type.shape.dim], _element_type(value))
+
+
+def _generated_shape(value: onnx.ValueInfoProto, is_index: bool, sizes: dict[str, int]) -> list[int]:
+    """A shape for an input; `sizes` holds those of the named dimensions so far."""
+    dims = value.type.tensor_type.shape.dim
+    time_axis = 0 if len(dims) == 3 else 1 if len(dims) == 2 and is_index else None
+    shape = []
+    for axis, dim in enumerate(dims):
+        if dim.HasField("dim_value"):
+            shape.append(max(1, dim.dim_value))
+            continue
+        is_time = axis == time_axis
+        name = dim.dim_param.lower()
+        if "batch" in name or name in ("b", "n"):
+            is_time = False
+        elif name == "t" or any(word in name for word in ("seq", "time", "len", "frame")):
+            is_time = True
+        default = GENERATED_LENGTH if is_time else GENERATED_BATCH
+        shape.append(sizes.setdefault(dim.dim_param or f"{value.name}:{axis}", default))
+    return shape
+
+
+def _follow_batch(value: onnx.ValueInfoProto, shape: list[int], uses: Sequence[Use], known: Mapping[str, Sequence[int | None]]) -> None:
+    """Lets the unnamed batch axis of lengths and states have the size that the sequence has."""
+    for use in uses:
+        sequence = known.get(use.value, ())
+        axis = 0 if use.role is Role.LENGTH else use.batch_axis
+        if use.batch_axis < len(sequence) and axis < len(shape):
+            dim, size = value.type.tensor_type.shape.dim[axis], sequence[use.batch_axis]
+            if size is not None and not dim.HasField("dim_value") and not dim.dim_param:
+                shape[axis] = size
+
+
+def _whole_numbers(held: Mapping[Role, Sequence[Use]], known: Mapping[str, Sequence[int | None]]) -> tuple[int, int]:
+    """The lowest number and one more than the highest."""
+    role = Role.LENGTH if held[Role.LENGTH] else Role.INDEX
+    sizes = []
+    for use in held[role]:
+        shape = known.get(use.value, ())
+        size = shape[use.axis] if -len(shape) <= use.axis < len(shape) else None
+        if size is not None:
+            sizes.append(size)
+    if role is Role.LENGTH:
+        return 1, max(1, min(sizes, default=1)) + 1
+    return 0, max(1, min(sizes, default=2))
+
+
+def _element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    except (KeyError, TypeError) as error:
+        raise CompileError(
+            f"input {value.name!r} is no tensor, or has no element type.", supported="tensors", action="remove the input from the model"
+        ) from error
 
 
 def read_npz(path: Path) -> Feeds:
@@ -88,13 +141,43 @@ def read_npz(path: Path) -> Feeds:
     Raises:
         CompileError: The file cannot be read.
     """
+    supported = ".npz files of arrays named as the model's inputs, without pickled objects"
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if not hasattr(data, "files"):
-                raise CompileError(f"{path}: not an .npz file.", supported="arrays named as the model's inputs")
-            return {k: data[k] for k in data.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise CompileError(f"{path}: cannot be read as .npz ({error}).", supported=".npz files without pickled objects") from error
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            strange = [n for n in names if not n.endswith(".npy")]
+            if strange:
+                raise CompileError(f"{path}: holds {strange[0]!r}, which is no array.", supported=supported, action="write it with numpy.savez")
+            arrays = {}
+            for name in names:
+                with archive.open(name) as stream:
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
+    except (OSError, ValueError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+        raise CompileError(
+            f"{path}: cannot be read as .npz ({error}).", supported=supported, action="write it with numpy.savez"
+        ) from error
+    return arrays
+
+
+def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """The contents of an `.npz` file; unlike with numpy.savez, an array may have any name.
+
+    Raises:
+        CompileError: An array holds objects.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                try:
+                    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+                except ValueError as error:
+                    raise CompileError(
+                        f"output {name!r} of type {array.dtype} cannot be written as .npz ({error}).",
+                        supported="numbers and booleans",
+                        action="remove the output from the model",
+                    ) from error
+    return buffer.getvalue()
 
 
 def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
@@ -110,16 +193,18 @@ def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
     if path.is_dir():
         files = sorted(path.glob("*.npz"))
         if not files:
-            raise CompileError(f"{path}: holds no .npz files.")
+            raise CompileError(f"{path}: holds no .npz files.", supported="one .npz for each feed", action="name the folder with the data")
         feeds = [read_npz(f) for f in files]
     elif path.exists() or source.endswith(".npz"):
         feeds = _samples(read_npz(path), proto, source)
     elif ":" in source:
         feeds = _from_function(source)
     else:
-        raise CompileError(f"{source}: no such file.", supported=".npz, a directory of .npz, or module:function")
+        raise CompileError(
+            f"{source}: no such file.", supported=".npz, a directory of .npz, or module:function", action="check the path"
+        )
     if not feeds:
-        raise CompileError(f"{source}: holds no samples.")
+        raise CompileError(f"{source}: holds no samples.", supported="at least one", action="check the data")
     for feed in feeds:
         check_feed(feed, proto, source)
     return feeds
@@ -134,16 +219,24 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
     inputs = true_inputs(proto)
     for value in inputs:
         if value.name not in feed:
-            raise CompileError(f"{source}: no array for input {value.name!r}.", supported=", ".join(i.name for i in inputs))
+            raise CompileError(
+                f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
+                supported=f"arrays named {', '.join(i.name for i in inputs)}",
+                action="name the arrays as the model's inputs",
+            )
         array, tensor = feed[value.name], value.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if array.dtype != dtype:
-            raise CompileError(f"{source}: array {value.name!r} is {array.dtype}.", supported=str(dtype))
+        dtype = _element_type(value)
+        if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OUS"):
+            raise CompileError(
+                f"{source}: array {value.name!r} is {array.dtype}.", supported=str(dtype), action="convert the array with numpy.astype"
+            )
         dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
-            raise CompileError(f"{source}: array {value.name!r} has shape {list(array.shape)}.", supported=f"[{text}]")
+            raise CompileError(
+                f"{source}: array {value.name!r} has shape {list(array.shape)}.", supported=f"[{text}]", action="reshape the array"
+            )
 
 
 def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str) -> list[Feeds]:
@@ -154,18 +247,26 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str) -> list[Feeds]:
         return [arrays]
     counts = {arrays[k].shape[0] for k in stacked}
     if len(counts) != 1:
-        raise CompileError(f"{source}: arrays have different numbers of samples: {sorted(counts)}.")
+        raise CompileError(
+            f"{source}: arrays have different numbers of samples: {sorted(counts)}.",
+            supported="one leading axis for all",
+            action="cut the arrays to one number of samples",
+        )
     return [{k: (a[s] if k in stacked else a) for k, a in arrays.items()} for s in range(counts.pop())]
 
 
 def _from_function(source: str) -> list[Feeds]:
     module, _, name = source.partition(":")
     folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
-        sys.path.insert(0, folder)
         result: Iterable[Mapping[str, Any]] = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise CompileError(f"{source}: cannot be called ({error}).", supported="module:function that returns dicts of arrays") from error
+        return [{k: np.asarray(v) for k, v in feed.items()} for feed in result]
+    except Exception as error:
+        raise CompileError(
+            f"{source}: cannot be called ({type(error).__name__}: {error}).",
+            supported="module:function without arguments that returns dicts of arrays",
+            action="call the function in Python to see the error in full",
+        ) from error
     finally:
         sys.path.remove(folder)
-    return [{k: np.asarray(v) for k, v in feed.items()} for feed in result]

@@ -136,7 +136,7 @@ def serialized(proto: onnx.ModelProto, name: str) -> bytes:
         CompileError: It is too large or too deep for protobuf.
     """
     try:
-        return proto.SerializeToString(deterministic=True)
+        return bytes(proto.SerializeToString(deterministic=True))
     except (google.protobuf.message.EncodeError, ValueError, RuntimeError) as error:
         raise CompileError(
             f"{name}: cannot be written as one ONNX file ({error}).",

@@ -70,7 +70,7 @@ def _rne(values: FloatArray) -> FloatArray:
     return np.rint(values)
 
 
-def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: int) -> CodeArray:
+def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int) -> CodeArray:
     codes = np.clip(_rne(np.asarray(values / scale)) + _F32(zero_point), _F32(0), _F32(255))
     return np.asarray(codes, dtype=np.uint8)
 
@@ -81,11 +81,27 @@ def _dynamic_scale(rows: FloatArray) -> FloatArray:
     return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _LARGEST_MAGNITUDE) / _F32(127), dtype=np.float32)
 
 
+def quantize_rows(x: FloatArray) -> tuple[CodeArray, FloatArray, IntArray]:
+    """Input codes of `x_mode = "dynamic_row"`: every row has a grid of its own.
+
+    Args:
+        x: [..., n] without NaN.
+
+    Returns:
+        Codes [..., n], scales [..., 1] and zero points [..., 1].
+    """
+    a = np.maximum(np.minimum(x.min(axis=-1, keepdims=True), _F32(0)), -_LARGEST_MAGNITUDE)
+    b = np.minimum(np.maximum(x.max(axis=-1, keepdims=True), _F32(0)), _LARGEST_MAGNITUDE)
+    scale = np.asarray(np.maximum(b - a, _SMALLEST_MAGNITUDE) / _F32(255), dtype=np.float32)
+    zero_point = np.minimum(_rne(np.asarray((_F32(0) - a) / scale)), _F32(255))
+    return _code(x, scale, zero_point), scale, zero_point.astype(np.int32)
+
+
 def _without_nan(values: npt.NDArray[Any]) -> FloatArray:
     return np.where(np.isnan(values), _F32(0), values).astype(np.float32)
 
 
-def _integer_product(codes: CodeArray, zero_point: int, weights: npt.NDArray[np.int8]) -> FloatArray:
+def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
     # Whole numbers far below 2**53: exact in float64, in any order of summation.
     product = (codes.astype(np.float64) - zero_point) @ weights.astype(np.float64)
     if np.abs(product).max() >= 2**31:
@@ -146,17 +162,14 @@ class _Node:
     def _input_pre_activations(self) -> FloatArray:
         """Steps 2 to 4 before the loop: p [T, B, 4H]."""
         x = self.inputs["X"]
-        zero_point = int(self.attributes["x_zero_point"])
         mode = self.attributes["x_mode"]
-        if mode == "codes":
-            codes: CodeArray = x
-        else:
-            x = _without_nan(x)
-            scale = _dynamic_scale(x) if mode == "dynamic_row" else self._float("x_scale")
-            codes = _code(x, scale, zero_point)
-        product = _integer_product(codes, zero_point, self.inputs["W"])
         if mode == "dynamic_row":
-            product = product * scale
+            codes, scale, zero_points = quantize_rows(_without_nan(x))
+            product = np.asarray(_integer_product(codes, zero_points, self.inputs["W"]) * scale)
+        else:
+            zero_point = int(self.attributes["x_zero_point"])
+            codes = x if mode == "codes" else _code(_without_nan(x), self._float("x_scale"), zero_point)
+            product = _integer_product(codes, zero_point, self.inputs["W"])
         return np.asarray(product * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
 
     def _hidden_codes(self, y: FloatArray) -> tuple[CodeArray, FloatArray | None]:

@@ -56,6 +56,12 @@ RNNQC_EXPORT float rnnqc_test_max_abs(const char* isa, const float* x, int64_t n
   return rnnqc::FindTable(isa)->max_abs(x, n);
 }
 
+RNNQC_EXPORT void rnnqc_test_min_max(const char* isa, const float* x, int64_t n, float* min_max) {
+  const rnnqc::MinMax range = rnnqc::FindTable(isa)->min_max(x, n);
+  min_max[0] = range.min;
+  min_max[1] = range.max;
+}
+
 RNNQC_EXPORT void rnnqc_test_quantize_row(const char* isa, const float* x, int64_t n, float scale, int32_t zero_point,
                                           uint8_t* codes) {
   rnnqc::FindTable(isa)->quantize_row(x, n, scale, zero_point, codes);
@@ -88,11 +94,13 @@ RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const uint8_t* a, int64_
 
 RNNQC_EXPORT void rnnqc_test_project(const char* isa, const uint8_t* a, int64_t a_stride, int64_t rows,
                                      const void* packed, int64_t k, int64_t units, const int32_t* start,
-                                     const float* row_scale, const float* multiplier, const float* bias, float* p) {
+                                     const float* row_scale, const int32_t* row_zero_point, const float* multiplier,
+                                     const float* bias, float* p) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   rnnqc::ProjectArgs args{};
   args.matmul = Matmul(table, a, a_stride, rows, packed, k, units, start);
   args.row_scale = row_scale;
+  args.row_zero_point = row_zero_point;
   args.multiplier = multiplier;
   args.bias = bias;
   args.p = p;

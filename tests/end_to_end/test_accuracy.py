@@ -21,7 +21,7 @@ import rnnqc
 SEEDS = range(3)
 ALLOWED_BELOW_ONNXRUNTIME_DB = 0.5
 FEATURE_BAR_DB = 36.0
-FUNCTION_BYTES = 24_000
+FUNCTION_BYTES = 32_000
 # A jump of the activation turns the smallest error into one of its height, in every quantizer alike.
 DISCONTINUOUS = frozenset({"thresholded relu"})
 A = Activation

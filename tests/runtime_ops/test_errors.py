@@ -74,7 +74,7 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("x_scale is 0, expected a finite number above 0", set_attribute(x_mode="static")),
     ("h_scale is 0, expected a finite number above 0", set_attribute(h_scale=0.0)),
     ("h_scale is nan", set_attribute(h_scale=float("nan"))),
-    ("x_zero_point is 256, expected a uint8", set_attribute(x_zero_point=256)),
+    ("x_zero_point is 256, expected a uint8", set_attribute(x_mode="static", x_scale=0.1, x_zero_point=256)),
     ("h_zero_point is -1, expected a uint8", set_attribute(h_zero_point=-1)),
     ("cell_scale is -1, expected", set_attribute(cell_scale=-1.0)),
     ("cell_max is 1.5, expected a whole number", set_attribute(cell_max=1.5)),
@@ -105,6 +105,18 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("input 12 W_zero_point is reserved .* newer rnnqc library", set_input("W_zero_point", np.zeros(84, np.int8))),
     ("input 15 R_group_multiplier is reserved", set_input("R_group_multiplier", np.zeros(84, np.float32))),
     ("output Y_codes exists for h_mode", set_attribute(h_mode="dynamic_row")),
+    (
+        r"input W has shape \[65025, 84\], expected an input size of 1 .. 65024 for this x_mode",
+        all_of(set_input("W", np.zeros((65025, 84), np.int8)), set_input("X", np.zeros((1, 1, 65025), np.float32))),
+    ),
+    (
+        r"input W has shape \[65537, 84\], expected an input size of 1 .. 65536 for this x_mode",
+        all_of(
+            set_attribute(x_mode="static", x_scale=0.1),
+            set_input("W", np.zeros((65537, 84), np.int8)),
+            set_input("X", np.zeros((1, 1, 65537), np.float32)),
+        ),
+    ),
     (
         r"input W has shape \[0, 84\], expected an input size of 1",
         all_of(set_input("W", np.zeros((0, 84), np.int8)), set_input("X", np.zeros((5, 2, 0), np.float32))),

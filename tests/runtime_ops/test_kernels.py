@@ -128,6 +128,24 @@ def test_max_abs(isa: str, n: int, guarded: Guarded) -> None:
             assert np.float32(found) == expected, (special, place)
 
 
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
+def test_min_max(isa: str, n: int, guarded: Guarded) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.normal(0, 1e3, n).astype(np.float32)
+    found = np.zeros(2, np.float32)
+    for special in np.float32([0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38]):
+        for row in (x, np.abs(x), -np.abs(x), np.zeros_like(x), -np.zeros_like(x), np.full_like(x, np.nan)):
+            for place in range(min(n, 70)) or [0]:
+                values = row.copy()
+                values[place : place + 1] = special
+                guarded_values = guarded_last(guarded, values)
+                NATIVE.rnnqc_test_min_max(isa.encode(), pointer(guarded_values), ctypes.c_int64(n), pointer(found))
+                finite = np.where(np.isnan(values), 0, values)
+                assert (found[0], found[1]) == (finite.min(initial=0), finite.max(initial=0)), (special, place)
+                assert not np.signbit(found[found == 0]).any(), (special, place)
+
+
 def guarded_last(guarded: Guarded, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A guarded copy in the place of the last one, to keep the number of mappings small."""
     guarded._maps.clear()
@@ -172,7 +190,7 @@ class Product:
         if extreme != "random":
             weights[:] = {"low": -128, "high": 127}[extreme]
             codes[:] = 255 - zero_point
-        self.isa, self.rows, self.k, self.units = isa.encode(), rows, k, units
+        self.isa, self.rows, self.k, self.units, self.weights = isa.encode(), rows, k, units, weights
         self.expected = block_order((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64), units)
         depth = NATIVE.rnnqc_test_padded_depth(self.isa, ctypes.c_int64(k))
         size = NATIVE.rnnqc_test_packed_bytes(self.isa, ctypes.c_int64(k), ctypes.c_int64(units))
@@ -235,6 +253,7 @@ def test_integer_products(
         NATIVE.rnnqc_test_project(
             *product.arguments(),
             pointer(None if scale is None else guarded.array(scale)),
+            pointer(None if scale is None else guarded.array(np.ones(rows, np.int32))),
             pointer(guarded.array(multiplier, 64)),
             pointer(guarded.array(bias, 64)),
             pointer(p),
@@ -242,6 +261,45 @@ def test_integer_products(
         real = product.expected.astype(np.float32)
         real = real if scale is None else real * scale
         np.testing.assert_array_equal(p.view(np.int32), (real * multiplier + bias).view(np.int32))
+
+
+def _check_row_grids(guarded: Guarded, product: Product, zero_points: npt.NDArray[np.int32]) -> None:
+    """`product` has zero point 1: its start values are minus the column sums."""
+    codes = product.a[:, : product.k].astype(np.int64)
+    acc = block_order((codes - zero_points[:, np.newaxis]) @ product.weights.astype(np.int64), product.units)
+    assert np.abs(acc).max() < 2**31
+    rng = np.random.default_rng(product.k)
+    columns = GATES * product.units
+    multiplier, bias = (block_order(rng.normal(0, 1, columns).astype(np.float32), product.units) for _ in range(2))
+    scale = rng.uniform(0.1, 3, (product.rows, 1)).astype(np.float32)
+    p = guarded.empty(acc.shape, np.float32, alignment=64)
+    NATIVE.rnnqc_test_project(
+        *product.arguments(),
+        pointer(guarded.array(scale)),
+        pointer(guarded.array(zero_points)),
+        pointer(guarded.array(multiplier, 64)),
+        pointer(guarded.array(bias, 64)),
+        pointer(p),
+    )
+    expected = (acc.astype(np.float32) * scale) * multiplier + bias
+    np.testing.assert_array_equal(p.view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
+def test_rows_with_a_zero_point_each(isa: str, rows: int, k: int, units: int, guarded: Guarded) -> None:
+    product = Product(guarded, isa, rows, k, units, 1, "random")
+    zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
+    zero_points[0], zero_points[-1] = 0, 255
+    _check_row_grids(guarded, product, zero_points)
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("extreme", ["low", "high"])
+def test_largest_depth_with_a_zero_point_each_does_not_overflow(isa: str, extreme: str, guarded: Guarded) -> None:
+    product = Product(guarded, isa, 3, 65536, 1, 1, extreme)
+    product.a[:, :65536] = np.uint8([[0], [255], [255]])
+    _check_row_grids(guarded, product, np.int32([255, 0, 255]))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from hypothesis import given
+from onnx import TensorProto, helper
 from quant_lstm_cases import PARAMETERS, Case, assert_same_bits, cases, native_session, run_native, table_case
 
 from rnnqc.reference import quant_lstm_cell as reference
@@ -45,6 +46,77 @@ def test_long_sequence_is_projected_in_several_chunks_and_by_several_threads() -
     check(case)
     case.attributes["direction"] = "reverse"
     check(case, threads=2)
+
+
+def _row(*values: float) -> list[float]:
+    return [float(np.float32(value)) for value in (list(values) * 9)[:9]]
+
+
+# Where half of the range is negative the quotient is just below 127.5: the scale 1 / 255 is rounded up.
+ROWS = {
+    "zeros": (_row(0.0, -0.0), 0),
+    "positive": (_row(1.0, 2.0, 3.0), 0),
+    "negative": (_row(-1.0, -2.0, -3.0), 255),
+    "mixed": (_row(-1.0, 3.0, 0.5), 64),
+    "tie": (_row(-1.0, 509.0), 0),
+    "nan": (_row(np.nan), 0),
+    "nan among negative": (_row(np.nan, -5.0), 255),
+    "inf": (_row(np.inf, 1.0), 0),
+    "-inf": (_row(-np.inf, 1.0), 255),
+    "both infinities": (_row(-np.inf, np.inf, 2.0**60, 2.0**53), 127),
+    "denormal": (_row(1e-45, -1e-45), 0),
+    "at the smallest range": (_row(-(2.0**-101), 2.0**-101), 127),
+    "half the smallest range": (_row(-(2.0**-101)), 127),
+    "beyond the largest": (_row(-3e38, 3e38, 2.0**61), 127),
+    "beyond the largest on one side": (_row(-(2.0**58), 2.0**70), 51),
+    "uneven": (_row(-0.3, 0.9, 0.1), 64),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_dynamic_rows(name: str) -> None:
+    values, zero_point = ROWS[name]
+    x = np.float32([[values, values[::-1]]])
+    assert (reference.quantize_rows(np.nan_to_num(x, nan=0, posinf=np.inf, neginf=-np.inf))[2] == zero_point).all()
+    case = table_case(time=1, inputs=9)
+    for size in (9, 1):
+        # Rows of different grids side by side, and rows of a single element.
+        case.inputs["X"], case.inputs["W"] = x[..., :size], case.inputs["W"][:size]
+        check(case)
+
+
+def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero_point"])
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [
+            helper.make_tensor_value_info(name, kind, None)
+            for name, kind in (
+                ("codes", TensorProto.UINT8),
+                ("scale", TensorProto.FLOAT),
+                ("zero_point", TensorProto.UINT8),
+            )
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        centre, width = rng.normal(0, 1, 2) * 10.0 ** rng.integers(-6, 7, 2)
+        x = rng.normal(centre, abs(width), rng.integers(1, 80)).astype(np.float32)
+        for found, expected in zip(reference.quantize_rows(x), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(found, expected if expected.ndim else expected[np.newaxis])
+
+
+def test_x_zero_point_is_not_used_by_dynamic_rows() -> None:
+    case = table_case()
+    expected = run_native(case)
+    for zero_point in (0, 255, -1, 1000):
+        case.attributes["x_zero_point"] = zero_point
+        assert_same_bits(run_native(case), expected)
+        check(case)
 
 
 def test_saturated_integers() -> None:

@@ -24,6 +24,20 @@ float DynamicScale(float largest) {
   return m / 127.0f;
 }
 
+struct RowGrid {
+  float scale;
+  int32_t zero_point;
+};
+
+// The grid of uint8 codes that holds 0 and the range of an input row.
+RowGrid DynamicGrid(const MinMax& range) {
+  const float a = std::max(range.min, -kLargestMagnitude);
+  const float b = std::min(range.max, kLargestMagnitude);
+  const float scale = std::max(b - a, kSmallestMagnitude) / 255.0f;
+  const float zero_point = std::min(std::nearbyint((0.0f - a) / scale), 255.0f);
+  return {scale, static_cast<int32_t>(zero_point)};
+}
+
 bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
   bool tables = config.output_kind == Kind::kTable && config.cell_is_quantized();
   for (const GateConfig& gate : config.gates) tables = tables && gate.kind == Kind::kTable;
@@ -53,15 +67,16 @@ class LstmRun {
     const int64_t rows = chunk_steps_ * batch;
     const int64_t y_rows = args_.y == nullptr ? batch * hidden_ : 0;
     scratch->Reset(2 * Scratch::BytesFor<int64_t>(batch) + Scratch::BytesFor<uint8_t>(rows * packed_.w.k_padded) +
-                   Scratch::BytesFor<float>(rows) + Scratch::BytesFor<float>(rows * columns_) +
-                   Scratch::BytesFor<int32_t>(batch * columns_) + Scratch::BytesFor<float>(batch * units_padded_) +
-                   Scratch::BytesFor<uint8_t>(batch * units_padded_) + Scratch::BytesFor<float>(batch) +
-                   Scratch::BytesFor<float*>(batch) + Scratch::BytesFor<float>(y_rows) +
-                   Scratch::BytesFor<float>(hidden_));
+                   Scratch::BytesFor<float>(rows) + Scratch::BytesFor<int32_t>(rows) +
+                   Scratch::BytesFor<float>(rows * columns_) + Scratch::BytesFor<int32_t>(batch * columns_) +
+                   Scratch::BytesFor<float>(batch * units_padded_) + Scratch::BytesFor<uint8_t>(batch * units_padded_) +
+                   Scratch::BytesFor<float>(batch) + Scratch::BytesFor<float*>(batch) +
+                   Scratch::BytesFor<float>(y_rows) + Scratch::BytesFor<float>(hidden_));
     order_ = scratch->Take<int64_t>(batch);
     lengths_ = scratch->Take<int64_t>(batch);
     x_codes_ = scratch->Take<uint8_t>(rows * packed_.w.k_padded);
     x_scale_ = scratch->Take<float>(rows);
+    x_zero_point_ = scratch->Take<int32_t>(rows);
     p_ = scratch->Take<float>(rows * columns_);
     acc_ = scratch->Take<int32_t>(batch * columns_);
     c_ = scratch->Take<float>(batch * units_padded_);
@@ -133,7 +148,8 @@ class LstmRun {
   const float* LimitedHidden(const float* values) {
     if (config_.h_mode != CodeMode::kDynamicRow) return values;
     for (int64_t unit = 0; unit < hidden_; ++unit) {
-      limited_h_[unit] = std::isnan(values[unit]) ? 0.0f : std::min(std::max(values[unit], -kLargestMagnitude), kLargestMagnitude);
+      limited_h_[unit] =
+          std::isnan(values[unit]) ? 0.0f : std::min(std::max(values[unit], -kLargestMagnitude), kLargestMagnitude);
     }
     return limited_h_;
   }
@@ -155,12 +171,13 @@ class LstmRun {
       return;
     }
     const float* x = args_.x_float + position * size;
-    float scale = config_.x_scale;
+    RowGrid grid{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
     if (config_.x_mode == CodeMode::kDynamicRow) {
-      scale = DynamicScale(kernels_.max_abs(x, size));
-      x_scale_[row] = scale;
+      grid = DynamicGrid(kernels_.min_max(x, size));
+      x_scale_[row] = grid.scale;
+      x_zero_point_[row] = grid.zero_point;
     }
-    kernels_.quantize_row(x, size, scale, static_cast<int32_t>(config_.x_zero_point), codes);
+    kernels_.quantize_row(x, size, grid.scale, grid.zero_point, codes);
   }
 
   void Project(int64_t first, int64_t last) {
@@ -190,7 +207,10 @@ class LstmRun {
   void ProjectRows(int64_t begin, int64_t end) {
     ProjectArgs project{};
     project.matmul = Matmul(packed_.w, x_codes_ + begin * packed_.w.k_padded, packed_.w.k_padded, end - begin);
-    project.row_scale = config_.x_mode == CodeMode::kDynamicRow ? x_scale_ + begin : nullptr;
+    if (config_.x_mode == CodeMode::kDynamicRow) {
+      project.row_scale = x_scale_ + begin;
+      project.row_zero_point = x_zero_point_ + begin;
+    }
     project.multiplier = packed_.x_multiplier.data();
     project.bias = packed_.bias.data();
     project.p = p_ + begin * columns_;
@@ -327,6 +347,7 @@ class LstmRun {
   int64_t* lengths_ = nullptr;
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
+  int32_t* x_zero_point_ = nullptr;
   float* p_ = nullptr;
   int32_t* acc_ = nullptr;
   float* c_ = nullptr;
@@ -348,8 +369,10 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
   };
   PackedLstm packed;
   packed.input_size = parameters.input_size;
-  packed.w = PackMatrix(kernels.format, parameters.w, parameters.input_size, hidden,
-                        static_cast<int32_t>(config.x_zero_point));
+  // Rows with a grid each multiply the start values of zero point 1 by their own.
+  const int64_t x_zero_point = config.x_mode == CodeMode::kDynamicRow ? 1 : config.x_zero_point;
+  packed.w =
+      PackMatrix(kernels.format, parameters.w, parameters.input_size, hidden, static_cast<int32_t>(x_zero_point));
   packed.r = PackMatrix(kernels.format, parameters.r, hidden, hidden, static_cast<int32_t>(config.h_zero_point));
   packed.x_multiplier = columns(parameters.x_multiplier, kGates);
   packed.h_multiplier = columns(parameters.h_multiplier, kGates);

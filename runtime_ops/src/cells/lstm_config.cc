@@ -7,10 +7,13 @@
 namespace rnnqc {
 namespace {
 
-// Largest magnitude of a quantized cell code, and half the largest index of a table: rounding and index arithmetic
-// in float are exact up to there.
-constexpr int64_t kMaxCellCode = 1 << 22;
+// Half the largest size of a table: arithmetic on indices is exact in float up to there, with half codes.
+constexpr int64_t kMaxHalfTable = 1 << 22;
+// Largest magnitude of a quantized cell code; codes beyond the table saturate when they become an index.
 constexpr float kLargestCellMax = 0x1p60f;
+// The function body takes the rows' zero points into its integer product as further columns, so it ends before
+// kMaxDepth.
+constexpr int64_t kMaxDynamicInputSize = 65024;
 
 template <typename Value>
 [[noreturn]] void Fail(const std::string& attribute, const Value& found, const std::string& expected) {
@@ -41,12 +44,12 @@ void CheckGate(const GateConfig& gate, int index) {
   CheckFinite("gate_beta" + at, gate.beta);
   if (gate.kind == Kind::kTable) {
     if (gate.min < 0) Fail("gate_min" + at, gate.min, "0 or more for kind table");
-    if (gate.max >= static_cast<float>(2 * kMaxCellCode))
+    if (gate.max >= static_cast<float>(2 * kMaxHalfTable))
       Fail("gate_max" + at, gate.max, "less than 2^23 for kind table");
   }
   if (gate.kind == Kind::kReluTable) {
     CheckFinite("gate_index_scale" + at, gate.index_scale);
-    if (gate.index_size < 2 || gate.index_size % 2 != 0 || gate.index_size > kMaxCellCode) {
+    if (gate.index_size < 2 || gate.index_size % 2 != 0 || gate.index_size > kMaxHalfTable) {
       Fail("gate_index_size" + at, gate.index_size, "an even number from 2 to 2^22 for kind relu_table");
     }
   }
@@ -64,13 +67,13 @@ void ValidateConfig(const LstmConfig& config) {
   }
   CheckScale("x_scale", config.x_scale, config.x_mode == CodeMode::kStatic);
   CheckScale("h_scale", config.h_scale, config.h_mode == CodeMode::kStatic);
-  CheckZeroPoint("x_zero_point", config.x_zero_point);
+  if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point);
   CheckZeroPoint("h_zero_point", config.h_zero_point);
   if (!(std::isfinite(config.cell_scale) && config.cell_scale >= 0)) {
     Fail("cell_scale", config.cell_scale, "a finite number, 0 or more");
   }
-  if (config.cell_is_quantized() && !(config.cell_max >= 1 && config.cell_max <= kLargestCellMax &&
-                                      std::floor(config.cell_max) == config.cell_max)) {
+  if (config.cell_is_quantized() &&
+      !(config.cell_max >= 1 && config.cell_max <= kLargestCellMax && std::floor(config.cell_max) == config.cell_max)) {
     Fail("cell_max", config.cell_max, "a whole number from 1 to 2^60");
   }
   for (int gate = 0; gate < kGates; ++gate) {
@@ -83,6 +86,10 @@ void ValidateConfig(const LstmConfig& config) {
   if (config.output_kind == Kind::kReluTable && config.cell_is_quantized()) {
     Fail("cell_scale", config.cell_scale, "0 (a float cell) for output_kind relu_table");
   }
+}
+
+int64_t MaxInputSize(const LstmConfig& config) {
+  return config.x_mode == CodeMode::kDynamicRow ? kMaxDynamicInputSize : kMaxDepth;
 }
 
 int64_t RequiredGateTableSize(const LstmConfig& config) {

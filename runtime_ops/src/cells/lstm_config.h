@@ -62,6 +62,9 @@ struct LstmConfig {
 // Throws std::invalid_argument, naming the attribute, for values the operator does not allow.
 void ValidateConfig(const LstmConfig& config);
 
+// Largest input size the operator allows.
+int64_t MaxInputSize(const LstmConfig& config);
+
 // Entries of gate_table / cell_table that the configuration needs: 0 if it does not use the table. With a table of at
 // least that size no look-up is out of range.
 int64_t RequiredGateTableSize(const LstmConfig& config);

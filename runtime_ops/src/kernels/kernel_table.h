@@ -30,13 +30,16 @@ struct RecurrentArgs {
   int64_t acc_stride;
 };
 
-// p[r][column] = f32(acc) * multiplier + bias, or (f32(acc) * row_scale[r]) * multiplier + bias.
+// p[r][column] = f32(acc) * multiplier + bias. With rows that have a grid each, acc starts from
+// row_zero_point[r] * start[column] (`start` then belongs to zero point 1) and
+// p[r][column] = (f32(acc) * row_scale[r]) * multiplier + bias.
 struct ProjectArgs {
   MatmulArgs matmul;
-  const float* row_scale;   // or null
-  const float* multiplier;  // block order
-  const float* bias;        // block order
-  float* p;                 // block order, `rows` rows
+  const float* row_scale;         // `rows` values; null if all rows have one grid
+  const int32_t* row_zero_point;  // `rows` values in 0 .. 255; null exactly if row_scale is
+  const float* multiplier;        // block order
+  const float* bias;              // block order
+  float* p;                       // block order, `rows` rows
   int64_t p_stride;
 };
 
@@ -69,6 +72,12 @@ struct TableCellArgs {
 
 // max |x[i]|, NaN counting as 0; 0 for n = 0.
 using MaxAbsFn = float(const float* x, int64_t n);
+struct MinMax {
+  float min;
+  float max;
+};
+// The least and the largest of 0 and all x[i], NaN counting as 0; a zero is positive.
+using MinMaxFn = MinMax(const float* x, int64_t n);
 // codes[i] = sat8(rne(x[i] / scale) + zero_point), NaN counting as 0; zero_point in 0 .. 255.
 using QuantizeRowFn = void(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes);
 using ProjectFn = void(const ProjectArgs& args);
@@ -79,6 +88,7 @@ struct KernelTable {
   const char* isa;
   PackedFormat format;
   MaxAbsFn* max_abs;
+  MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
   ProjectFn* project;
   RecurrentFn* recurrent;

@@ -66,7 +66,8 @@ int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units);
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed);
 
 // start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
-// uint8 codes. |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
+// uint8 codes. With zero_point 1 it can be multiplied by a zero point of each row instead.
+// |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
 void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start);
 constexpr int64_t kMaxDepth = 65536;
 

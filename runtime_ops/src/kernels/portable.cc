@@ -105,6 +105,27 @@ float f32_max_abs__portable(const float* x, int64_t n) {
   return result;
 }
 
+MinMax f32_min_max__portable(const float* x, int64_t n) {
+  // Positive numbers compare like their bit patterns, negative ones have a negative pattern; NaN as above.
+  int32_t below = 0;
+  int32_t above = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, x + i, sizeof(bits));
+    int32_t magnitude = bits & 0x7fffffff;
+    magnitude = magnitude > 0x7f800000 ? 0 : magnitude;
+    const int32_t negative = bits < 0 ? magnitude : 0;
+    const int32_t positive = bits < 0 ? 0 : magnitude;
+    below = negative > below ? negative : below;
+    above = positive > above ? positive : above;
+  }
+  MinMax range;
+  std::memcpy(&range.min, &below, sizeof(below));
+  std::memcpy(&range.max, &above, sizeof(above));
+  range.min = 0.0f - range.min;
+  return range;
+}
+
 void f32_u8_quantize_row__portable(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
   const float lo = static_cast<float>(-zero_point);
   const float hi = static_cast<float>(255 - zero_point);
@@ -134,9 +155,10 @@ void u8s8_f32_project_1x4__portable(const ProjectArgs& args) {
     for (int64_t row = 0; row < m.rows; ++row) {
       int32_t sums[4];
       Dot4(m.a + row * m.a_stride, weights + j * m.k_padded, m.k_padded, sums);
+      const int32_t zero_point = args.row_zero_point != nullptr ? args.row_zero_point[row] : 1;
       float* p = args.p + row * args.p_stride + j;
       for (int64_t i = 0; i < 4; ++i) {
-        float value = static_cast<float>(m.start[j + i] + sums[i]);
+        float value = static_cast<float>(zero_point * m.start[j + i] + sums[i]);
         if (args.row_scale != nullptr) value = value * args.row_scale[row];
         value = value * args.multiplier[j + i];
         p[i] = value + args.bias[j + i];

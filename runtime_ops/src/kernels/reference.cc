@@ -8,9 +8,9 @@
 namespace rnnqc {
 namespace {
 
-int32_t Dot(const MatmulArgs& m, int64_t row, int64_t column) {
+int32_t Dot(const MatmulArgs& m, int64_t row, int64_t column, int32_t zero_point = 1) {
   const int8_t* weights = static_cast<const int8_t*>(m.weights);
-  int32_t sum = m.start[column];
+  int32_t sum = zero_point * m.start[column];
   for (int64_t k = 0; k < m.k_padded; ++k) {
     const int64_t group = (column / kBlockColumns) * (m.k_padded / 4) + k / 4;
     const int8_t weight = weights[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
@@ -32,6 +32,15 @@ float f32_max_abs__reference(const float* x, int64_t n) {
   return m;
 }
 
+MinMax f32_min_max__reference(const float* x, int64_t n) {
+  MinMax range{0.0f, 0.0f};
+  for (int64_t i = 0; i < n; ++i) {
+    range.min = x[i] < range.min ? x[i] : range.min;
+    range.max = x[i] > range.max ? x[i] : range.max;
+  }
+  return range;
+}
+
 void f32_u8_quantize_row__reference(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
   for (int64_t i = 0; i < n; ++i) codes[i] = Code(x[i], scale, zero_point);
 }
@@ -47,7 +56,8 @@ void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) {
 void u8s8_f32_project_1x1__reference(const ProjectArgs& args) {
   for (int64_t row = 0; row < args.matmul.rows; ++row) {
     for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
-      float value = static_cast<float>(Dot(args.matmul, row, j));
+      const int32_t zero_point = args.row_zero_point != nullptr ? args.row_zero_point[row] : 1;
+      float value = static_cast<float>(Dot(args.matmul, row, j, zero_point));
       if (args.row_scale != nullptr) value = value * args.row_scale[row];
       value = value * args.multiplier[j];
       args.p[row * args.p_stride + j] = value + args.bias[j];

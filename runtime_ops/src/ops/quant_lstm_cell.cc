@@ -249,9 +249,10 @@ class QuantLstmCellKernel {
   PackedLstm Pack(const OrtValue* const* inputs, Sizes sizes) const {
     LstmParameters parameters{};
     sizes.input = CheckedShape(kW, inputs[kW], sizes)[0];
-    if (sizes.input < 1 || sizes.input > kMaxDepth) {
+    const int64_t largest = MaxInputSize(config_);
+    if (sizes.input < 1 || sizes.input > largest) {
       throw std::invalid_argument("input W has shape " + ort::ToText(ort::ShapeOf(api_, inputs[kW])) +
-                                  ", expected an input size of 1 .. " + std::to_string(kMaxDepth));
+                                  ", expected an input size of 1 .. " + std::to_string(largest) + " for this x_mode");
     }
     parameters.input_size = sizes.input;
     parameters.w = CheckedData<int8_t>(kW, inputs, sizes);

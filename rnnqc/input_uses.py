@@ -1,0 +1,130 @@
+"""What the inputs of a model are used for, as far as that limits the values that make sense for them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from rnnqc.validation import blocks_of
+
+# Operators that move or convert values without changing what they mean, and the inputs the values come from (None: all).
+_MOVERS: dict[str, int | None] = {
+    **dict.fromkeys(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0),
+    **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
+    **dict.fromkeys(("Concat", "Min", "Max"), None),
+}
+_LARGE = 1024
+
+
+class Role(enum.Enum):
+    """A use of an input."""
+
+    LENGTH = "length"
+    """Sequence lengths: 1 to the length of the sequence."""
+    INDEX = "index"
+    """Indices into a table, e.g. tokens of an embedding."""
+    STATE = "state"
+    """A hidden state of a recurrent layer: mostly within -1 to 1."""
+    CHOICE = "choice"
+    """A number that is compared with a constant."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of an input.
+
+    Attributes:
+        role: What it is.
+        value: LENGTH, STATE: the sequence; INDEX: the table; CHOICE: the constant it is compared with.
+        axis: LENGTH: the time axis of the sequence; INDEX: the axis of the table that is indexed.
+        batch_axis: LENGTH, STATE: the batch axis of the sequence.
+    """
+
+    role: Role
+    value: str
+    axis: int = 0
+    batch_axis: int = 1
+
+
+def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
+    """The uses of each input of the main graph that has some."""
+    nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
+    makers = {o: n for n in nodes for o in n.output if o}
+    inputs = {i.name for i in proto.graph.input}
+    uses: dict[str, list[Use]] = {}
+    for node in nodes:
+        for index, use in _uses(node):
+            if index < len(node.input) and node.input[index]:
+                for name in _sources(node.input[index], makers, inputs):
+                    uses.setdefault(name, []).append(use)
+    return uses
+
+
+def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
+    """Input index and use, for every input of `node` that says something about its values."""
+    numbers = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
+    if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 0:
+        batch = 0 if numbers.get("layout") == 1 else 1
+        yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
+        yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
+    elif node.op_type == "QuantLSTMCell" and len(node.input) > 0:
+        yield 8, Use(Role.LENGTH, node.input[0])
+        yield 9, Use(Role.STATE, node.input[0])
+    elif node.op_type == "ReverseSequence" and len(node.input) > 0:
+        yield 1, Use(Role.LENGTH, node.input[0], numbers.get("time_axis", 0), numbers.get("batch_axis", 1))
+    elif node.op_type == "Gather" and len(node.input) > 1:
+        yield 1, Use(Role.INDEX, node.input[0], numbers.get("axis", 0))
+    elif node.op_type == "Equal" and len(node.input) > 1:
+        for k in (0, 1):
+            yield k, Use(Role.CHOICE, node.input[1 - k])
+
+
+def _sources(value: str, makers: Mapping[str, onnx.NodeProto], inputs: set[str]) -> list[str]:
+    """The graph inputs whose elements make up `value`."""
+    found: list[str] = []
+    stack, seen = [value], {value}
+    while stack:
+        name = stack.pop()
+        if name in inputs:
+            found.append(name)
+        elif name in makers and makers[name].op_type in _MOVERS:
+            from_input = _MOVERS[makers[name].op_type]
+            more = makers[name].input if from_input is None else makers[name].input[from_input : from_input + 1]
+            stack.extend(m for m in more if m not in seen)
+            seen.update(more)
+    return found
+
+
+def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> dict[str, list[int | None]]:
+    """Shapes of values, inferred for inputs of the shapes `bound`; what cannot be inferred is left out."""
+    skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    graph = skeleton.graph
+    graph.name = "shapes"
+    graph.node.extend(proto.graph.node)
+    graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        count = 1
+        for dim in tensor.dims:
+            count *= dim
+        stored = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if count <= _LARGE:
+            stored.CopyFrom(tensor)
+    for value in proto.graph.input:
+        described = graph.input.add()
+        described.CopyFrom(value)
+        if value.name in bound:
+            for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
+                dim.dim_value = size
+    try:
+        graph.CopyFrom(onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        pass  # what is declared is known all the same
+    shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
+    for value in [*graph.value_info, *graph.input, *graph.output]:
+        tensor_type = value.type.tensor_type
+        if tensor_type.HasField("shape"):
+            shapes[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
+    return shapes
