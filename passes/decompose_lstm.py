@@ -26,7 +26,7 @@ from rnnqc.passes.emit_lstm import Boundary, emit_lstm
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, LstmNode, NotHandled, X, read_lstm
 from rnnqc.properties import Property
 
-LARGEST_INPUT = 65024  # |acc| <= (65024 + 1024) * 255 * 127 < 2**31, with the rows for zero points
+LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; sums on the way may wrap, the result does not
 LARGEST_HIDDEN = 65536
 LARGEST_WEIGHT = 2.0**40  # keeps every intermediate value of the integer form finite
 

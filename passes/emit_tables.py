@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from rnnqc.builder import Builder
-from rnnqc.ir import DOMAIN, Model, Value, Variable, constant_array, export_nodes, safe_name
+from rnnqc.builder import Builder, body_nodes
+from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
 from rnnqc.passes.fold_lstm import TableSpec, linear_length
 from rnnqc.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
 
@@ -126,19 +126,7 @@ def table_function(opset: int) -> onnx.FunctionProto:
     function.input.extend(FUNCTION_INPUTS)
     function.output.append("table")
     function.opset_import.add(domain="", version=opset)
-    seen: set[str] = set()
-    for node in b.nodes:
-        for value in node.inputs:
-            array = constant_array(value)
-            if array is not None and value.name not in seen:
-                seen.add(value.name)
-                function.node.add(
-                    op_type="Constant",
-                    name=value.name,
-                    output=[value.name],
-                    attribute=[onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array))],
-                )
-    function.node.extend(export_nodes(b.nodes))
+    function.node.extend(body_nodes(b.nodes))
     return function
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
+from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError
 from rnnqc.ir import (
     CELL_TAG,
     DOMAIN,
-    Constant,
     Graph,
     Model,
     Node,
     Value,
     Variable,
-    constant_array,
-    export_nodes,
+    attribute_reference,
     graph_info,
     info,
     subgraphs,
@@ -36,6 +35,7 @@ INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h", "initial_c", "P",
 )  # fmt: skip
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
+CONFIGURATION = "configuration"
 
 
 class FuseQuantLstmCell(Pass):
@@ -45,8 +45,10 @@ class FuseQuantLstmCell(Pass):
 
     After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`
 
-    Cells of one configuration share a function; the overload's name says what the configuration is. Outputs in front of
-    one that is used are defined by the function too.
+    Cells of one configuration share a function. With several configurations each function is an overload whose name says what
+    the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the bodies of such models check
+    that they are called by a node of their own configuration, and fail otherwise. Outputs in front of one that is used are defined
+    by the function too.
     """
 
     info = PassInfo(
@@ -58,47 +60,67 @@ class FuseQuantLstmCell(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Fuses every integer cell."""
-        held = {_content(f): f for f in model.functions if f.domain == DOMAIN}
-        count = 0
-        for cell in model.cells.values():
-            if cell.form != "integer":
-                continue
-            self._fuse(model, cell, held)
-            count += 1
-        if count:
-            model.remove_dead()
-        return PassResult(count > 0, (), {"cells": count, "functions": len(held)})
-
-    def _fuse(self, model: Model, cell: Cell, held: dict[bytes, onnx.FunctionProto]) -> None:
-        graph = graph_of(model, cell)
-        at = boundary_of(model, graph, cell)
-        numbers = LstmNumbers(**cell.integer)
-        operands = {k: _operand(model, graph, name) for k, name in cell.operands.items()}
-        codes = model.find(cell.y_codes) if cell.y_codes is not None else None
-        inputs: dict[str, Value | None] = {
-            **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
-        }  # fmt: skip
-        outputs = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
-        function = _function(model, cell, numbers, inputs, outputs)
-        key = _content(function)
-        if key not in held:
-            function.overload = _overload(cell, numbers, inputs, {f.overload for f in held.values()})
-            held[key] = function
+        """Fuses every integer cell; refuses a model of which some are fused already."""
+        sites = [_site(model, c) for c in model.cells.values() if c.form == "integer"]
+        if not sites:
+            return PassResult(False, (), {"cells": 0, "functions": 0})
+        if any(c.form == "fused" for c in model.cells.values()):
+            raise CompileError(f"{model.source}: some cells are fused already.", action="lower the float model in one go")
+        groups: dict[bytes, list[_Site]] = {}
+        for site in sites:
+            groups.setdefault(_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
+        taken: set[str] = set()
+        for number, members in enumerate(groups.values()):
+            several = len(groups) > 1
+            function = _function(model, members[0], number if several else None)
+            if several:
+                function.overload = _overload(members[0], taken)
+                taken.add(function.overload)
             model.functions.append(function)
-        node = Node(
-            OP_TYPE,
-            name=cell.name,
-            attrs=numbers.attributes(cell),
-            inputs=[inputs.get(n) or Variable.empty() for n in function.input],
-            outputs=[],
-            domain=DOMAIN,
-        )
-        info(node).overload = held[key].overload
-        info(node).metadata[CELL_TAG] = cell.name
-        replace_cell(model, graph, cell, [node])
-        node.outputs.extend([outputs[n] or Variable.empty() for n in function.output])
-        cell.form = "fused"
+            for site in members:
+                _fuse(model, site, function, number if several else None)
+        model.remove_dead()
+        return PassResult(True, (), {"cells": len(sites), "functions": len(groups)})
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One integer cell with everything its node and function are made from."""
+
+    cell: Cell
+    graph: Graph
+    numbers: LstmNumbers
+    inputs: dict[str, Value | None]
+    outputs: dict[str, Value | None]
+
+
+def _site(model: Model, cell: Cell) -> _Site:
+    graph = graph_of(model, cell)
+    at = boundary_of(model, graph, cell)
+    operands = {k: _operand(model, graph, name) for k, name in cell.operands.items()}
+    codes = model.find(cell.y_codes) if cell.y_codes is not None else None
+    inputs: dict[str, Value | None] = {
+        **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
+    }  # fmt: skip
+    outputs = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
+    return _Site(cell, graph, LstmNumbers(**cell.integer), inputs, outputs)
+
+
+def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int | None) -> None:
+    cell = site.cell
+    node = Node(
+        OP_TYPE,
+        name=cell.name,
+        attrs={**site.numbers.attributes(cell), **({} if number is None else {CONFIGURATION: number})},
+        inputs=[site.inputs.get(n) or Variable.empty() for n in function.input],
+        outputs=[],
+        domain=DOMAIN,
+    )
+    info(node).overload = function.overload
+    info(node).metadata[CELL_TAG] = cell.name
+    replace_cell(model, site.graph, cell, [node])
+    node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
+    cell.form = "fused"
 
 
 def _operand(model: Model, graph: Graph, name: str) -> Value:
@@ -108,10 +130,15 @@ def _operand(model: Model, graph: Graph, name: str) -> Value:
     return value
 
 
-def _function(
-    model: Model, cell: Cell, numbers: LstmNumbers, inputs: dict[str, Value | None], outputs: dict[str, Value | None]
-) -> onnx.FunctionProto:
-    """The function of one cell, without its overload; names are those of the operator's inputs and outputs."""
+def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionProto:
+    """The function of one cell, without its overload; names are those of the operator's inputs and outputs.
+
+    Args:
+        model: The model.
+        site: The cell.
+        number: Number of the configuration the body insists on; None for a model with one configuration.
+    """
+    inputs, outputs = site.inputs, site.outputs
     last_out = max(k for k, n in enumerate(OUTPUTS) if outputs[n] is not None)
     last_in = max(k for k, n in enumerate(INPUTS) if inputs.get(n) is not None)
     formal: dict[str, Value] = {}
@@ -119,44 +146,47 @@ def _function(
         like = inputs.get(name)
         if like is not None or name in OUTPUTS:
             formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
-    scratch = _Scratch(model)
+    scratch = _scratch(model)
+    head = Builder(scratch)
+    x = formal["X"] if number is None else _checked(head, formal["X"], number)
     at = Boundary(
-        formal["X"], formal.get("sequence_lens"), formal.get("initial_h"), formal.get("initial_c"),
+        x, formal.get("sequence_lens"), formal.get("initial_h"), formal.get("initial_c"),
         formal.get("Y"), formal.get("Y_h"), formal.get("Y_c"),
     )  # fmt: skip
     w = Operands(
         formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
         formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
     )  # fmt: skip
-    scratch.model.constant_prefix = ""
-    emitted = emit_quant_lstm(scratch.model, _anonymous(cell), numbers, at, w, formal.get("Y_codes"), dispatch=True)
-    emitted = _without_identities(_live(emitted, [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS))
+    emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
+    emitted = _without_identities(_live([*head.nodes, *emitted], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS))
     function = onnx.FunctionProto(domain=DOMAIN, name=OP_TYPE)
     function.doc_string = "One direction of one LSTM layer over a whole sequence, in integer arithmetic with tabulated activations."
     function.input.extend(INPUTS[: last_in + 1])
     function.output.extend(OUTPUTS[: last_out + 1])
+    function.attribute.extend([] if number is None else [CONFIGURATION])
     function.opset_import.add(domain="", version=model.opset)
-    for constant in _constants(emitted):
-        array = constant_array(constant)
-        assert array is not None
-        function.node.add(
-            op_type="Constant",
-            name=constant.name,
-            output=[constant.name],
-            attribute=[onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(np.asarray(array)))],
-        )
-    function.node.extend(export_nodes(emitted))
+    function.node.extend(body_nodes(emitted))
     return function
 
 
-class _Scratch:
-    """An empty model of the same operator set: names inside a function do not depend on the model around it."""
+def _checked(head: Builder, x: Value, number: int) -> Value:
+    """`x` itself, through a Gather that fails unless the node's attribute `configuration` is `number`."""
+    given = head.value("configuration")
+    head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
+    distance = head.op("Abs", [head.op("Sub", [given, head.i64(number)], "configuration.difference")], "configuration.distance")
+    zero = head.op("Gather", [head.i64([0]), distance], "onnxruntime_older_than_1.27_ignores_function_overloads", axis=0)
+    shape = head.op("Add", [head.op("Shape", [x], "X.shape"), zero], "X.shape.checked")
+    return head.op("Reshape", [x, shape], "X.checked")
 
-    def __init__(self, model: Model) -> None:
-        proto = onnx.ModelProto(ir_version=model.ir_version)
-        proto.opset_import.add(domain="", version=model.opset)
-        proto.graph.name = "scratch"
-        self.model = Model(proto)
+
+def _scratch(model: Model) -> Model:
+    """An empty model of the same operator set: names inside a function do not depend on the model around it."""
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    proto.opset_import.add(domain="", version=model.opset)
+    proto.graph.name = "scratch"
+    scratch = Model(proto)
+    scratch.constant_prefix = ""
+    return scratch
 
 
 def _anonymous(cell: Cell) -> Cell:
@@ -201,31 +231,14 @@ def _uses(node: Node) -> list[Value]:
     return used
 
 
-def _constants(nodes: Iterable[Node]) -> list[Constant]:
-    found: dict[str, Constant] = {}
-    for node in nodes:
-        for value in _uses(node):
-            if isinstance(value, Constant):
-                found.setdefault(value.name, value)
-    return list(found.values())
-
-
-def _content(function: onnx.FunctionProto) -> bytes:
-    copy = onnx.FunctionProto()
-    copy.CopyFrom(function)
-    copy.overload = ""
-    return copy.SerializeToString(deterministic=True)
-
-
-def _overload(cell: Cell, numbers: LstmNumbers, inputs: dict[str, Value | None], taken: set[str]) -> str:
-    parts = [f"h{cell.hidden_size}", numbers.x_mode]
+def _overload(site: _Site, taken: set[str]) -> str:
+    cell = site.cell
+    parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
     parts += ["reverse"] if cell.reverse else []
     parts += [f"batch{cell.static_batch}"] if cell.static_batch is not None else []
-    parts += [n for n in ("sequence_lens", "initial_h", "initial_c", "P") if inputs.get(n) is not None]
+    parts += [n for n in ("sequence_lens", "initial_h", "initial_c", "P") if site.inputs.get(n) is not None]
     name, k = "_".join(parts), 1
     while name in taken:
         k += 1
         name = f"{'_'.join(parts)}_{k}"
     return name
-
-

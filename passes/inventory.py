@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
     DOMAIN,
@@ -28,7 +29,10 @@ from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, B, NotHandled, P,
 QUANTIZED_OPS = {
     ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
     ("onnx.brevitas", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
-    ("qonnx.custom_op.general", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
+    (
+        "qonnx.custom_op.general",
+        "QuantLSTMCell",
+    ): "it is a cell exported by Brevitas, which this version does not read.",
 }
 
 
@@ -57,6 +61,10 @@ class RecurrentNode:
     weight_bytes: int = 0
     refusal: tuple[str, str, str] = ("", "", "")
     form: str = ""
+
+    def refused(self, remark: Remark) -> RecurrentNode:
+        """The same node with the reasons of `remark`, which leaves it float."""
+        return replace(self, refusal=(remark.reason, remark.found, remark.action))
 
     @property
     def status(self) -> str:
@@ -91,7 +99,9 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 "hidden_size": c.hidden_size,
                 "input_size": c.input_size,
                 "batch": c.static_batch,
-                "inputs": [n for n, v in zip(INPUT_NAMES[4:7], (c.sequence_lens, c.initial_h, c.initial_c), strict=True) if v]
+                "inputs": [
+                    n for n, v in zip(INPUT_NAMES[4:7], (c.sequence_lens, c.initial_h, c.initial_c), strict=True) if v
+                ]
                 + (["P"] if c.P or "P" in c.operands else []),
                 "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
                 "clip": c.clip,
@@ -104,7 +114,11 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if node.domain == DOMAIN and node.op == "QuantLSTMCell" and info(node).metadata.get(CELL_TAG) not in model.cells:
+            if (
+                node.domain == DOMAIN
+                and node.op == "QuantLSTMCell"
+                and info(node).metadata.get(CELL_TAG) not in model.cells
+            ):
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
@@ -116,7 +130,9 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
     full = f"{path}{name}"
     if (node.domain or "", node.op) in QUANTIZED_OPS:
         reason = QUANTIZED_OPS[(node.domain, node.op)]
-        return RecurrentNode(full, name, node.op, refusal=(reason, f"domain {node.domain!r}", "lower the float model instead"))
+        return RecurrentNode(
+            full, name, node.op, refusal=(reason, f"domain {node.domain!r}", "lower the float model instead")
+        )
     if node.domain == DOMAIN:
         return None
     if node.domain or node.op not in RECURRENT_OPS:
@@ -133,7 +149,9 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "input_size": shape[2] if shape is not None and len(shape) == 3 else None,
         "sequence_length": shape[0] if shape is not None and len(shape) == 3 else None,
         "batch": shape[1] if shape is not None and len(shape) == 3 else None,
-        "inputs": [INPUT_NAMES[k] for k in range(3, 8) if input_or_none(node, k) is not None] if node.op == "LSTM" else [],
+        "inputs": [INPUT_NAMES[k] for k in range(3, 8) if input_or_none(node, k) is not None]
+        if node.op == "LSTM"
+        else [],
         "outputs": [n for k, n in enumerate(("Y", "Y_h", "Y_c")) if output_or_none(node, k) is not None],
         "activations": list(attribute(node, "activations", None) or []),
         "clip": attribute(node, "clip", None),
@@ -142,7 +160,11 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "depth": path.count("/") // 2,
     }
     if node.op != "LSTM":
-        refusal = (f"{node.op} layers are not lowered by this version.", f"a {node.op} node", "none; the layer runs in float")
+        refusal = (
+            f"{node.op} layers are not lowered by this version.",
+            f"a {node.op} node",
+            "none; the layer runs in float",
+        )
         return RecurrentNode(full, name, node.op, attributes, size, refusal)
     try:
         lstm = read_lstm(node)
@@ -159,11 +181,11 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
 
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     """Size of the initializers that hold the weights of `cells`, each counted once; tables, which layers share, are left out."""
-    names = {n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P]) if n}
+    names = {
+        n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P]) if n
+    }
     held: dict[str, Constant] = {}
     for graph in model.graphs():
         held.update(graph_info(graph).initializers)
     arrays = (constant_array(held.get(name)) for name in names)
     return sum(int(a.nbytes) for a in arrays if a is not None)
-
-

@@ -11,7 +11,17 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import Node, Value, attribute, constant_array, display_name, dtype_of, input_or_none, output_or_none, shape_of
+from rnnqc.ir import (
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
 
 RECURRENT_OPS = ("LSTM", "GRU", "RNN")
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -54,7 +64,9 @@ class LstmNode:
 
 def fail(node: Node, message: str, supported: str, action: str = "export the model again") -> CompileError:
     """A CompileError about an invalid LSTM node."""
-    return CompileError(f'Operator "{node.op}" (node {display_name(node)!r}): {message}', supported=supported, action=action)
+    return CompileError(
+        f'Operator "{node.op}" (node {display_name(node)!r}): {message}', supported=supported, action=action
+    )
 
 
 def read_lstm(node: Node) -> LstmNode:
@@ -81,7 +93,11 @@ def read_lstm(node: Node) -> LstmNode:
     if hidden is None and r is not None and isinstance(r[2], int):
         hidden = r[2]
     if hidden is None:
-        raise NotHandled("the hidden size is not known.", "no attribute hidden_size, and R of unknown shape", "export with hidden_size")
+        raise NotHandled(
+            "the hidden size is not known.",
+            "no attribute hidden_size, and R of unknown shape",
+            "export with hidden_size",
+        )
     if hidden <= 0:
         raise fail(node, f"hidden_size = {hidden}.", "a positive number")
     size = w[2] if w is not None and isinstance(w[2], int) else None
@@ -98,14 +114,25 @@ def read_lstm(node: Node) -> LstmNode:
     }
     for k, want in expected.items():
         got = shapes[k]
-        if got is not None and any(isinstance(g, int) and e is not None and g != e for g, e in zip(got, want, strict=True)):
+        if got is not None and any(
+            isinstance(g, int) and e is not None and g != e for g, e in zip(got, want, strict=True)
+        ):
             text = ", ".join("?" if e is None else str(e) for e in want)
-            raise fail(node, f"input {INPUT_NAMES[k]} has shape {got}; hidden_size {hidden} and {d} direction(s) need [{text}].", f"[{text}]")
+            raise fail(
+                node,
+                f"input {INPUT_NAMES[k]} has shape {got}; hidden_size {hidden} and {d} direction(s) need [{text}].",
+                f"[{text}]",
+            )
     clip = attribute(node, "clip", None)
     if clip is not None:
         clip = float(clip)
         if math.isnan(clip) or clip <= 0:
-            raise fail(node, f"clip = {clip}.", "a positive number", "leave clip out for no clipping; onnxruntime refuses this, too")
+            raise fail(
+                node,
+                f"clip = {clip}.",
+                "a positive number",
+                "leave clip out for no clipping; onnxruntime refuses this, too",
+            )
         clip = None if math.isinf(clip) else clip
     forget = attribute(node, "input_forget", 0)
     if forget not in (0, 1):
@@ -154,7 +181,9 @@ def _weight(node: Node, k: int, default: tuple[int, ...] | None) -> npt.NDArray[
         raise NotHandled(f"X is {x}.", f"X of type {x}", "convert the layer to float32")
     if not np.isfinite(array).all():
         raise NotHandled(
-            f"{name} is not finite.", f"NaN or infinity in {name}", "repair the weights; the float layer computes nothing useful either"
+            f"{name} is not finite.",
+            f"NaN or infinity in {name}",
+            "repair the weights; the float layer computes nothing useful either",
         )
     if array.shape[0] == 0 or 0 in array.shape:
         raise fail(node, f"input {name} has shape {list(array.shape)}.", "no empty dimension")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, Variable, info
+from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, Variable, export_nodes, info, subgraphs
 
 
 class Builder:
@@ -100,7 +101,25 @@ class Builder:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
-def _onnx_type(dtype: Any) -> int:
-    import onnx.helper
+def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
+    """`nodes` as the body of a function: the constants they use, in subgraphs too, become Constant nodes in front."""
+    constants: dict[str, Constant] = {}
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack.pop()
+        for value in node.inputs:
+            if isinstance(value, Constant):
+                constants.setdefault(value.name, value)
+        for _, graph in subgraphs(node):
+            constants.update({v.name: v for v in graph.outputs if isinstance(v, Constant)})
+            stack.extend(reversed(graph.nodes))
+    result = []
+    for name, constant in constants.items():
+        tensor = onnx.numpy_helper.from_array(np.asarray(constant.values))
+        held = onnx.helper.make_attribute("value", tensor)
+        result.append(onnx.NodeProto(op_type="Constant", name=name, output=[name], attribute=[held]))
+    return [*result, *export_nodes(nodes)]
 
+
+def _onnx_type(dtype: Any) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -46,7 +46,6 @@ class CompileError(RnnqcError):
             text += f" Resolution: {self.action}."
         return text
 
-
     def locate(self, source: str) -> None:
         """Puts the model's name in front of the message, unless it is there."""
         if source != MEMORY and source not in self.message:

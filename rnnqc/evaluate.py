@@ -74,7 +74,9 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
     missing = sorted(known - set(feeds))
     if missing:
         raise CompileError(
-            f"the data has no array for input {missing[0]!r}.", supported=", ".join(sorted(known)), action="add the array"
+            f"the data has no array for input {missing[0]!r}.",
+            supported=", ".join(sorted(known)),
+            action="add the array",
         )
     try:
         values = session.run(names, {k: v for k, v in feeds.items() if k in known})
@@ -85,7 +87,11 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
         ) from error
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, np.ndarray | np.generic):
-            raise CompileError(f"output {name!r} is a {type(value).__name__}.", supported="tensors", action="remove the output from the model")
+            raise CompileError(
+                f"output {name!r} is a {type(value).__name__}.",
+                supported="tensors",
+                action="remove the output from the model",
+            )
     return dict(zip(names, values, strict=True))
 
 

@@ -46,7 +46,9 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
     shapes = {i.name: _generated_shape(i, Role.INDEX in {u.role for u in uses.get(i.name, ())}, sizes) for i in inputs}
     known = known_shapes(proto, shapes) if uses else {}
     constants = {t.name: t for t in proto.graph.initializer}
-    constants |= {n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t")}
+    constants |= {
+        n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t")
+    }
     feeds: Feeds = {}
     for value in inputs:
         dtype = _element_type(value)
@@ -101,7 +103,9 @@ def _generated_shape(value: onnx.ValueInfoProto, is_index: bool, sizes: dict[str
     return shape
 
 
-def _follow_batch(value: onnx.ValueInfoProto, shape: list[int], uses: Sequence[Use], known: Mapping[str, Sequence[int | None]]) -> None:
+def _follow_batch(
+    value: onnx.ValueInfoProto, shape: list[int], uses: Sequence[Use], known: Mapping[str, Sequence[int | None]]
+) -> None:
     """Lets the unnamed batch axis of lengths and states have the size that the sequence has."""
     for use in uses:
         sequence = known.get(use.value, ())
@@ -131,7 +135,9 @@ def _element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
         return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     except (KeyError, TypeError) as error:
         raise CompileError(
-            f"input {value.name!r} is no tensor, or has no element type.", supported="tensors", action="remove the input from the model"
+            f"input {value.name!r} is no tensor, or has no element type.",
+            supported="tensors",
+            action="remove the input from the model",
         ) from error
 
 
@@ -147,12 +153,20 @@ def read_npz(path: Path) -> Feeds:
             names = archive.namelist()
             strange = [n for n in names if not n.endswith(".npy")]
             if strange:
-                raise CompileError(f"{path}: holds {strange[0]!r}, which is no array.", supported=supported, action="write it with numpy.savez")
+                raise CompileError(
+                    f"{path}: holds {strange[0]!r}, which is no array.",
+                    supported=supported,
+                    action="write it with numpy.savez",
+                )
             arrays = {}
             for name in names:
                 with archive.open(name) as stream:
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, ValueError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+    except OSError as error:
+        raise CompileError(
+            f"{path}: {error.strerror or error}.", supported=supported, action="check the path"
+        ) from error
+    except (ValueError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
         raise CompileError(
             f"{path}: cannot be read as .npz ({error}).", supported=supported, action="write it with numpy.savez"
         ) from error
@@ -193,7 +207,11 @@ def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
     if path.is_dir():
         files = sorted(path.glob("*.npz"))
         if not files:
-            raise CompileError(f"{path}: holds no .npz files.", supported="one .npz for each feed", action="name the folder with the data")
+            raise CompileError(
+                f"{path}: holds no .npz files.",
+                supported="one .npz for each feed",
+                action="name the folder with the data",
+            )
         feeds = [read_npz(f) for f in files]
     elif path.exists() or source.endswith(".npz"):
         feeds = _samples(read_npz(path), proto, source)
@@ -201,7 +219,9 @@ def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
         feeds = _from_function(source)
     else:
         raise CompileError(
-            f"{source}: no such file.", supported=".npz, a directory of .npz, or module:function", action="check the path"
+            f"{source}: no such file.",
+            supported=".npz, a directory of .npz, or module:function",
+            action="check the path",
         )
     if not feeds:
         raise CompileError(f"{source}: holds no samples.", supported="at least one", action="check the data")
@@ -228,14 +248,18 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         dtype = _element_type(value)
         if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OUS"):
             raise CompileError(
-                f"{source}: array {value.name!r} is {array.dtype}.", supported=str(dtype), action="convert the array with numpy.astype"
+                f"{source}: array {value.name!r} is {array.dtype}.",
+                supported=str(dtype),
+                action="convert the array with numpy.astype",
             )
         dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
             raise CompileError(
-                f"{source}: array {value.name!r} has shape {list(array.shape)}.", supported=f"[{text}]", action="reshape the array"
+                f"{source}: array {value.name!r} has shape {list(array.shape)}.",
+                supported=f"[{text}]",
+                action="reshape the array",
             )
 
 

@@ -40,18 +40,24 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
         reason = getattr(error, "strerror", None) or error
         raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
     if not data:
-        raise CompileError(f"{path}: the file is empty.", supported=_FORMAT, action="export or download the model again")
+        raise CompileError(
+            f"{path}: the file is empty.", supported=_FORMAT, action="export or download the model again"
+        )
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
         raise CompileError(
-            f"{path}: not an ONNX model, or truncated ({error}).", supported=_FORMAT, action="export or download the model again"
+            f"{path}: not an ONNX model, or truncated ({error}).",
+            supported=_FORMAT,
+            action="export or download the model again",
         ) from error
     size = len(data)
     del data
     if not proto.HasField("graph"):
-        raise CompileError(f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again")
+        raise CompileError(
+            f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again"
+        )
     folder = path.parent.resolve()
     for tensor, where in external_tensors(proto):
         size += _load_external(tensor, folder, f"{path}: external data of {where}")
@@ -93,7 +99,9 @@ def _load_external(tensor: onnx.TensorProto, folder: Path, where: str) -> int:
             f"{where}: {target}: {reason}.", supported=_BESIDE, action="put the data file beside the model"
         ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise CompileError(f"{where}: {target} is not a file.", supported="regular files", action="put the data file beside the model")
+        raise CompileError(
+            f"{where}: {target} is not a file.", supported="regular files", action="put the data file beside the model"
+        )
     if status.st_nlink > 1:
         raise CompileError(
             f"{where}: {target} is a hard link ({status.st_nlink} names), so it may be a file of another folder.",
@@ -125,7 +133,9 @@ def _number(entries: dict[str, str], key: str, where: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise CompileError(f"{where}: {key} {text!r}.", supported="whole numbers from 0 on", action="export the model again")
+        raise CompileError(
+            f"{where}: {key} {text!r}.", supported="whole numbers from 0 on", action="export the model again"
+        )
     return int(text)
 
 

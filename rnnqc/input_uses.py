@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from rnnqc.validation import blocks_of
 
 # Operators that move or convert values without changing what they mean, and the inputs the values come from (None: all).
 _MOVERS: dict[str, int | None] = {
-    **dict.fromkeys(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0),
+    **dict.fromkeys(
+        ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0
+    ),
     **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
     **dict.fromkeys(("Concat", "Min", "Max"), None),
 }
@@ -118,10 +121,10 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
         if value.name in bound:
             for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
                 dim.dim_value = size
-    try:
+    with contextlib.suppress(
+        onnx.shape_inference.InferenceError, RuntimeError, ValueError
+    ):  # then what is declared is known
         graph.CopyFrom(onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        pass  # what is declared is known all the same
     shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
     for value in [*graph.value_info, *graph.input, *graph.output]:
         tensor_type = value.type.tensor_type

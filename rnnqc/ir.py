@@ -27,6 +27,7 @@ from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+from onnx_graphsurgeon.logger import G_LOGGER
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError
@@ -62,6 +63,8 @@ __all__ = [
     "standard_opset",
     "subgraphs",
 ]
+
+G_LOGGER.severity = G_LOGGER.ERROR  # it warns about types and attributes that this module keeps
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1
@@ -120,6 +123,11 @@ def display_name(node: Node) -> str:
     if node.name:
         return str(node.name)
     return next((t.name for t in node.outputs if t.name), f"unnamed {node.op}")
+
+
+def attribute_reference(name: str, kind: type) -> Any:
+    """An attribute value that stands for attribute `name` of the function the node is in."""
+    return Node.AttributeRef(name, kind)
 
 
 def attribute(node: Node, name: str, default: Any) -> Any:
@@ -692,12 +700,13 @@ def _value_info(value: Value, record: GraphInfo) -> onnx.ValueInfoProto:
     original = record.value_infos.get(value.name)
     if isinstance(value, Constant):
         if record.proto is not None:
+            listed: onnx.ValueInfoProto
             for listed in record.proto.input:
                 if listed.name == value.name:
                     return listed
     elif original is not None and (original[1], original[2]) == (value.dtype, _shape_key(value.shape)):
         return original[0]
-    exported = OnnxExporter.export_value_info_proto(value, do_type_check=False)
+    exported: onnx.ValueInfoProto = OnnxExporter.export_value_info_proto(value, do_type_check=False)
     if original is not None:
         exported.doc_string = original[0].doc_string
         exported.metadata_props.extend(original[0].metadata_props)
@@ -791,7 +800,7 @@ def _sorted_nodes(graph: Graph, source: str) -> list[Node]:
             index[id(p)] for v in [*node.inputs, *_captured(node)] for p in v.inputs if id(p) in index and index[id(p)] != k
         }
         if any(p is node for v in [*node.inputs, *_captured(node)] for p in v.inputs):
-            raise CompileError(f"{source}: node {display_name(node)!r} ({node.op}) uses its own output.")
+            raise _cyclic(source, node)
         missing[k] = len(sources)
         for p in sources:
             consumers[p].append(k)
@@ -807,9 +816,16 @@ def _sorted_nodes(graph: Graph, source: str) -> list[Node]:
                 heapq.heappush(ready, c)
     if len(order) != len(graph.nodes):
         k = next(k for k, count in enumerate(missing) if count > 0)
-        node = graph.nodes[k]
-        raise CompileError(f"{source}: the graph has a cycle through node {display_name(node)!r} ({node.op}).")
+        raise _cyclic(source, graph.nodes[k])
     return order
+
+
+def _cyclic(source: str, node: Node) -> CompileError:
+    return CompileError(
+        f"{source}: the graph has a cycle through node {display_name(node)!r} ({node.op}).",
+        supported="graphs without cycles; loops are Loop or Scan nodes",
+        action="export the model again",
+    )
 
 
 def safe_name(text: str) -> str:

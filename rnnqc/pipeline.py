@@ -74,7 +74,9 @@ class LowerOptions:
         if self.form not in FORMS:
             raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
         if self.unroll and self.form == "fused":
-            raise UsageError("A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq")
+            raise UsageError(
+                "A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq"
+            )
         return self.form
 
 
@@ -152,7 +154,14 @@ def lower(
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
-        recipe, form, unroll, dims or {}, tuple(overrides), verify, Path(reproducer) if reproducer is not None else None, measure
+        recipe,
+        form,
+        unroll,
+        dims or {},
+        tuple(overrides),
+        verify,
+        Path(reproducer) if reproducer is not None else None,
+        measure,
     )
     chosen = load_recipe(options.recipe).with_overrides(options.overrides)
     resolved = options.resolved_form

@@ -71,7 +71,9 @@ def standard_opset(proto: onnx.ModelProto, source: str) -> int:
     newest = onnx.defs.onnx_opset_version()
     if not versions:
         raise CompileError(
-            f"{source}: the model imports no standard operator set.", supported=f"ai.onnx 7 to {newest}", action=_EXPORT_AGAIN
+            f"{source}: the model imports no standard operator set.",
+            supported=f"ai.onnx 7 to {newest}",
+            action=_EXPORT_AGAIN,
         )
     if not 1 <= versions[0] <= newest:
         raise CompileError(
@@ -81,7 +83,9 @@ def standard_opset(proto: onnx.ModelProto, source: str) -> int:
         )
     if not OLDEST_IR <= proto.ir_version <= onnx.IR_VERSION:
         raise CompileError(
-            f"{source}: IR version {proto.ir_version}.", supported=f"{OLDEST_IR} to {onnx.IR_VERSION}", action=_EXPORT_AGAIN
+            f"{source}: IR version {proto.ir_version}.",
+            supported=f"{OLDEST_IR} to {onnx.IR_VERSION}",
+            action=_EXPORT_AGAIN,
         )
     return int(versions[0])
 
@@ -106,7 +110,9 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
             for name in names:
                 if not name or name in held:
                     raise CompileError(
-                        f"{source}: two {what} are called {name!r}, or one has no name.", supported=unique, action=_EXPORT_AGAIN
+                        f"{source}: two {what} are called {name!r}, or one has no name.",
+                        supported=unique,
+                        action=_EXPORT_AGAIN,
                     )
                 held.add(name)
         own |= stored
@@ -126,7 +132,9 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(f"{source}: {_call(node)} has no operator type.", action=_EXPORT_AGAIN)
             for name in node.input:
                 if name and name not in visible:
-                    raise CompileError(f"{source}: {_call(node)} uses {name!r}, which nothing makes.", action=_EXPORT_AGAIN)
+                    raise CompileError(
+                        f"{source}: {_call(node)} uses {name!r}, which nothing makes.", action=_EXPORT_AGAIN
+                    )
             for attr in node.attribute:
                 work.extend((inner, visible) for inner in _inner_graphs(attr))
         for value in current.output:
@@ -190,7 +198,9 @@ def _check_node(node: onnx.NodeProto, opset: int, source: str) -> None:
         layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
         if layout not in _LAYOUTS:
             raise CompileError(
-                f'{source}: Operator "{node.op_type}" (node {node.name!r}): layout = {layout}.', supported="0 or 1", action=_EXPORT_AGAIN
+                f'{source}: Operator "{node.op_type}" (node {node.name!r}): layout = {layout}.',
+                supported="0 or 1",
+                action=_EXPORT_AGAIN,
             )
 
 
@@ -232,10 +242,12 @@ def _onnx_schema(op: str, opset: int) -> Any:
 
 @functools.cache
 def _onnxruntime_schemas(op: str, opset: int) -> tuple[Any, ...]:
-    """onnxruntime's own definitions of a standard operator: it keeps some that onnx has removed or never had."""
+    """What onnxruntime defines a standard operator as: it keeps some that onnx has removed or never had."""
     from onnxruntime.capi import onnxruntime_pybind11_state
 
-    held = [s for s in onnxruntime_pybind11_state.get_all_operator_schema() if s.name == op and s.domain in STANDARD_DOMAINS]
+    held = [
+        s for s in onnxruntime_pybind11_state.get_all_operator_schema() if s.name == op and s.domain in STANDARD_DOMAINS
+    ]
     fitting = [s for s in held if s.since_version <= opset]
     return tuple(s for s in fitting if s.since_version == max(f.since_version for f in fitting))
 
@@ -256,7 +268,9 @@ def _elements(tensor: onnx.TensorProto, where: str) -> int:
     count = 1
     for dim in tensor.dims:
         if dim < 0:
-            raise CompileError(f"{where}: shape {list(tensor.dims)}.", supported="dimensions from 0 on", action=_EXPORT_AGAIN)
+            raise CompileError(
+                f"{where}: shape {list(tensor.dims)}.", supported="dimensions from 0 on", action=_EXPORT_AGAIN
+            )
         count *= dim
     return count
 
@@ -265,14 +279,20 @@ def _type_name(tensor: onnx.TensorProto, where: str) -> str:
     names: dict[int, str] = {v: k for k, v in onnx.TensorProto.DataType.items()}
     name = names.get(tensor.data_type, "UNDEFINED")
     if name == "UNDEFINED":
-        raise CompileError(f"{where}: element type {tensor.data_type}.", supported="the types of ONNX", action=_EXPORT_AGAIN)
+        raise CompileError(
+            f"{where}: element type {tensor.data_type}.", supported="the types of ONNX", action=_EXPORT_AGAIN
+        )
     return name
 
 
 def _bits(tensor: onnx.TensorProto, where: str) -> int:
     name = _type_name(tensor, where)
     if name == "STRING":
-        raise CompileError(f"{where}: strings as raw data.", supported="numbers; strings are stored in string_data", action=_EXPORT_AGAIN)
+        raise CompileError(
+            f"{where}: strings as raw data.",
+            supported="numbers; strings are stored in string_data",
+            action=_EXPORT_AGAIN,
+        )
     return _BITS.get(name) or onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * 8
 
 
@@ -284,7 +304,11 @@ def _check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     else:
         field, numbers = _FIELDS.get(name, ("int32_data", 1))
         per_number = 8 // _BITS.get(name, 8)
-        found, wanted, unit = len(getattr(tensor, field)), (count * numbers + per_number - 1) // per_number, f"values in {field}"
+        found, wanted, unit = (
+            len(getattr(tensor, field)),
+            (count * numbers + per_number - 1) // per_number,
+            f"values in {field}",
+        )
     if found != wanted:
         raise CompileError(
             f"{where}: {found} {unit}; shape {list(tensor.dims)} of {name.lower()} needs {wanted}.",

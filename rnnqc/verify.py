@@ -67,7 +67,9 @@ def compare_models(
                 results.append(run_session(session, feed))
         a, b = results
         if set(a) != set(b):
-            raise CompileError(f"{names[0]} and {names[1]} have different outputs: {sorted(a)} and {sorted(b)}.", **belong)
+            raise CompileError(
+                f"{names[0]} and {names[1]} have different outputs: {sorted(a)} and {sorted(b)}.", **belong
+            )
         for name, values in a.items():
             if values.shape != b[name].shape:
                 shapes = f"{list(values.shape)} and {list(b[name].shape)}"
