@@ -9,6 +9,7 @@ from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.insert_qcdq import InsertQcdq
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
 from rnnqc.passes.manager import Instrument, PassManager
+from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 from rnnqc.passes.unroll import Unroll
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "PassInfo",
     "PassManager",
     "PassResult",
+    "RecognizeLstmStep",
     "Timing",
     "Unroll",
     "VerifyModified",

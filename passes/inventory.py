@@ -180,7 +180,7 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
 
 
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
-    """Size of the initializers that hold the weights of `cells`, each counted once; tables, which layers share, are left out."""
+    """Size of the initializers with the weights of `cells`, each counted once; tables belong to no single layer."""
     names = {
         n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P]) if n
     }

@@ -29,7 +29,7 @@ X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-class NotHandled(Exception):
+class NotHandled(Exception):  # noqa: N818 - no error: the node stays as it is
     """The node is valid, but stays float; carries the reason, what was found, and what to do."""
 
     def __init__(self, reason: str, found: str, action: str) -> None:
@@ -123,6 +123,14 @@ def read_lstm(node: Node) -> LstmNode:
                 f"input {INPUT_NAMES[k]} has shape {got}; hidden_size {hidden} and {d} direction(s) need [{text}].",
                 f"[{text}]",
             )
+    axes = ((X, 1), (SEQUENCE_LENS, 0), (INITIAL_H, 1), (INITIAL_C, 1))
+    batches = {INPUT_NAMES[k]: shape[axis] for k, axis in axes if (shape := shapes[k]) is not None}
+    if len({b for b in batches.values() if isinstance(b, int)}) > 1:
+        raise NotHandled(
+            "the declared batch sizes contradict each other.",
+            ", ".join(f"{name}: {b}" for name, b in batches.items()),
+            "export the model again, or correct the shapes of its inputs and value_info",
+        )
     clip = attribute(node, "clip", None)
     if clip is not None:
         clip = float(clip)

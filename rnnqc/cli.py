@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
         _err.print(
-            f"[red]rnnqc: internal error:[/red] {escape(str(error))} ({escape(place)}). Resolution: report it, with the model "
-            "and the traceback that RNNQC_TRACEBACK=1 shows."
+            f"[red]rnnqc: internal error:[/red] {escape(str(error))} ({escape(place)}). "
+            "Resolution: report it, with the model and the traceback that RNNQC_TRACEBACK=1 shows."
         )
         return CHECK_FAILED
 
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--stock", action="store_true", help="without the native library")
     run.add_argument(
         "--state", nargs="+", action="extend", default=[], metavar="IN:OUT",
-        help="carry states: the leading axis of the other arrays counts calls, and output OUT of a call is input IN of the next",
+        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
     )  # fmt: skip
     run.set_defaults(command=_run)
 
@@ -235,7 +235,8 @@ def _lower(a: argparse.Namespace) -> int:
             progress.update(task, description=name)
 
         lowered = lower(
-            a.model, a.recipe, a.form, unroll=a.unroll, dims=_pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
+            a.model, a.recipe, a.form,
+            unroll=a.unroll, dims=_pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip
     report = lowered.report
@@ -245,9 +246,8 @@ def _lower(a: argparse.Namespace) -> int:
         _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
     code = OK
     if a.strict and report.float_entries:
-        _err.print(
-            f"[red]rnnqc: --strict:[/red] {len(report.float_entries)} recurrent node(s) stay float; nothing was written."
-        )
+        count = len(report.float_entries)
+        _err.print(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float; nothing was written.")
         code = STRICT
     below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
     if code == OK and below:
@@ -263,9 +263,8 @@ def _lower(a: argparse.Namespace) -> int:
     if not a.quiet and report.entries:
         _print_entries(report)
         if code == OK:
-            _out.print(
-                f"{escape(a.output)}: {_bytes(report.float_bytes)} -> {_bytes(report.bytes)}, {time.perf_counter() - start:.1f} s"
-            )
+            sizes = f"{_bytes(report.float_bytes)} -> {_bytes(report.bytes)}"
+            _out.print(f"{escape(a.output)}: {sizes}, {time.perf_counter() - start:.1f} s")
     if a.verbose:
         for note in report.notes:
             _err.print(escape(note))
@@ -313,14 +312,15 @@ def _finite(data: Any) -> Any:
 
 def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
-    from rnnqc.passes import Canonicalize, DecomposeLstm
+    from rnnqc.passes import DecomposeLstm, PassManager
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+    from rnnqc.pipeline import normal_form
 
     model = Model.load(a.model)
     opset = model.opset
     earlier = lowered_nodes(model)
     with located(a.model):
-        Canonicalize()(model)
+        PassManager(normal_form()).run(model)
         present = recurrent_nodes(model)
         refused = {r.node: r for r in DecomposeLstm()(model).remarks if r.outcome is Outcome.FLOAT}
     nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
@@ -328,7 +328,8 @@ def _inspect(a: argparse.Namespace) -> int:
         entries = [
             {
                 "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
-                "lowering": n.status, "form": n.form, "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+                "lowering": n.status, "form": n.form,
+                "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
             }
             for n in nodes
         ]  # fmt: skip

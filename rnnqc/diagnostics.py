@@ -63,6 +63,11 @@ def located(source: str) -> Iterator[None]:
     except CompileError as error:
         error.locate(source)
         raise
+    except UnicodeDecodeError as error:
+        text = "a name or text in the model is not UTF-8"
+        raise CompileError(
+            f"{source}: {text} ({error.reason}).", supported="UTF-8", action="export the model again"
+        ) from error
 
 
 class UsageError(CompileError):

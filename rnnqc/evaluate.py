@@ -96,7 +96,7 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
 
 
 def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
-    """The value that constant `nodes` (in order, standard operators) give `value`; None if onnxruntime cannot compute it."""
+    """What constant `nodes` (in order, standard operators) make `value`; None if onnxruntime cannot compute it."""
     constants = {v.name: v for n in nodes for v in n.inputs if isinstance(v, Constant)}
     graph = onnx.GraphProto(name="constant")
     graph.node.extend(export_nodes(nodes))

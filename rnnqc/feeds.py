@@ -32,9 +32,9 @@ def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
     """Seeded inputs for a model; symbolic dimensions of one name get one size.
 
-    Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node. Sequence lengths are from 1 to the
-    length of the sequence; what indexes a table (an embedding) is below its number of rows; what is compared with constants is one
-    of them; other whole numbers are 0 or 1.
+    Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node. Sequence lengths are
+    from 1 to the length of the sequence; what indexes a table (an embedding) is below its number of rows; what is
+    compared with constants is one of them; other whole numbers are 0 or 1.
 
     Raises:
         CompileError: An input is no tensor, or of a type that cannot be generated.
@@ -197,8 +197,8 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
     """Feeds from an `.npz`, a directory of `.npz`, or `module:function`.
 
-    In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its leading axis
-    counts samples. Each file of a directory is one feed.
+    In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
+    leading axis counts samples. Each file of a directory is one feed.
 
     Raises:
         CompileError: The data cannot be read or does not fit the model.

@@ -90,7 +90,7 @@ def _load_external(tensor: onnx.TensorProto, folder: Path, where: str) -> int:
                 raise CompileError(
                     f"{where}: {step} is a symbolic link, as the cache of huggingface_hub makes them.",
                     supported="regular files",
-                    action="copy the model and its data with the links followed (cp -rL FOLDER COPY), and name the copy",
+                    action="copy model and data with the links followed (cp -rL FOLDER COPY), and name the copy",
                 )
         status = os.lstat(target)
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ import onnx
 
 from rnnqc.validation import blocks_of
 
-# Operators that move or convert values without changing what they mean, and the inputs the values come from (None: all).
+# Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
 _MOVERS: dict[str, int | None] = {
     **dict.fromkeys(
         ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0

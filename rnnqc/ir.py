@@ -30,9 +30,10 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import MEMORY, CompileError, StructureError
+from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.files import external_tensors, load_proto_and_size, proto_size, serialized, write_atomically
-from rnnqc.validation import STANDARD_DOMAINS, blocks_of, check_model, standard_opset
+from rnnqc.spelling import respell
+from rnnqc.validation import check_model, standard_opset
 
 __all__ = [
     "CELLS_KEY",
@@ -149,6 +150,9 @@ def output_or_none(node: Node, index: int) -> Value | None:
     return node.outputs[index]
 
 
+_CONSTANT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
 def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
     """The array of an initializer or of a Constant node's output; None for anything else."""
     if value is None:
@@ -156,18 +160,18 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
     if isinstance(value, Constant):
         held = value._values
         if isinstance(held, SparseValues):
-            return _dense(held.tensor)  # graphsurgeon makes float64 of it, reads typed fields only, and would export that
+            return _dense(held.tensor)  # graphsurgeon would make float64 of it for good
         if isinstance(held, LazyValues):
-            return onnx.numpy_helper.to_array(held.tensor)  # not cached: a second copy of every weight would stay in memory
+            return onnx.numpy_helper.to_array(held.tensor)  # not cached: two copies of every weight would stay
         return np.asarray(value.values)
     if len(value.inputs) == 1 and value.inputs[0].op == "Constant":
         node = value.inputs[0]
         held = node.attrs.get("value")
         if isinstance(held, Constant):
             return np.asarray(held.values)
-        for key, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)):
-            if key in node.attrs:
-                return np.asarray(node.attrs[key], dtype=dtype)
+        for key, value_held in node.attrs.items():
+            if key in _CONSTANT_TYPES:
+                return np.asarray(value_held, dtype=_CONSTANT_TYPES[key])
     return None
 
 
@@ -236,8 +240,8 @@ class Model:
         """
         self.source = source
         self.size = 0
-        _normalize_domains(proto)
         opset = check_model(proto, source)
+        respell(proto)
         self._header = onnx.ModelProto()
         self._header.CopyFrom(_without_graph(proto))
         self.functions: list[onnx.FunctionProto] = list(proto.functions)
@@ -284,12 +288,8 @@ class Model:
         else:
             source = os.fspath(model)
             proto, size = load_proto_and_size(Path(model))
-        try:
+        with located(source):
             loaded = cls(proto, source)
-        except UnicodeDecodeError as error:
-            raise CompileError(
-                f"{source}: a name or text in the model is not UTF-8 ({error.reason}).", supported="UTF-8", action="export the model again"
-            ) from error
         loaded.size = size
         return loaded
 
@@ -304,7 +304,8 @@ class Model:
         metadata.pop(CELLS_KEY, None)
         metadata.pop(PROVENANCE_KEY, None)
         if self.cells:
-            metadata[CELLS_KEY] = json.dumps([c.as_dict() for c in self.cells.values()], sort_keys=True, separators=(",", ":"))
+            cells = [c.as_dict() for c in self.cells.values()]
+            metadata[CELLS_KEY] = json.dumps(cells, sort_keys=True, separators=(",", ":"))
         if self.provenance:
             metadata[PROVENANCE_KEY] = json.dumps(self.provenance, separators=(",", ":"))
         for key, text in metadata.items():
@@ -387,13 +388,14 @@ class Model:
         if key not in self._constants:
             text = "_".join(f"{v:.9g}" for v in array.ravel()[:4].tolist()) + ("_etc" if array.size > 4 else "")
             rank = f"x{'x'.join(map(str, array.shape))}" if array.shape else ""
-            self._constants[key] = self.add_initializer(f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}", array)
+            name = f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}"
+            self._constants[key] = self.add_initializer(name, array)
         constant = self._constants[key]
         graph_info(self.graph).initializers.setdefault(constant.name, constant)
         return constant
 
     def infer_shapes(self) -> None:
-        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); the graph is untouched."""
+        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self._skeleton())
         try:
@@ -421,7 +423,10 @@ class Model:
                 if isinstance(held, SparseValues) or np.prod(constant.shape, dtype=np.int64) <= 1024:
                     continue
                 tensor = onnx.TensorProto(name=constant.name, dims=list(constant.shape))
-                tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(constant.dtype)) if not isinstance(constant.dtype, int) else constant.dtype
+                kind = constant.dtype
+                tensor.data_type = (
+                    kind if isinstance(kind, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+                )
                 stripped.append((constant, held))
                 constant._values = LazyValues(tensor)
         try:
@@ -491,7 +496,8 @@ class Model:
             outputs = {id(v) for v in graph.outputs}
             orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
             for name, constant in list(record.initializers.items()):
-                if not constant.outputs and id(constant) not in outputs and not (name in orphans and constant.__dict__.get("_unused")):
+                unused_before = name in orphans and constant.__dict__.get("_unused")
+                if not constant.outputs and id(constant) not in outputs and not unused_before:
                     del record.initializers[name]
                     removed += 1
         if removed and self.cells:
@@ -541,7 +547,8 @@ class Model:
             for node in graph.nodes:
                 for value in [*node.inputs, *_captured(node)]:
                     if value.name and id(value) not in available:
-                        raise StructureError(f"Node {display_name(node)!r} ({node.op}) uses {value.name!r} before it exists.")
+                        where = f"Node {display_name(node)!r} ({node.op})"
+                        raise StructureError(f"{where} uses {value.name!r} before it exists.")
                 for value in node.outputs:
                     if not value.name:
                         continue
@@ -556,24 +563,6 @@ class Model:
 
 
 # ---- import and export --------------------------------------------------------------------------------------------
-
-
-def _normalize_domains(proto: onnx.ModelProto) -> None:
-    """Names the standard domain "" everywhere; "ai.onnx" means the same."""
-    for function in proto.functions:
-        function.domain = _normal(function.domain)
-        for entry in function.opset_import:
-            entry.domain = _normal(entry.domain)
-    for block in blocks_of([proto.graph, *proto.functions]):
-        for node in block.node:
-            if node.domain:
-                node.domain = _normal(node.domain)
-    for entry in proto.opset_import:
-        entry.domain = _normal(entry.domain)
-
-
-def _normal(domain: str) -> str:
-    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -796,11 +785,10 @@ def _sorted_nodes(graph: Graph, source: str) -> list[Node]:
     consumers: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
     for k, node in enumerate(graph.nodes):
-        sources = {
-            index[id(p)] for v in [*node.inputs, *_captured(node)] for p in v.inputs if id(p) in index and index[id(p)] != k
-        }
-        if any(p is node for v in [*node.inputs, *_captured(node)] for p in v.inputs):
+        producers = [p for v in [*node.inputs, *_captured(node)] for p in v.inputs]
+        if any(p is node for p in producers):
             raise _cyclic(source, node)
+        sources = {index[id(p)] for p in producers if id(p) in index}
         missing[k] = len(sources)
         for p in sources:
             consumers[p].append(k)

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
-from rnnqc.feeds import generate_feeds
+from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.ir import Model
 from rnnqc.passes import (
@@ -25,12 +25,14 @@ from rnnqc.passes import (
     Pass,
     PassManager,
     PassResult,
+    RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
+from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
 from rnnqc.verify import compare_models
@@ -105,9 +107,14 @@ class Lowered:
         write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
 
+def normal_form() -> list[Pass]:
+    """The passes before the recurrent nodes are counted."""
+    return [Canonicalize(), RecognizeLstmStep()]
+
+
 def default_passes(recipe: Recipe, form: str, unroll: bool) -> list[Pass]:
     """The passes of a lowering, in order."""
-    passes: list[Pass] = [Canonicalize(), DecomposeLstm(), InsertQcdq(recipe)]
+    passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll))
     passes.append(Cleanup())
@@ -177,13 +184,14 @@ def lower(
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
-        feeds = [generate_feeds(float_proto, seed=s) for s in range(2)] if float_proto is not None else []
+        feeds = _generated(float_proto) if float_proto is not None else []
         verifier = VerifyNumerics(feeds, options.reproducer)
         if verify:
             observers.append(verifier)
-        results = PassManager(passes[:1], observers).run(loaded)
+        first = len(normal_form())
+        results = PassManager(passes[:first], observers).run(loaded)
         nodes = recurrent_nodes(loaded)
-        results += PassManager(passes[1:], observers, given=passes[0].info.sets).run(loaded)
+        results += PassManager(passes[first:], observers, given=frozenset({Property.CANONICAL})).run(loaded)
         _fill(report, loaded, nodes, results)
         report.seconds = timing.seconds
         report.checks = verifier.checks
@@ -195,9 +203,20 @@ def lower(
             )
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
-            comparison = compare_models(float_proto, lowered.proto, feeds)
+            try:
+                comparison = compare_models(float_proto, lowered.proto, feeds)
+            except CompileError as error:
+                error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
+                raise
             report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
     return lowered
+
+
+def _generated(proto: onnx.ModelProto) -> list[Feeds]:
+    """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
+    readable = Model.load(proto)
+    PassManager(normal_form()).run(readable)
+    return [generate_feeds(readable.proto, seed=s) for s in range(2)]
 
 
 class _Progress(Instrument):

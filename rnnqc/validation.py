@@ -19,7 +19,7 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 OLDEST_IR = 3
 _EXPORT_AGAIN = "export the model again"
 _BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-# Numbers per element in the fields of TensorProto that hold values one by one; all other types are packed into int32_data.
+# Numbers per element in the fields of TensorProto that hold values one by one; other types are packed into int32_data.
 _FIELDS = {
     "FLOAT": ("float_data", 1),
     "COMPLEX64": ("float_data", 2),
@@ -58,6 +58,8 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
         if isinstance(graph, onnx.GraphProto):
             for sparse in graph.sparse_initializer:
                 _check_sparse(sparse, f"{source}: sparse tensor {sparse.values.name!r}")
+            for value in [*graph.input, *graph.output, *graph.value_info]:
+                _check_type(value, f"{source}: value {value.name!r}")
     return opset
 
 
@@ -96,7 +98,7 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
     Raises:
         CompileError: With the node and value concerned.
     """
-    unique = "ONNX requires unique names"
+    unique = "one producer and one name for each value"
     work: list[tuple[onnx.GraphProto, frozenset[str]]] = [(graph, frozenset())]
     while work:
         current, outer = work.pop()
@@ -129,17 +131,29 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
         visible = outer | own
         for node in current.node:
             if not node.op_type:
-                raise CompileError(f"{source}: {_call(node)} has no operator type.", action=_EXPORT_AGAIN)
+                raise CompileError(
+                    f"{source}: {_call(node)} has no operator type.", supported="named operators", action=_EXPORT_AGAIN
+                )
             for name in node.input:
                 if name and name not in visible:
                     raise CompileError(
-                        f"{source}: {_call(node)} uses {name!r}, which nothing makes.", action=_EXPORT_AGAIN
+                        f"{source}: {_call(node)} uses {name!r}, which nothing makes.",
+                        supported=unique,
+                        action=_EXPORT_AGAIN,
                     )
             for attr in node.attribute:
                 work.extend((inner, visible) for inner in _inner_graphs(attr))
         for value in current.output:
-            if value.name not in visible:
-                raise CompileError(f"{source}: graph output {value.name!r} is made by nothing.", action=_EXPORT_AGAIN)
+            if value.name in visible and value.name not in own:
+                raise CompileError(
+                    f"{source}: output {value.name!r} of a subgraph is a value from outside.",
+                    supported="values made in the subgraph",
+                    action="put an Identity node in front of the output",
+                )
+            if value.name not in own:
+                raise CompileError(
+                    f"{source}: graph output {value.name!r} is made by nothing.", supported=unique, action=_EXPORT_AGAIN
+                )
 
 
 # ---- walks ------------------------------------------------------------------------------------------------------
@@ -275,9 +289,21 @@ def _elements(tensor: onnx.TensorProto, where: str) -> int:
     return count
 
 
+_TYPES: dict[int, str] = {v: k for k, v in onnx.TensorProto.DataType.items()}
+
+
+def _check_type(value: onnx.ValueInfoProto, where: str) -> None:
+    described = value.type
+    while described.WhichOneof("value") in ("sequence_type", "optional_type"):
+        described = getattr(described, described.WhichOneof("value")).elem_type
+    kind = described.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type") and getattr(described, kind).elem_type not in _TYPES:
+        number = getattr(described, kind).elem_type
+        raise CompileError(f"{where}: element type {number}.", supported="the types of ONNX", action=_EXPORT_AGAIN)
+
+
 def _type_name(tensor: onnx.TensorProto, where: str) -> str:
-    names: dict[int, str] = {v: k for k, v in onnx.TensorProto.DataType.items()}
-    name = names.get(tensor.data_type, "UNDEFINED")
+    name = _TYPES.get(tensor.data_type, "UNDEFINED")
     if name == "UNDEFINED":
         raise CompileError(
             f"{where}: element type {tensor.data_type}.", supported="the types of ONNX", action=_EXPORT_AGAIN

@@ -110,8 +110,6 @@ def _unusual_attributes() -> list[AttributeProto]:
     tensor = numpy_helper.from_array(np.arange(3, dtype=np.float64), "t")
     described = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", None])
     attributes = [
-        AttributeProto(name="bytes", type=AttributeProto.STRING, s=b"\xff\x00\xfe", doc_string="not UTF-8"),
-        AttributeProto(name="list_of_bytes", type=AttributeProto.STRINGS, strings=[b"a", b"\xf0\x28"]),
         AttributeProto(name="tensor", type=AttributeProto.TENSOR, t=tensor),
         AttributeProto(name="tensors", type=AttributeProto.TENSORS, tensors=[tensor, tensor]),
         AttributeProto(name="sparse", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse),

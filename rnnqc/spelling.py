@@ -1,0 +1,81 @@
+"""Spells a protobuf model such that graphsurgeon imports what onnxruntime runs; only names of inner values change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from rnnqc.validation import STANDARD_DOMAINS, blocks_of
+
+
+def respell(proto: onnx.ModelProto) -> None:
+    """Changes `proto` in place.
+
+    1. The standard domain is called "" everywhere.
+    2. A value of a subgraph that is called as one outside gets a name of its own: graphsurgeon takes the two for one.
+    3. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
+    """
+    for function in proto.functions:
+        function.domain = _domain(function.domain)
+        for entry in function.opset_import:
+            entry.domain = _domain(entry.domain)
+    for entry in proto.opset_import:
+        entry.domain = _domain(entry.domain)
+    for block in blocks_of([proto.graph, *proto.functions]):
+        for node in block.node:
+            if node.domain:
+                node.domain = _domain(node.domain)
+    _unshadow(proto.graph)
+    for block in blocks_of([proto.graph]):
+        if isinstance(block, onnx.GraphProto) and any(_graphs(n) for n in block.node):
+            known = {v.name for v in [*block.value_info, *block.input, *block.output]}
+            names = dict.fromkeys(o for n in block.node for o in n.output if o and o not in known)
+            block.value_info.extend(onnx.ValueInfoProto(name=name) for name in names)
+
+
+def _domain(name: str) -> str:
+    return "" if name in STANDARD_DOMAINS else name
+
+
+def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
+
+
+def _unshadow(graph: onnx.GraphProto) -> None:
+    taken = {name for block in blocks_of([graph]) if isinstance(block, onnx.GraphProto) for name in _made(block)}
+    work: list[tuple[onnx.GraphProto, frozenset[str], Mapping[str, str]]] = [(graph, frozenset(), {})]
+    while work:
+        current, outer, renamed = work.pop()
+        made = _made(current)
+        names = {k: v for k, v in renamed.items() if k not in made}
+        for name in sorted(made & outer):
+            fresh, k = f"{name}_inner", 1
+            while fresh in taken:
+                k += 1
+                fresh = f"{name}_inner_{k}"
+            taken.add(fresh)
+            names[name] = fresh
+        if names:
+            _rename(current, names)
+        visible = outer | made
+        work.extend((inner, visible, names) for node in current.node for inner in _graphs(node))
+
+
+def _made(graph: onnx.GraphProto) -> set[str]:
+    made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    made |= {s.values.name for s in graph.sparse_initializer} | {o for n in graph.node for o in n.output}
+    return made - {""}
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for field in (node.input, node.output):
+            for k, name in enumerate(field):
+                if name in names:
+                    field[k] = names[name]
+    tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
+    for value in [*graph.input, *graph.output, *graph.value_info, *tensors]:
+        value.name = names.get(value.name, value.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)

@@ -1,0 +1,213 @@
+"""Recipes: rules, overrides and their messages.
+
+What these would catch: a later rule that beats an earlier one, a misspelt key that is silently ignored, a value that
+passes and fails much later, a recipe file whose mistakes are not located.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.encoding import Rounding
+from rnnqc.recipe import (
+    KEYS,
+    Recipe,
+    Rule,
+    builtin_recipes,
+    load_recipe,
+    parse_override,
+    parse_recipe,
+    require,
+    rounding_of,
+)
+
+TEXT = """
+name = "mine"
+summary = "for tests"
+[[rule]]
+points = "encoder/*.weight"
+bits = 4
+[[rule]]
+points = "*.weight"
+bits = 8
+signed = true
+[[rule]]
+points = "*"
+bits = "none"
+signed = false
+"""
+
+
+def test_first_match_wins_for_each_key() -> None:
+    recipe = parse_recipe(TEXT, "mine.toml")
+    assert (recipe.name, recipe.summary, len(recipe.rules)) == ("mine", "for tests", 3)
+    assert recipe.settings("encoder/lstm.forward.W.weight") == {"bits": 4, "signed": True}
+    assert recipe.settings("decoder.forward.W.weight") == {"bits": 8, "signed": True}
+    assert recipe.settings("decoder.forward.input") == {"bits": None, "signed": False}
+    assert Recipe("empty", "", ()).settings("anything") == {}
+
+
+def test_overrides_come_first_and_in_order() -> None:
+    recipe = parse_recipe(TEXT, "mine.toml").with_overrides(["*.R.weight.bits=3", "*.weight.bits=6", "*.input.scale=0.5"])
+    assert recipe.settings("encoder/a.forward.R.weight")["bits"] == 3
+    assert recipe.settings("encoder/a.forward.W.weight")["bits"] == 6
+    assert recipe.settings("a.forward.input") == {"scale": 0.5, "bits": None, "signed": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "key", "value"),
+    [
+        ("*.weight.bits=4", "*.weight", "bits", 4),
+        (" encoder/*.W.weight.bits = 4 ", "encoder/*.W.weight", "bits", 4),
+        ("*.bits=none", "*", "bits", None),
+        ("*.bits=None", "*", "bits", None),
+        ("a.b.input.mode=static", "a.b.input", "mode", "static"),
+        ('a.input.mode="static"', "a.input", "mode", "static"),
+        ("a.input.chain=false", "a.input", "chain", False),
+        ("a.input.scale=1e-3", "a.input", "scale", 0.001),
+        ("a.input.scale=2", "a.input", "scale", 2.0),
+        ("a.input.zero_point=-3", "a.input", "zero_point", -3),
+        ("a.acc.rounding=half_up", "a.acc", "rounding", "half_up"),
+    ],
+)
+def test_override_syntax(text: str, points: str, key: str, value: Any) -> None:
+    rule = parse_override(text)
+    assert (rule.points, dict(rule.settings)) == (points, {key: value})
+    assert type(rule.settings[key]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["", "bits=4", ".bits=4", "*.weight.bits", "=4", "*.weight"])
+def test_malformed_override(text: str) -> None:
+    with pytest.raises(UsageError, match=r"not of the form PATH\.KEY=VALUE.*--set '\*\.weight\.bits=4'"):
+        parse_override(text)
+
+
+def test_unknown_key_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_override("*.weight.bit=4")
+    assert "unknown key 'bit'" in str(caught.value)
+    assert all(key in str(caught.value) for key in KEYS)
+    with pytest.raises(UsageError, match=r"mine\.toml, rule 2: unknown key 'widht'") as caught:
+        parse_recipe('[[rule]]\npoints = "*"\n[[rule]]\npoints = "*"\nwidht = 8', "mine.toml")
+    assert all(key in str(caught.value) for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "bits=1",
+        "bits=25",
+        "bits=true",
+        "bits=8.0",
+        "bits=eight",
+        "signed=1",
+        "narrow=yes",
+        "chain=0",
+        "scale=0",
+        "scale=-1.0",
+        "scale=inf",
+        "scale=nan",
+        "scale=true",
+        "scale=1e-31",
+        "scale=big",
+        "zero_point=1.5",
+        "zero_point=true",
+        "granularity=per-row",
+        "mode=dynamic",
+        "rounding=nearest",
+        "table=linear",
+    ],
+)
+def test_unknown_value_says_what_the_key_accepts(setting: str) -> None:
+    key = setting.partition("=")[0]
+    with pytest.raises(UsageError) as caught:
+        parse_override(f"*.weight.{setting}")
+    assert f"{key} = " in str(caught.value)
+    assert f"Supported: {KEYS[key].accepts}." in str(caught.value)
+
+
+@pytest.mark.parametrize("values", ["[1]", "{a = 1}"])
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_no_key_takes_a_list_or_a_table(key: str, values: str) -> None:
+    with pytest.raises(UsageError, match=key):
+        parse_override(f"*.weight.{key}={values}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", r"mine\.toml: not a TOML file"),
+        ('nam = "x"', r"mine\.toml: unknown entry 'nam'.*name, summary, \[\[rule\]\]"),
+        ("[[rule]]\nbits = 8", r"mine\.toml, rule 1: 'points' is missing"),
+        ("[[rule]]\npoints = 3", r"mine\.toml, rule 1: 'points' is missing"),
+        ("rule = [3]", r"mine\.toml, rule 1: 'points' is missing"),
+        ('[[rule]]\npoints = "*"\n[[rule]]\npoints = "*"\nbits = 99', r"mine\.toml, rule 2: bits = 99"),
+    ],
+)
+def test_wrong_recipe_is_located(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_recipe(text, "mine.toml")
+
+
+@pytest.mark.parametrize("text", ["rule = 3", 'rule = "x"', "[rule]\npoints = '*'"])
+@pytest.mark.xfail(reason="a rule that is no list is iterated over")
+def test_rules_that_are_no_list(text: str) -> None:
+    with pytest.raises(UsageError, match=r"mine\.toml.*\[\[rule\]\]"):
+        parse_recipe(text, "mine.toml")
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    assert load_recipe(str(path)) == parse_recipe(TEXT, str(path))
+
+
+def test_file_without_a_name_is_called_after_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "plain.toml"
+    path.write_text("", encoding="utf-8")
+    assert load_recipe(str(path)) == Recipe(str(path), "", ())
+
+
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent\.toml: cannot be read"):
+        load_recipe(str(tmp_path / "absent.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe4"')
+    with pytest.raises(UsageError, match=r"latin\.toml: cannot be read"):
+        load_recipe(str(tmp_path / "latin.toml"))
+
+
+def test_unknown_name_lists_the_recipes() -> None:
+    with pytest.raises(UsageError, match=r"no recipe 'int9'.*Supported: .*int8.*\.toml"):
+        load_recipe("int9")
+
+
+@pytest.mark.parametrize("recipe", builtin_recipes(), ids=lambda r: r.name)
+def test_builtin(recipe: Recipe) -> None:
+    assert load_recipe(recipe.name) == recipe
+    assert recipe.summary
+    assert recipe.unmatched(["any/cell.forward"]) == [], "a rule without a point is a mistake"
+    for point in LSTM_POINTS:
+        assert "bits" in recipe.settings(f"cell.{point.name}"), point.name
+
+
+def test_unmatched_names_globs_that_speak_about_nothing() -> None:
+    recipe = Recipe("r", "", (Rule("a.*", {}), Rule("b.forward.W.weight", {}), Rule("*.inptu", {}), Rule("c.*", {})))
+    assert recipe.unmatched(["a.forward", "b.forward"]) == ["*.inptu", "c.*"]
+
+
+def test_globs_are_case_sensitive() -> None:
+    assert Rule("*.W.weight", {}).matches("a.forward.W.weight")
+    assert not Rule("*.w.weight", {}).matches("a.forward.W.weight")
+
+
+def test_reading_settings() -> None:
+    assert rounding_of({}) is Rounding.HALF_EVEN
+    assert rounding_of({"rounding": "floor"}) is Rounding.FLOOR
+    assert require({"scale": 0.5}, "scale", "a.input") == 0.5
+    with pytest.raises(CompileError, match=r"does not say 'scale' of 'a\.input'.*--set 'a\.input\.scale=\.\.\.'"):
+        require({}, "scale", "a.input")
