@@ -44,7 +44,7 @@ class RecognizeLstmStep(Pass):
             for node in list(graph.nodes):
                 if node.op != "Split" or node.domain or len(node.outputs) != 4:
                     continue
-                step = _match(node)
+                step = _match(node, {id(v) for v in graph.outputs})
                 if step is not None:
                     name = _replace(model, graph, node, step)
                     remarks.append(self.remark(Outcome.NOTE, name, "LSTM", f"made of the step around node {display_name(node)!r}."))
@@ -70,33 +70,36 @@ class _Step:
     h_next: Value
 
 
-def _match(split: Node) -> _Step | None:
+def _match(split: Node, outputs: set[int]) -> _Step | None:
+    def only_user(value: Value | None) -> Node | None:
+        return value.outputs[0] if value is not None and len(value.outputs) == 1 and id(value) not in outputs else None
+
     products, bias = _terms(split.inputs[0])
     if products is None or len(products) != 2 or attribute(split, "axis", 0) not in (1, -1):
         return None
-    parts = [_only_user(v) for v in split.outputs]
+    parts = [only_user(v) for v in split.outputs]
     if any(p is None for p in parts):
         return None
     operators = [p.op for p in parts if p is not None]
     if sorted(operators) != ["Sigmoid", "Sigmoid", "Sigmoid", "Tanh"]:
         return None
     g = operators.index("Tanh")
-    candidate = _only_user(_output(parts[g]))
+    candidate = only_user(_output(parts[g]))
     if candidate is None or candidate.op != "Mul":
         return None
     i = _position(parts, _other(candidate, _output(parts[g])))
-    total = _only_user(candidate.outputs[0])
+    total = only_user(candidate.outputs[0])
     if i is None or total is None or total.op != "Add":
         return None
     kept = _producer(_other(total, candidate.outputs[0]), "Mul")
     if kept is None:
         return None
     f = next((k for k in range(4) if k not in (g, i) and any(v is _output(parts[k]) for v in kept.inputs)), None)
-    if f is None or _only_user(_output(parts[f])) is not kept or _only_user(kept.outputs[0]) is not total:
+    if f is None or only_user(_output(parts[f])) is not kept or only_user(kept.outputs[0]) is not total:
         return None
     o = 6 - g - i - f
     c_next = total.outputs[0]
-    last = _only_user(_output(parts[o]))
+    last = only_user(_output(parts[o]))
     squashed = _producer(_other(last, _output(parts[o])), "Tanh") if last is not None and last.op == "Mul" else None
     if last is None or squashed is None or squashed.inputs[0] is not c_next:
         return None
@@ -148,10 +151,6 @@ def _terms(value: Value) -> tuple[list[tuple[Value, npt.NDArray[np.float32]]] | 
             return None, []
         products.append((node.inputs[0], factor))
     return products, constants
-
-
-def _only_user(value: Value | None) -> Node | None:
-    return value.outputs[0] if value is not None and len(value.outputs) == 1 else None
 
 
 def _output(node: Node | None) -> Value | None:
