@@ -1,4 +1,4 @@
-"""What a pass is: one rewrite of a model that declares what it needs, establishes, destroys and may change numerically."""
+"""What a pass is: one rewrite of a model that declares what it needs, establishes and may change numerically."""
 
 from __future__ import annotations
 
@@ -64,13 +64,17 @@ class Pass(abc.ABC):
         for property_ in sorted(self.info.requires, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:
-                raise InternalError(f"Pass {self.info.name!r} requires {property_.value!r}, which does not hold: {reason}.")
+                raise InternalError(
+                    f"Pass {self.info.name!r} requires {property_.value!r}, which does not hold: {reason}."
+                )
         result = self.run(model)
         model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:
-                raise InternalError(f"Pass {self.info.name!r} declares {property_.value!r}, which does not hold: {reason}.")
+                raise InternalError(
+                    f"Pass {self.info.name!r} declares {property_.value!r}, which does not hold: {reason}."
+                )
         return result
 
     def remark(self, outcome: Outcome, node: str, op: str, reason: str, found: str = "", action: str = "") -> Remark:

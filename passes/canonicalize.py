@@ -20,8 +20,6 @@ from rnnqc.ir import (
     Value,
     attribute,
     constant_array,
-    display_name,
-    graph_info,
     info,
     input_or_none,
     output_or_none,
@@ -37,15 +35,23 @@ TARGET_OPSET = 17
 MINIMUM_OPSET = 13
 OLDEST_OPSET = 7
 IR_VERSIONS = (10, 13)
-_NOT_FOLDED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+_NOT_FOLDED = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+)
 
 
 class Canonicalize(Pass):
     """Normalizes the model around its recurrent nodes.
 
     1. Model-local functions that contain recurrent nodes are inlined.
-    2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes 10 to 13: functions
-       with overloads need 10, onnxruntime refuses more than 13.
+    2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
+       10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
     4. LSTM with layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
 
@@ -228,5 +234,3 @@ def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
     for value in [*converted.graph.input, *converted.graph.output]:
         if value.name in names:
             value.CopyFrom(names[value.name])
-
-

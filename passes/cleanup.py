@@ -17,8 +17,8 @@ class Cleanup(Pass):
     """Removes what nothing uses and joins what is equal.
 
     1. Dead nodes and initializers go.
-    2. `Identity(x)` of rnnqc's own making goes; its consumers use `x`. An Identity that makes a graph output stays where `x` is an
-       input, a constant or made outside the graph, and otherwise gives its name to `x`.
+    2. `Identity(x)` of rnnqc's own making goes; its consumers use `x`. An Identity that makes a graph output stays
+       where `x` is an input, a constant or made outside the graph, and otherwise gives its name to `x`.
     3. `Squeeze(Unsqueeze(x, a), a)` becomes `x`.
     4. Initializers with equal contents made by rnnqc become one.
     5. Nodes are sorted topologically.
@@ -55,7 +55,9 @@ def _drop_identities(model: Model, graph: Graph) -> int:
         bound = {v for c in model.cells.values() for v in (c.y, c.y_h, c.y_c, c.y_codes)}
         if id(target) in outputs and (id(source) in outputs or id(source) not in local):
             continue
-        keeps_name = id(target) in outputs or (target.name in bound and id(source) in local and id(source) not in outputs)
+        keeps_name = id(target) in outputs or (
+            target.name in bound and id(source) in local and id(source) not in outputs
+        )
         if keeps_name:
             producer = source.inputs[0]
             if source.dtype is not None and target.dtype is None:

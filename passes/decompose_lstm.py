@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
@@ -36,9 +37,9 @@ class DecomposeLstm(Pass):
 
     Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P) -> Y [T,D,B,H], Y_h [D,B,H], Y_c [D,B,H]`
 
-    After, for each direction: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`, then Unsqueeze and Concat
-    over directions. `sequence_lens` become masks and picks after the loop; reverse is a scan direction, or ReverseSequence
-    where lengths differ.
+    After, for each direction: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`, then Unsqueeze and
+    Concat over directions. `sequence_lens` become masks and picks after the loop; reverse is a scan direction, or
+    ReverseSequence where lengths differ.
 
     * A node whose W, R, B or P is not constant stays, with a remark.
     * A node of another type than float32 stays, with a remark.
@@ -65,34 +66,48 @@ class DecomposeLstm(Pass):
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
-                    lstm = read_lstm(node)
-                    if all(_used_output(graph, node, k) is None for k in range(3)):
-                        raise NotHandled("nothing uses it.", "no used output", "remove the node")
-                    if lstm.input_size > LARGEST_INPUT or lstm.hidden_size > LARGEST_HIDDEN:
-                        raise NotHandled(
-                            "it is too large for 32-bit accumulators.",
-                            f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
-                            f"split the layer: up to {LARGEST_INPUT} inputs and {LARGEST_HIDDEN} units are supported",
-                        )
-                    _check_magnitudes(lstm)
+                    lstm = _readable(graph, node)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
-                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action))
+                    remarks.append(
+                        self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
+                    )
                     count += 1
                     continue
                 _decompose(model, graph, node, lstm)
                 count += 1
-                remarks.append(self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s)."))
+                remarks.append(
+                    self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s).")
+                )
         if count:
             model.remove_dead()
             model.infer_shapes()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
-def _check_magnitudes(lstm: LstmNode) -> None:
+def _readable(graph: Graph, node: Node) -> LstmNode:
+    """The node with everything explicit.
+
+    Raises:
+        NotHandled: It stays float.
+    """
+    lstm = read_lstm(node)
+    if all(_used_output(graph, node, k) is None for k in range(3)):
+        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+    if lstm.input_size > LARGEST_INPUT or lstm.hidden_size > LARGEST_HIDDEN:
+        raise NotHandled(
+            "it is too large for 32-bit accumulators.",
+            f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
+            f"split the layer: up to {LARGEST_INPUT} inputs and {LARGEST_HIDDEN} units are supported",
+        )
     for key, array in lstm.weights.items():
         if array is not None and max(array.max(), -array.min()) > LARGEST_WEIGHT:
-            raise NotHandled(f"{key} has enormous entries.", f"{key} up to {np.abs(array).max():.3g}", "repair the weights: up to 2**40 are supported")
+            raise NotHandled(
+                f"{key} has enormous entries.",
+                f"{key} up to {np.abs(array).max():.3g}",
+                "repair the weights: up to 2**40 are supported",
+            )
+    return lstm
 
 
 def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
@@ -108,7 +123,10 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
     parts: list[list[Value]] = [[], [], []]
     cells: list[tuple[Cell, Boundary]] = []
     for d, reverse in enumerate(lstm.directions):
-        states = [_direction_of(outer, input_or_none(node, k), d, f"{n}.{_word(reverse)}") for k, n in ((INITIAL_H, "initial_h"), (INITIAL_C, "initial_c"))]
+        states = [
+            _direction_of(outer, input_or_none(node, k), d, f"{n}.{_word(reverse)}")
+            for k, n in ((INITIAL_H, "initial_h"), (INITIAL_C, "initial_c"))
+        ]
         name = model.fresh_name(f"{base}.{_word(reverse)}")
         made: list[Value | None] = []
         for k, label in enumerate(("Y", "Y_h", "Y_c")):
@@ -145,13 +163,21 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
 
 
 def _cell(
-    model: Model, lstm: LstmNode, name: str, d: int, sizes: tuple[int | None, int | None], x: Value, lens: Value | None, states: list[Value | None], made: list[Value | None]
+    model: Model,
+    lstm: LstmNode,
+    name: str,
+    d: int,
+    sizes: tuple[int | None, int | None],
+    x: Value,
+    lens: Value | None,
+    states: list[Value | None],
+    made: list[Value | None],
 ) -> Cell:
     h = lstm.hidden_size
     w, r, b, p = (lstm.weights[k] for k in ("W", "R", "B", "P"))
     assert w is not None and r is not None and b is not None
 
-    def store(key: str, array: np.ndarray) -> str:  # type: ignore[type-arg]
+    def store(key: str, array: npt.NDArray[np.float32]) -> str:
         return str(model.add_initializer(f"{name}/{key}.float", np.ascontiguousarray(array)).name)
 
     return Cell(

@@ -1,6 +1,7 @@
 """An LSTM cell in standard operators: the readable Scan that decompose-lstm writes, with or without quantizers.
 
-Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc`, `input_gate.activation`, ..., `cell_state`,
+Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc`, `input_gate.activation`, ...,
+`cell_state`,
 `hidden`. A quantizer is a function from a value to its fake-quantized value, at a named quantization point.
 """
 
@@ -18,7 +19,8 @@ from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value
 
-# One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their memory.
+# One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
+# memory.
 SYMBOLIC_BATCH = "rnnqc_batch"
 
 Quantizer = Callable[[Builder, str, Value], Value]
@@ -120,7 +122,15 @@ class Steps:
 
 
 def loop(
-    b: Builder, cell: Cell, p: Value, h0: Value, c0: Value, r: Value, peepholes: Value | None, quantizer: Quantizer, at: Boundary
+    b: Builder,
+    cell: Cell,
+    p: Value,
+    h0: Value,
+    c0: Value,
+    r: Value,
+    peepholes: Value | None,
+    quantizer: Quantizer,
+    at: Boundary,
 ) -> Steps:
     """The Scan over time of the float (or fake-quantized) step."""
     body = b.body()
@@ -131,15 +141,19 @@ def loop(
     p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
     h_q = quantizer(body, "hidden", h)
     acc = body.op("Add", [body.op("MatMul", [h_q, r], "hidden.product"), p_t], "preactivation")
-    gates = body.ops(
-        "Split", [acc, body.i64([hidden] * 4)], [f"{g}.product" for g in GATES], axis=1
-    )
+    gates = body.ops("Split", [acc, body.i64([hidden] * 4)], [f"{g}.product" for g in GATES], axis=1)
 
     def gate(k: int, state: Value | None) -> Value:
         value: Value = gates[k]
         if peepholes is not None and k != CELL:
-            part = body.op("Slice", [peepholes, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])], f"{GATES[k]}.peephole")
-            value = body.op("Add", [value, body.op("Mul", [state, part], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum")
+            part = body.op(
+                "Slice",
+                [peepholes, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])],
+                f"{GATES[k]}.peephole",
+            )
+            value = body.op(
+                "Add", [value, body.op("Mul", [state, part], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum"
+            )
         if cell.clip is not None:
             value = body.op("Clip", [value, body.f32(-cell.clip), body.f32(cell.clip)], f"{GATES[k]}.clipped")
         value = quantizer(body, f"{GATES[k]}.acc", value)
@@ -154,9 +168,14 @@ def loop(
     )
     c_new = quantizer(body, "cell_state", c_new)
     o = gate(OUTPUT, c_new)
-    squashed = quantizer(body, "hidden.activation", emit_activation(body, cell.activations[2], c_new, "hidden.squashed"))
+    squashed = quantizer(
+        body, "hidden.activation", emit_activation(body, cell.activations[2], c_new, "hidden.squashed")
+    )
     y = body.op("Mul", [o, squashed], "hidden.value")
-    outputs: list[Value] = [_output(body, y, "hidden.next", hidden, batch), _output(body, c_new, "cell_state.next", hidden, batch)]
+    outputs: list[Value] = [
+        _output(body, y, "hidden.next", hidden, batch),
+        _output(body, c_new, "cell_state.next", hidden, batch),
+    ]
     names = ["hidden.last", "cell_state.last"]
     want_y = at.y is not None or (at.y_h is not None and at.sequence_lens is not None)
     want_c = at.y_c is not None and at.sequence_lens is not None
@@ -167,9 +186,7 @@ def loop(
         outputs.append(_output(body, c_new, "cell_state.step", hidden, batch))
         names.append("cell_state.steps")
     results = scan(b, body, cell, at, [h0, c0], [p], [h, c, p_t], outputs, names)
-    return Steps(
-        results[2] if want_y else None, results[2 + want_y] if want_c else None, results[0], results[1]
-    )
+    return Steps(results[2] if want_y else None, results[2 + want_y] if want_c else None, results[0], results[1])
 
 
 def scan(
@@ -183,7 +200,7 @@ def scan(
     outputs: list[Value],
     names: list[str],
 ) -> list[Value]:
-    """Adds the Scan node; a reverse cell without lengths scans backwards, with lengths its input was reversed before."""
+    """Adds the Scan node; a reverse cell scans backwards, unless lengths had its input reversed before."""
     attrs: dict[str, Any] = {
         "body": body.graph(inputs, outputs, "step"),
         "num_scan_inputs": len(sequences),
@@ -266,7 +283,9 @@ class LengthMasks:
         negative = b.op("Less", [lens, b.i64(0)], "lens.negative")
         index = b.op("Where", [negative, past, lens], "lens.index")
         self.lens = b.op("Gather", [allowed, index], "sequence_lens_must_be_0_to_T", axis=0)
-        times = b.op("Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column")
+        times = b.op(
+            "Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column"
+        )
         self.valid = b.op("Less", [times, b.op("Unsqueeze", [self.lens, b.i64([0, 2])], "lens.row")], "time.valid")
 
     def mask(self, values: Value | None, blank: Value, name: str) -> Value:
@@ -294,7 +313,9 @@ class LengthMasks:
             axis=1,
         )
         taken = b.op("GatherND", [values, pairs], f"{name}.taken")
-        empty = b.op("Unsqueeze", [b.op("Equal", [self.lens, b.i64(0)], f"{name}.empty"), b.i64([1])], f"{name}.empty.column")
+        empty = b.op(
+            "Unsqueeze", [b.op("Equal", [self.lens, b.i64(0)], f"{name}.empty"), b.i64([1])], f"{name}.empty.column"
+        )
         return b.op("Where", [empty, b.f32(0.0), taken], name)
 
 
@@ -302,4 +323,8 @@ def _parameters(model: Model, cell: Cell) -> dict[str, Value]:
     from rnnqc.ir import graph_info
 
     held = graph_info(model.graph).initializers
-    return {key: held[name] for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P)) if name is not None}
+    return {
+        key: held[name]
+        for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P))
+        if name is not None
+    }

@@ -55,14 +55,18 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
     scale, zero_point = scale_and_zero_point(b, encoding)
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
     codes: Value = b.op("QuantizeLinear", [value, scale, zero_point], f"{point}.codes", **attrs)
-    return b.op("DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs)
+    return b.op(
+        "DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs
+    )
 
 
 def emit_weight(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
     """Integer codes -> Clip -> DequantizeLinear."""
     scale, zero_point = scale_and_zero_point(b, encoding)
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
-    return b.op("DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs)
+    return b.op(
+        "DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs
+    )
 
 
 def quantize_weight(encoding: Encoding, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -91,7 +95,11 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
     elif encoding.rounding is Rounding.CEIL:
         whole = b.op("Ceil", [units], f"{point}.rounded")
     elif encoding.rounding is Rounding.HALF_AWAY:
-        raised = b.op("Floor", [b.op("Add", [b.op("Abs", [units], f"{point}.size"), b.f32(0.5)], f"{point}.raised")], f"{point}.size.rounded")
+        raised = b.op(
+            "Floor",
+            [b.op("Add", [b.op("Abs", [units], f"{point}.size"), b.f32(0.5)], f"{point}.raised")],
+            f"{point}.size.rounded",
+        )
         whole = b.op("Mul", [raised, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
     else:
         raised = units if encoding.rounding is Rounding.FLOOR else b.op("Add", [units, b.f32(0.5)], f"{point}.raised")
@@ -102,10 +110,18 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
 
 
 def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:
-    """One scale and zero point for each row of the last axis, as ONNX's DynamicQuantizeLinear takes them from a whole tensor."""
+    """One scale and zero point for each row of the last axis, by the formula of ONNX's DynamicQuantizeLinear."""
     top = b.f32(2.0 ** settings["bits"] - 1)
-    low = b.op("Clip", [b.reduce("ReduceMin", value, [-1], f"{point}.least", keepdims=1), b.f32(-LARGEST_ROW), b.f32(0.0)], f"{point}.low")
-    high = b.op("Clip", [b.reduce("ReduceMax", value, [-1], f"{point}.largest", keepdims=1), b.f32(0.0), b.f32(LARGEST_ROW)], f"{point}.high")
+    low = b.op(
+        "Clip",
+        [b.reduce("ReduceMin", value, [-1], f"{point}.least", keepdims=1), b.f32(-LARGEST_ROW), b.f32(0.0)],
+        f"{point}.low",
+    )
+    high = b.op(
+        "Clip",
+        [b.reduce("ReduceMax", value, [-1], f"{point}.largest", keepdims=1), b.f32(0.0), b.f32(LARGEST_ROW)],
+        f"{point}.high",
+    )
     extent = b.op("Max", [b.op("Sub", [high, low], f"{point}.extent"), b.f32(SMALLEST_ROW)], f"{point}.limited")
     scale = b.op("Div", [extent, top], f"{point}.scale")
     below = b.op("Div", [b.op("Sub", [b.f32(0.0), low], f"{point}.below"), scale], f"{point}.below.units")

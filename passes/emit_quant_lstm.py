@@ -81,10 +81,7 @@ def emit_quant_lstm(
     x_codes, row_scale = _input_codes(b, cell, numbers, at)
     h0, c0 = _initial_states(b, cell, numbers, at)
     emitter = _Loop(cell, numbers, at, w, wanted, x_codes, row_scale, h0, c0)
-    if dispatch:
-        results = _dispatched(b, emitter)
-    else:
-        results = emitter.emit(b, w.W, w.R, b.u8(128))
+    results = _dispatched(b, emitter) if dispatch else emitter.emit(b, w.W, w.R, b.u8(128))
     _finish(b, cell, numbers, at, codes, results)
     return b.nodes
 
@@ -96,7 +93,8 @@ def _without_nan(b: Builder, value: Value, name: str) -> Value:
 def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value | None]:
     """Codes of the sequence and the scales `[T*B]` of its rows.
 
-    With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and meet rows of W
+    With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
+    meet rows of W
     that add up to minus its column sums (see `_with_zero_point_rows`). Otherwise they are `[T,B,I]`, without scales.
     """
     x = at.x
@@ -110,7 +108,10 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
     rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
     limits = [
         b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
-        for op, name, low, high in (("ReduceMin", "least", -LARGEST_ROW, 0.0), ("ReduceMax", "largest", 0.0, LARGEST_ROW))
+        for op, name, low, high in (
+            ("ReduceMin", "least", -LARGEST_ROW, 0.0),
+            ("ReduceMax", "largest", 0.0, LARGEST_ROW),
+        )
     ]
     extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
     scale = b.op("Div", [extent, b.f32(UNSIGNED_CODES)], "x.scale")
@@ -118,7 +119,12 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
     zero = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), b.f32(UNSIGNED_CODES)], "x.zero_point.float")
     zero_point = b.cast(zero, np.uint8, "x.zero_point")
     codes = b.op("QuantizeLinear", [rows, scale, zero_point], "x.codes", axis=0)
-    shape = b.op("Concat", [b.op("Shape", [zero_point], "x.count"), b.i64([numbers.zero_point_rows])], "x.zero_point.shape", axis=0)
+    shape = b.op(
+        "Concat",
+        [b.op("Shape", [zero_point], "x.count"), b.i64([numbers.zero_point_rows])],
+        "x.zero_point.shape",
+        axis=0,
+    )
     column = b.op("Unsqueeze", [zero_point, b.i64([1])], "x.zero_point.column")
     columns = b.op("Expand", [column, shape], "x.zero_point.columns")
     return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1), scale
@@ -130,7 +136,11 @@ def _with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
     steps = b.i32(127 * np.arange(count).reshape(-1, 1))
     rest = b.op("Sub", [b.op("Abs", [sums], "W.column_sums.size"), steps], "W.column_sums.rest")
     taken = b.op("Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(127)], "W.column_sums.taken")
-    signed = b.op("Mul", [taken, b.op("Neg", [b.op("Sign", [sums], "W.column_sums.sign")], "W.column_sums.opposite")], "W.zero_point_rows")
+    signed = b.op(
+        "Mul",
+        [taken, b.op("Neg", [b.op("Sign", [sums], "W.column_sums.sign")], "W.column_sums.opposite")],
+        "W.zero_point_rows",
+    )
     return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
 
 
@@ -156,7 +166,9 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
     if at.initial_c is not None:
         clean = _without_nan(b, at.initial_c, "initial_c")
         if numbers.cell_scale:
-            units = b.op("Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded")
+            units = b.op(
+                "Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded"
+            )
             c0 = b.op("Clip", [units, b.f32(-numbers.cell_max), b.f32(numbers.cell_max)], "initial_c.codes")
         else:
             c0 = b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_c.limited")
@@ -168,7 +180,7 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
 
 
 def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
-    """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch when it optimizes."""
+    """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
     left = b.u8(np.full((2, 16), 255))
     right = b.model.constant(np.full((16, 16), 127), np.int8)
     product = b.op("MatMulInteger", [left, right], "exact.product")
@@ -251,7 +263,11 @@ class _Loop:
         p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
         if self.row_scale is not None:
             shape = b.op("Shape", [self.at.x], "x.shape", start=0, end=2) if b.model.opset >= 15 else self._leading(b)
-            p = b.op("Reshape", [p, b.op("Concat", [shape, b.i64([4 * hidden])], "x.projection.shape", axis=0)], "x.projection.steps")
+            p = b.op(
+                "Reshape",
+                [p, b.op("Concat", [shape, b.i64([4 * hidden])], "x.projection.shape", axis=0)],
+                "x.projection.steps",
+            )
         before = self._prepare(b)
         body = b.body()
         static = numbers.h_mode == "static"
@@ -260,24 +276,30 @@ class _Loop:
         p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
         codes, scale = (h, None) if static else _row_codes(body, h, numbers.h_zero_point, "hidden")
         acc = body.op("MatMulInteger", [codes, r, body.u8(numbers.h_zero_point), *zero_points], "hidden.product")
-        acc_real = body.op("DequantizeLinear", [acc, scale], "hidden.product.scaled", axis=0) if scale is not None else body.cast(acc, np.float32, "hidden.product.float")
+        acc_real = (
+            body.op("DequantizeLinear", [acc, scale], "hidden.product.scaled", axis=0)
+            if scale is not None
+            else body.cast(acc, np.float32, "hidden.product.float")
+        )
         g = body.op("Add", [body.op("Mul", [acc_real, self.w.h_multiplier], "hidden.units"), p_t], "preactivation")
         c_new, y = self._gates(body, g, c, before)
         outputs: list[Value] = []
         names: list[str] = []
 
-        def result(value: Value, name: str, dtype: object) -> None:
+        def result(value: Value, name: str, dtype: npt.DTypeLike) -> None:
             # Scan needs the rank of its body's outputs inside a Loop.
             copy = next((v for v in outputs if v is value), None)
             if copy is not None:
                 value = body.op("Identity", [value], f"{name}.copy")
             if isinstance(value, Variable):
-                value.dtype, value.shape = np.dtype(dtype), [batch, hidden]  # type: ignore[call-overload]
+                value.dtype, value.shape = np.dtype(dtype), [batch, hidden]
             outputs.append(value)
             names.append(name)
 
         if static:
-            next_h: Value = body.op("QuantizeLinear", [y, body.f32(numbers.h_scale), body.u8(numbers.h_zero_point)], "hidden.codes")
+            next_h: Value = body.op(
+                "QuantizeLinear", [y, body.f32(numbers.h_scale), body.u8(numbers.h_zero_point)], "hidden.codes"
+            )
             result(next_h, "hidden.last", np.uint8)
         else:
             result(y, "hidden.last", np.float32)
@@ -288,14 +310,24 @@ class _Loop:
             result(next_h, "hidden.codes.steps", np.uint8)
         if self.wanted.c_steps:
             result(c_new, "cell_state.steps", np.float32)
-        made = dict(zip(names, scan(b, body, self.cell, self.at, [self.h0, self.c0], [p], [h, c, p_t], outputs, names), strict=True))
-        keep = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"} | ({"cell_state.last"} if self.wanted.last_c else set())
+        made = dict(
+            zip(
+                names,
+                scan(b, body, self.cell, self.at, [self.h0, self.c0], [p], [h, c, p_t], outputs, names),
+                strict=True,
+            )
+        )
+        keep = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"} | (
+            {"cell_state.last"} if self.wanted.last_c else set()
+        )
         for name, value in made.items():
             value.dtype = np.dtype(np.uint8 if "codes" in name or (static and name == "hidden.last") else np.float32)
         return {k: v for k, v in made.items() if k in keep}
 
     def _leading(self, b: Builder) -> Value:
-        return b.op("Slice", [b.op("Shape", [self.at.x], "x.shape.whole"), b.i64([0]), b.i64([2]), b.i64([0])], "x.shape")
+        return b.op(
+            "Slice", [b.op("Shape", [self.at.x], "x.shape.whole"), b.i64([0]), b.i64([2]), b.i64([0])], "x.shape"
+        )
 
     @property
     def _uniform(self) -> bool:
@@ -303,7 +335,7 @@ class _Loop:
         return self.numbers.gate_table_size > 0 and self.w.P is None
 
     def _prepare(self, b: Builder) -> _Prepared:
-        """What the loop needs of tables, offsets and limits; with a batch of 1 tables are rows, and no Reshape is needed in the loop."""
+        """Tables, offsets and limits for the loop; with a batch of 1 tables are rows, and the loop needs no Reshape."""
         f, hidden = self.numbers, self.cell.hidden_size
         gate, cell = self.w.gate_table, self.w.cell_table
         offsets: Value | None = None
@@ -328,7 +360,11 @@ class _Loop:
                     b.op("Slice", [gate, b.i64([o]), b.i64([o + size]), b.i64([0])], f"{GATES[k]}.table")
                     for k, o in enumerate(f.gate_table_offset)
                 ]
-                gate = b.op("Reshape", [b.op("Concat", rows, "gate_table.rows", axis=0), b.i64([len(GATES), size])], "gate_table.matrix")
+                gate = b.op(
+                    "Reshape",
+                    [b.op("Concat", rows, "gate_table.rows", axis=0), b.i64([len(GATES), size])],
+                    "gate_table.matrix",
+                )
         return _Prepared(gate, cell, offsets, limits)
 
     def _gates(self, body: Builder, g: Value, c: Value, before: _Prepared) -> tuple[Value, Value]:
@@ -339,13 +375,21 @@ class _Loop:
             gates = list(self._uniform_gates(body, g, before))
             gate = None
         else:
-            pre: list[Value] = list(body.ops("Split", [g, body.i64([hidden] * 4)], [f"{n}.product" for n in GATES], axis=1))
+            pre: list[Value] = list(
+                body.ops("Split", [g, body.i64([hidden] * 4)], [f"{n}.product" for n in GATES], axis=1)
+            )
 
             def gate(k: int, state: Value | None) -> Value:
                 value = pre[k]
                 if self.w.P is not None and k != CELL:
-                    part = body.op("Slice", [self.w.P, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])], f"{GATES[k]}.peephole")
-                    value = body.op("Add", [value, body.op("Mul", [part, state], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum")
+                    part = body.op(
+                        "Slice",
+                        [self.w.P, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])],
+                        f"{GATES[k]}.peephole",
+                    )
+                    value = body.op(
+                        "Add", [value, body.op("Mul", [part, state], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum"
+                    )
                 return self._gate(body, k, value, before.gate_table)
 
         def value_of(k: int, state: Value | None) -> Value:
@@ -358,7 +402,11 @@ class _Loop:
         i = value_of(INPUT, c)
         fg = body.op("Sub", [body.f32(1.0), i], "forget_gate.coupled") if cell.input_forget else value_of(FORGET, c)
         d = value_of(CELL, None)
-        u = body.op("Add", [body.op("Mul", [fg, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")], "cell_state.sum")
+        u = body.op(
+            "Add",
+            [body.op("Mul", [fg, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")],
+            "cell_state.sum",
+        )
         if f.cell_scale:
             whole = body.op("Round", [u], "cell_state.rounded")
             c_new: Value = whole
@@ -413,9 +461,20 @@ class _Loop:
             scaled = body.op("Mul", [v, body.f32(f.gate_index_scale[k])], f"{name}.scaled")
             raised = body.op("Add", [scaled, body.f32(n + 0.5)], f"{name}.raised")
             limited = body.op("Clip", [raised, body.f32(0.0), body.f32(2 * n - 0.5)], f"{name}.code")
-            indices = body.op("Add", [body.cast(limited, np.int32, f"{name}.codes"), body.i32(f.gate_table_offset[k])], f"{name}.indices")
+            indices = body.op(
+                "Add",
+                [body.cast(limited, np.int32, f"{name}.codes"), body.i32(f.gate_table_offset[k])],
+                f"{name}.indices",
+            )
             assert table is not None
-            return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, v, f"{name}.relu"), self._lookup(body, table, indices, [-1, hidden], f"{name}.rest")], name)
+            return body.op(
+                "Add",
+                [
+                    emit_exact(body, "Relu", 0.0, 0.0, v, f"{name}.relu"),
+                    self._lookup(body, table, indices, [-1, hidden], f"{name}.rest"),
+                ],
+                name,
+            )
         return emit_exact(body, kind, activation.alpha, activation.beta, v, name)
 
     def _output(self, body: Builder, c: Value, table: Value | None) -> Value:
@@ -429,7 +488,9 @@ class _Loop:
         half = f.cell_table_size // 2
         codes = c
         if not f.cell_scale:
-            codes = body.op("Round", [body.op("Mul", [c, body.f32(f.cell_index_scale)], f"{name}.scaled")], f"{name}.rounded")
+            codes = body.op(
+                "Round", [body.op("Mul", [c, body.f32(f.cell_index_scale)], f"{name}.scaled")], f"{name}.rounded"
+            )
         if not f.cell_scale or f.cell_max > half - 1:
             codes = body.op("Clip", [codes, body.f32(-half), body.f32(half - 1)], f"{name}.code")
         index = body.cast(codes, np.int32, f"{name}.codes")
@@ -468,7 +529,9 @@ def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, na
     raise ValueError(kind)
 
 
-def _finish(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary, codes: Value | None, results: dict[str, Value]) -> None:
+def _finish(
+    b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary, codes: Value | None, results: dict[str, Value]
+) -> None:
     y, y_codes = results.get("hidden.steps"), results.get("hidden.codes.steps")
 
     def cell_state(value: Value, target: Value) -> None:
@@ -497,5 +560,3 @@ def _finish(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary, codes: V
         b.add("Identity", [masks.pick(y, "hidden.picked")], [at.y_h], "Y_h")
     if at.y_c is not None:
         cell_state(masks.pick(results["cell_state.steps"], "cell_state.picked"), at.y_c)
-
-

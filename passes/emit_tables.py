@@ -99,7 +99,8 @@ def table_function(opset: int) -> onnx.FunctionProto:
     """`ActivationTable(knots, first, end, n, scale, offset) -> table [end - first]`.
 
     `scale * T(k) + offset` for the codes `first <= k < end`, where T is the piecewise-linear tanh of
-    docs/quant_lstm_cell.md, "The default tables", in units of the knots. Everything but the last two operations is in int32.
+    docs/quant_lstm_cell.md, "The default tables", in units of the knots. Everything but the last two operations is
+    in int32.
     """
     proto = onnx.ModelProto(ir_version=10)
     proto.opset_import.add(domain="", version=opset)

@@ -194,7 +194,9 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
             low.append(-min(clip, GATE_LIMIT))
             high.append(min(clip, GATE_LIMIT))
             if kind == RELU_TABLE:
-                offset = _place(tables, TableSpec(activation, RESIDUAL_BITS, activation.limit / 2 ** (RESIDUAL_BITS - 1)))
+                offset = _place(
+                    tables, TableSpec(activation, RESIDUAL_BITS, activation.limit / 2 ** (RESIDUAL_BITS - 1))
+                )
         index_scale.append(2 ** (RESIDUAL_BITS - 1) / activation.limit if kind == RELU_TABLE else 0.0)
         kinds.append(kind)
         offsets.append(offset)
@@ -236,7 +238,9 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
         x_multiplier=_normal(w_scale * (x_scale or 1.0) / s_g),
         h_multiplier=_normal(r_scale * (h_scale or 1.0) / s_g),
         B=(b.astype(np.float64) / s_g + zero).astype(np.float32),
-        P=None if p is None else np.concatenate([p[k * h : (k + 1) * h] * c_unit / s_g[k * h] for k in PEEPHOLE_GATES]).astype(np.float32),
+        P=None
+        if p is None
+        else np.concatenate([p[k * h : (k + 1) * h] * c_unit / s_g[k * h] for k in PEEPHOLE_GATES]).astype(np.float32),
         gate_tables=tuple(tables),
         cell_table=cell_table,
     )
@@ -263,9 +267,17 @@ def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
 def _weight_encoding(cell: Cell, name: str) -> Encoding:
     point = cell.points[f"{name}.weight"]
     if point["bits"] is None:
-        raise NotHandled(f"{name} stays float in this recipe.", f"{name}.weight.bits = none", "quantize the weights, or use --form qcdq")
+        raise NotHandled(
+            f"{name} stays float in this recipe.",
+            f"{name}.weight.bits = none",
+            "quantize the weights, or use --form qcdq",
+        )
     if point["bits"] > 8:
-        raise NotHandled(f"{name} has {point['bits']} bits.", f"{name}.weight.bits = {point['bits']}", "up to 8 bits have an integer form; use --form qcdq")
+        raise NotHandled(
+            f"{name} has {point['bits']} bits.",
+            f"{name}.weight.bits = {point['bits']}",
+            "up to 8 bits have an integer form; use --form qcdq",
+        )
     return encoding_of(point)
 
 
@@ -274,7 +286,12 @@ def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
     if point["bits"] != 8 or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
         raise NotHandled(
             f"the {name} has a format without integer form.",
-            f"{name}: " + ("float" if point["bits"] is None else f"{point['bits']} bits, signed = {point['signed']}, {point['rounding']}"),
+            f"{name}: "
+            + (
+                "float"
+                if point["bits"] is None
+                else f"{point['bits']} bits, signed = {point['signed']}, {point['rounding']}"
+            ),
             "unsigned 8-bit codes, rounded half to even, have one; use --form qcdq",
         )
     if point["mode"] == "dynamic-row":
@@ -291,7 +308,7 @@ def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
     if point["bits"] is None or value["bits"] is None or point["rounding"] != Rounding.HALF_UP.value:
         raise NotHandled(
             f"the {GATES[k].replace('_', ' ')} is not tabulated.",
-            f"{GATES[k]}.acc.bits = {point['bits']}, {GATES[k]}.activation.bits = {value['bits']}, rounding = {point.get('rounding')}",
+            f"{GATES[k]}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
             "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
         )
     return float(point["scale"][0]), int(point["bits"])
@@ -301,7 +318,11 @@ def _cell_format(cell: Cell) -> tuple[float, float]:
     point = cell.points["cell_state"]
     output = cell.activations[2]
     if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"]["bits"] is None:
-        raise NotHandled("the output activation is not tabulated.", "hidden.activation.bits = none", "tabulate it, or use --form qcdq")
+        raise NotHandled(
+            "the output activation is not tabulated.",
+            "hidden.activation.bits = none",
+            "tabulate it, or use --form qcdq",
+        )
     if point["bits"] is None:
         return 0.0, 0.0
     if point["rounding"] != Rounding.HALF_EVEN.value or output.kind == RELU_TABLE:

@@ -28,7 +28,8 @@ class FoldScales(Pass):
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * A cell whose formats have no integer form (weights of more than 8 bits, a float gate, ...) stays as it is, with a remark.
+    * A cell whose formats have no integer form (weights of more than 8 bits, a float gate, ...) stays as it is, with
+      a remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
       them, without going back to float.
     """
@@ -45,8 +46,8 @@ class FoldScales(Pass):
         """Prepares the pass.
 
         Args:
-            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights are
-                uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
+            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights
+            are uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
         """
         self.dispatch = dispatch
 
@@ -56,10 +57,12 @@ class FoldScales(Pass):
         folded: dict[str, FoldedLstm] = {}
         cells = [c for c in model.cells.values() if c.form == "qcdq"]
         for cell in cells:
-            try:
-                folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.W, cell.B, cell.P)))  # type: ignore[arg-type]
-            except NotHandled as refusal:
-                remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, "quantized, not integer: " + refusal.reason, refusal.found, refusal.action))
+            result = _try_fold(model, cell)
+            if isinstance(result, NotHandled):
+                reason = "quantized, not integer: " + result.reason
+                remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
+            else:
+                folded[cell.name] = result
         tables = Tables(model)
         codes: dict[str, Value] = {}
         sites: list[tuple[Cell, Graph, Boundary]] = []
@@ -68,19 +71,23 @@ class FoldScales(Pass):
             at = boundary_of(model, graph, cell)
             if cell.points["input"]["mode"] == "codes":
                 sources = chain_sources(model, at.x) or []
-                if sources and all(c.name in folded or c.form in ("integer", "fused") and c.y_codes for c, _ in sources):
+                if sources and all(
+                    c.name in folded or (c.form in ("integer", "fused") and c.y_codes) for c, _ in sources
+                ):
                     at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:
                     # The same codes, from the float hidden states.
                     cell.points["input"]["mode"] = "static"
-                    folded[cell.name] = fold_lstm(cell, *(_array(model, n) for n in (cell.W, cell.B, cell.P)))  # type: ignore[arg-type]
+                    folded[cell.name] = _fold(model, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
             operands = _operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
             target = codes.get(cell.name)
             numbers = folded[cell.name].numbers
-            replace_cell(model, graph, cell, emit_quant_lstm(model, cell, numbers, at, operands, target, dispatch=self.dispatch))
+            replace_cell(
+                model, graph, cell, emit_quant_lstm(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
+            )
             cell.form = "integer"
             cell.integer = numbers.__dict__.copy()
             cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
@@ -92,8 +99,18 @@ class FoldScales(Pass):
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
 
 
-def _array(model: Model, name: str | None) -> np.ndarray[Any, Any] | None:
-    return constant_array(graph_info(model.graph).initializers[name]) if name is not None else None
+def _fold(model: Model, cell: Cell) -> FoldedLstm:
+    held = graph_info(model.graph).initializers
+    w, b = constant_array(held[cell.W]), constant_array(held[cell.B])
+    assert w is not None and b is not None
+    return fold_lstm(cell, w, b, constant_array(held[cell.P]) if cell.P is not None else None)
+
+
+def _try_fold(model: Model, cell: Cell) -> FoldedLstm | NotHandled:
+    try:
+        return _fold(model, cell)
+    except NotHandled as refusal:
+        return refusal
 
 
 def _rest(at: Boundary) -> tuple[Value | None, ...]:
@@ -101,7 +118,7 @@ def _rest(at: Boundary) -> tuple[Value | None, ...]:
 
 
 def _operands(model: Model, graph: Graph, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
-    """The constants of the cell, in the graph that holds it: onnxruntime packs weights of an outer graph anew in every call."""
+    """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
     held = graph_info(model.graph).initializers
 
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:
@@ -129,7 +146,7 @@ def _operands(model: Model, graph: Graph, cell: Cell, folded: FoldedLstm, tables
 
 
 def _pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
-    """Copies the operators between hidden states and `x`, on codes; notes in `codes` which cells have to provide theirs."""
+    """Copies the operators between hidden states and `x`, on codes; `codes` gets the cells that provide theirs."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     made: dict[int, Value] = {}
     builder = Builder(model, prefix=f"{cell.name}/input")

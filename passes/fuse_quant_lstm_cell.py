@@ -32,7 +32,8 @@ from rnnqc.properties import Property
 
 OP_TYPE = "QuantLSTMCell"
 INPUTS = (
-    "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h", "initial_c", "P",
+    "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
+    "sequence_lens", "initial_h", "initial_c", "P",
 )  # fmt: skip
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 CONFIGURATION = "configuration"
@@ -45,10 +46,12 @@ class FuseQuantLstmCell(Pass):
 
     After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`
 
-    Cells of one configuration share a function. With several configurations each function is an overload whose name says what
-    the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the bodies of such models check
-    that they are called by a node of their own configuration, and fail otherwise. Outputs in front of one that is used are defined
-    by the function too.
+    Cells of one configuration share a function. With several configurations each function is an overload whose name
+    says what
+    the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the bodies of
+    such models check
+    that they are called by a node of their own configuration, and fail otherwise. Outputs in front of one that is
+    used are defined by the function too.
     """
 
     info = PassInfo(
@@ -65,7 +68,9 @@ class FuseQuantLstmCell(Pass):
         if not sites:
             return PassResult(False, (), {"cells": 0, "functions": 0})
         if any(c.form == "fused" for c in model.cells.values()):
-            raise CompileError(f"{model.source}: some cells are fused already.", action="lower the float model in one go")
+            raise CompileError(
+                f"{model.source}: some cells are fused already.", action="lower the float model in one go"
+            )
         groups: dict[bytes, list[_Site]] = {}
         for site in sites:
             groups.setdefault(_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
@@ -158,9 +163,13 @@ def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionPro
         formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
     )  # fmt: skip
     emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
-    emitted = _without_identities(_live([*head.nodes, *emitted], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS))
+    emitted = _without_identities(
+        _live([*head.nodes, *emitted], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
+    )
     function = onnx.FunctionProto(domain=DOMAIN, name=OP_TYPE)
-    function.doc_string = "One direction of one LSTM layer over a whole sequence, in integer arithmetic with tabulated activations."
+    function.doc_string = (
+        "One direction of one LSTM layer over a whole sequence, in integer arithmetic with tabulated activations."
+    )
     function.input.extend(INPUTS[: last_in + 1])
     function.output.extend(OUTPUTS[: last_out + 1])
     function.attribute.extend([] if number is None else [CONFIGURATION])
@@ -173,8 +182,12 @@ def _checked(head: Builder, x: Value, number: int) -> Value:
     """`x` itself, through a Gather that fails unless the node's attribute `configuration` is `number`."""
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
-    distance = head.op("Abs", [head.op("Sub", [given, head.i64(number)], "configuration.difference")], "configuration.distance")
-    zero = head.op("Gather", [head.i64([0]), distance], "onnxruntime_older_than_1.27_ignores_function_overloads", axis=0)
+    distance = head.op(
+        "Abs", [head.op("Sub", [given, head.i64(number)], "configuration.difference")], "configuration.distance"
+    )
+    zero = head.op(
+        "Gather", [head.i64([0]), distance], "onnxruntime_older_than_1.27_ignores_function_overloads", axis=0
+    )
     shape = head.op("Add", [head.op("Shape", [x], "X.shape"), zero], "X.shape.checked")
     return head.op("Reshape", [x, shape], "X.checked")
 

@@ -25,8 +25,8 @@ MOVERS: dict[str, Sequence[int] | None] = {
 class InsertQcdq(Pass):
     """Quantizes every quantization point of every cell as the recipe says.
 
-    Before: `MatMul(h, R)`; after: `MatMul(h -> QuantizeLinear -> DequantizeLinear, codes of R -> DequantizeLinear)`, and so on for the
-    input, W, pre-activations and cell state.
+    Before: `MatMul(h, R)`; after: `MatMul(h -> QuantizeLinear -> DequantizeLinear, codes of R -> DequantizeLinear)`,
+    and so on for the input, W, pre-activations and cell state.
 
     * A point whose `bits` are none stays float; a cell with no quantized point is not touched.
     * A layer's input that consists of hidden states of other cells alone, moved about by Squeeze, Transpose, Reshape,
@@ -52,7 +52,8 @@ class InsertQcdq(Pass):
             if missed:
                 raise UsageError(
                     f"No quantization point matches {missed[0]!r}.",
-                    supported="points such as " + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
+                    supported="points such as "
+                    + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
                     action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
                 )
         remarks: list[Remark] = []
@@ -71,7 +72,9 @@ class InsertQcdq(Pass):
             at = boundary_of(model, graph, cell)
             codes = _weight_codes(model, cell)
             replace_cell(model, graph, cell, emit_lstm(model, cell, at, qcdq_quantizer(cell.points, codes)).nodes)
-            cell.W, cell.R = (codes[p].name if p in codes else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R)))
+            cell.W, cell.R = (
+                codes[p].name if p in codes else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
+            )
             cell.form = "qcdq"
             count += 1
         if count:
@@ -94,7 +97,9 @@ def _weight_codes(model: Model, cell: Cell) -> dict[str, Value]:
         point = cell.points[f"{key}.weight"]
         array = constant_array(graph_info(model.graph).initializers[name])
         if point["bits"] is not None and array is not None:
-            codes[f"{key}.weight"] = model.add_initializer(f"{cell.name}/{key}.codes", quantize_weight(encoding_of(point), array))
+            codes[f"{key}.weight"] = model.add_initializer(
+                f"{cell.name}/{key}.codes", quantize_weight(encoding_of(point), array)
+            )
     return codes
 
 
@@ -145,4 +150,3 @@ def _chain(model: Model, cell: Cell) -> None:
     if first is None or first.get("mode") != "static" or any(f != first for f in formats):
         return
     cell.points["input"] = {**first, "mode": "codes"}
-

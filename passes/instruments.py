@@ -66,13 +66,15 @@ class VerifyModified(Instrument):
         """Compares."""
         changed = self._bytes(model) != self._before
         if changed != result.modified:
-            raise InternalError(f"Pass {pass_.info.name!r} says modified = {result.modified}; the model changed: {changed}.")
+            raise InternalError(
+                f"Pass {pass_.info.name!r} says modified = {result.modified}; the model changed: {changed}."
+            )
 
     @staticmethod
     def _bytes(model: Model) -> bytes:
         provenance, model.provenance = model.provenance, []
         try:
-            return model.proto.SerializeToString(deterministic=True)
+            return bytes(model.proto.SerializeToString(deterministic=True))
         finally:
             model.provenance = provenance
 
@@ -130,16 +132,17 @@ class VerifyNumerics(Instrument):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "before.onnx").write_bytes(self._before.SerializeToString())
             (folder / "after.onnx").write_bytes(after.SerializeToString())
-            np.savez(folder / "feeds.npz", **{k: np.asarray(v) for k, v in feeds.items()})
+            np.savez(folder / "feeds.npz", allow_pickle=False, **{k: np.asarray(v) for k, v in feeds.items()})
             report = {"pass": pass_.info.name, "output": output, "difference": text, "first_divergence": first}
             (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-            message += (
-                f" Reproducer in {folder}: rnnqc verify {folder / 'before.onnx'} {folder / 'after.onnx'} --data {folder / 'feeds.npz'}"
-            )
+            files = [folder / name for name in ("before.onnx", "after.onnx", "feeds.npz")]
+            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}"
         raise NumericsError(message)
 
 
-def first_divergence(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, pass_: Pass) -> tuple[str, str] | None:
+def first_divergence(
+    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, pass_: Pass
+) -> tuple[str, str] | None:
     """The first value of the main graph, in the order of `before`, that both models make and that differs too much."""
     made_after = {o for n in after.graph.node for o in n.output if o}
     common = [o for n in before.graph.node for o in n.output if o and o in made_after]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
 from typing import final
 
@@ -12,7 +11,7 @@ from rnnqc.passes.base import Pass, PassResult
 from rnnqc.properties import Property
 
 
-class Instrument(abc.ABC):
+class Instrument:
     """Observes passes and never edits the model."""
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
@@ -43,7 +42,7 @@ class PassManager:
     ) -> None:
         self.passes = tuple(passes)
         self.instruments = tuple(instruments)
-        holds: dict[Property, str] = {p: "the input" for p in given}
+        holds: dict[Property, str] = dict.fromkeys(given, "the input")
         lost: dict[Property, str] = {}
         for pass_ in self.passes:
             for needed in sorted(pass_.info.requires, key=lambda p: p.value):
@@ -57,7 +56,7 @@ class PassManager:
             for destroyed in pass_.info.clears:
                 if holds.pop(destroyed, None) is not None:
                     lost[destroyed] = pass_.info.name
-            holds.update({p: pass_.info.name for p in pass_.info.sets})
+            holds.update(dict.fromkeys(pass_.info.sets, pass_.info.name))
 
     def run(self, model: Model) -> list[PassResult]:
         """Runs all passes on `model`, in place; returns their results."""

@@ -1,8 +1,8 @@
 """From a recipe's settings to the number formats of one cell.
 
-A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays float, or
-`bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static", "dynamic-row", "codes") and,
-for activations, `table`.
+A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays
+float, or `bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static",
+"dynamic-row", "codes") and, for activations, `table`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ CELL_LIMIT = 2.0
 CELL_INDEX_BITS = 16
 
 
-def resolve_points(cell: Cell, recipe: Recipe, weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, dict[str, Any]]:
+def resolve_points(
+    cell: Cell, recipe: Recipe, weights: Mapping[str, npt.NDArray[np.float32]]
+) -> dict[str, dict[str, Any]]:
     """What the recipe says about each quantization point of `cell`.
 
     Args:
@@ -92,7 +94,11 @@ def _static(s: Settings, scale: float) -> dict[str, Any]:
 
 def _weight(s: Settings, array: npt.NDArray[np.float32]) -> dict[str, Any]:
     per_channel = s.get("granularity", "per-channel") == "per-channel"
-    largest = np.maximum(array.max(axis=0), -array.min(axis=0)) if per_channel else np.asarray([max(array.max(), -array.min())])
+    largest = (
+        np.maximum(array.max(axis=0), -array.min(axis=0))
+        if per_channel
+        else np.asarray([max(array.max(), -array.min())])
+    )
     scale = symmetric_scale(largest, s["bits"]).astype(np.float32)
     if "scale" in s:
         scale = np.full_like(scale, s["scale"])
@@ -150,7 +156,7 @@ def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
 
 
 def cell_is_bounded(cell: Cell, limit: float) -> bool:
-    """Whether whole numbers suit the cell state: |f| <= 1, i * g is small, and the output activation saturates below `limit`."""
+    """Whether whole numbers suit the state: |f| <= 1, small i * g, an output activation constant beyond `limit`."""
     f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
     if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
         return False

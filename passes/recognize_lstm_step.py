@@ -18,7 +18,8 @@ from rnnqc.properties import Property
 class RecognizeLstmStep(Pass):
     """Replaces a written-out LSTM step by an LSTM node over one element.
 
-    Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o * tanh(c')`
+    Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *
+    tanh(c')`
 
     After: `LSTM(x [1,B,I], initial_h = h, initial_c = c) -> Y_h, Y_c`
 
@@ -47,7 +48,9 @@ class RecognizeLstmStep(Pass):
                 step = _match(node, {id(v) for v in graph.outputs})
                 if step is not None:
                     name = _replace(model, graph, node, step)
-                    remarks.append(self.remark(Outcome.NOTE, name, "LSTM", f"made of the step around node {display_name(node)!r}."))
+                    remarks.append(
+                        self.remark(Outcome.NOTE, name, "LSTM", f"made of the step around node {display_name(node)!r}.")
+                    )
         if remarks:
             model.remove_dead()
             model.sort()
@@ -71,16 +74,15 @@ class _Step:
 
 
 def _match(split: Node, outputs: set[int]) -> _Step | None:
-    def only_user(value: Value | None) -> Node | None:
-        return value.outputs[0] if value is not None and len(value.outputs) == 1 and id(value) not in outputs else None
+    def only_user(value: Value) -> Node | None:
+        return value.outputs[0] if len(value.outputs) == 1 and id(value) not in outputs else None
 
     products, bias = _terms(split.inputs[0])
     if products is None or len(products) != 2 or attribute(split, "axis", 0) not in (1, -1):
         return None
-    parts = [only_user(v) for v in split.outputs]
-    if any(p is None for p in parts):
-        return None
-    operators = [p.op for p in parts if p is not None]
+    users = [only_user(v) for v in split.outputs]
+    parts = [p for p in users if p is not None]
+    operators = [p.op for p in parts]
     if sorted(operators) != ["Sigmoid", "Sigmoid", "Sigmoid", "Tanh"]:
         return None
     g = operators.index("Tanh")
@@ -94,18 +96,28 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
     kept = _producer(_other(total, candidate.outputs[0]), "Mul")
     if kept is None:
         return None
-    f = next((k for k in range(4) if k not in (g, i) and any(v is _output(parts[k]) for v in kept.inputs)), None)
-    if f is None or only_user(_output(parts[f])) is not kept or only_user(kept.outputs[0]) is not total:
+    if only_user(kept.outputs[0]) is not total:
         return None
+    keepers = [k for k in range(4) if k not in (g, i) and only_user(_output(parts[k])) is kept]
+    if not keepers:
+        return None
+    f = keepers[0]
+    state = _other(kept, _output(parts[f]))
     o = 6 - g - i - f
     c_next = total.outputs[0]
     last = only_user(_output(parts[o]))
-    squashed = _producer(_other(last, _output(parts[o])), "Tanh") if last is not None and last.op == "Mul" else None
-    if last is None or squashed is None or squashed.inputs[0] is not c_next:
+    if last is None or last.op != "Mul":
+        return None
+    squashed = _producer(_other(last, _output(parts[o])), "Tanh")
+    if squashed is None or squashed.inputs[0] is not c_next:
         return None
     hidden = products[0][1].shape[1] // 4
     sizes = constant_array(split.inputs[1]) if len(split.inputs) > 1 else None
-    if products[0][1].shape[1] != 4 * hidden or products[1][1].shape[1] != 4 * hidden or (sizes is not None and len(set(sizes.tolist())) != 1):
+    if (
+        products[0][1].shape[1] != 4 * hidden
+        or products[1][1].shape[1] != 4 * hidden
+        or (sizes is not None and len(set(sizes.tolist())) != 1)
+    ):
         return None
     (x, w), (h, r) = products if products[1][1].shape[0] == hidden else products[::-1]
     if r.shape[0] != hidden:
@@ -115,11 +127,11 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
         if term.size not in (1, 4 * hidden):
             return None
         whole = whole + term.reshape(-1)
-    return _Step(x, h, _other(kept, _output(parts[f])), w, r, whole, (i, o, f, g), c_next, last.outputs[0])
+    return _Step(x, h, state, w, r, whole, (i, o, f, g), c_next, last.outputs[0])
 
 
 def _terms(value: Value) -> tuple[list[tuple[Value, npt.NDArray[np.float32]]] | None, list[npt.NDArray[np.float32]]]:
-    """The products with constant matrices and the constants that add up to `value`; None for anything else in the sum."""
+    """The products with constant matrices and the constants that add up to `value`; None if the sum has other terms."""
     products: list[tuple[Value, npt.NDArray[np.float32]]] = []
     constants: list[npt.NDArray[np.float32]] = []
     stack = [value]
@@ -153,20 +165,22 @@ def _terms(value: Value) -> tuple[list[tuple[Value, npt.NDArray[np.float32]]] | 
     return products, constants
 
 
-def _output(node: Node | None) -> Value | None:
-    return node.outputs[0] if node is not None else None
+def _output(node: Node) -> Value:
+    return node.outputs[0]
 
 
-def _other(node: Node, value: Value | None) -> Value:
+def _other(node: Node, value: Value) -> Value:
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 
 def _producer(value: Value, op: str) -> Node | None:
-    return value.inputs[0] if len(value.inputs) == 1 and value.inputs[0].op == op and not value.inputs[0].domain else None
+    return (
+        value.inputs[0] if len(value.inputs) == 1 and value.inputs[0].op == op and not value.inputs[0].domain else None
+    )
 
 
-def _position(parts: list[Node | None], value: Value) -> int | None:
-    return next((k for k, p in enumerate(parts) if _output(p) is value and p is not None and p.op == "Sigmoid"), None)
+def _position(parts: list[Node], value: Value) -> int | None:
+    return next((k for k, p in enumerate(parts) if _output(p) is value and p.op == "Sigmoid"), None)
 
 
 def _replace(model: Model, graph: Graph, split: Node, step: _Step) -> str:

@@ -38,8 +38,8 @@ class Unroll(Pass):
 
     Before: `Scan(states, sequences; body)`
 
-    After: for each t: body nodes on element t of the sequences, states handed on from copy to copy, then one Concat per scan
-    output. Initializers stay single.
+    After: for each t: body nodes on element t of the sequences, states handed on from copy to copy, then one Concat
+    per scan output. Initializers stay single.
 
     * The sequence length has to be known: from the shapes, or bound with `--dim`.
     * A Loop needs a constant trip count and a condition that stays true.
@@ -60,13 +60,19 @@ class Unroll(Pass):
         count = 0
         model.infer_shapes()
         while True:
-            site = next(((g, n) for g in model.graphs() for n in g.nodes if n.op in ("Scan", "Loop") and not n.domain), None)
+            site = next(
+                ((g, n) for g in model.graphs() for n in g.nodes if n.op in ("Scan", "Loop") and not n.domain), None
+            )
             if site is None:
                 break
             graph, node = site
             cell = model.cells.get(info(node).metadata.get(CELL_TAG, ""))
             name = cell.name if cell is not None else display_name(node)
-            plan = _loop_plan(node) if node.op == "Loop" else _scan_plan(node, cell.static_length if cell is not None else None)
+            plan = (
+                _loop_plan(node)
+                if node.op == "Loop"
+                else _scan_plan(node, cell.static_length if cell is not None else None)
+            )
             _unroll(model, graph, node, plan, name)
             remarks.append(self.remark(Outcome.NOTE, name, node.op, f"unrolled {plan.length} times."))
             count += 1
@@ -108,12 +114,14 @@ def _scan_plan(node: Node, length: int | None) -> _Plan:
     values = list(node.inputs[states:])
     for value, axis in zip(values, in_axes, strict=True):
         shape = shape_of(value)
-        if length is None and shape is not None and isinstance(shape[axis], int):
-            length = int(shape[axis])  # type: ignore[arg-type]
+        size = shape[axis] if shape is not None else None
+        if length is None and isinstance(size, int):
+            length = size
     if length is None:
         value = values[-1]
         raise CompileError(
-            f"Node {display_name(node)!r} (Scan, from {info(node).metadata.get(CELL_TAG, 'the model')!r}) cannot be unrolled: the length of "
+            f"Node {display_name(node)!r} (Scan of {info(node).metadata.get(CELL_TAG, 'the model')!r}) cannot be unrolled: "
+            "the length of "
             f"its sequence is not known (shape {shape_of(value)}).",
             supported="a static sequence length",
             action="bind the dimension, for example --dim T=100",
@@ -138,7 +146,12 @@ def _loop_plan(node: Node) -> _Plan:
         condition = condition.inputs[0].inputs[0]
     held = constant_array(condition)
     stays_true = condition is body.inputs[1] or (held is not None and bool(np.all(held)))
-    if trips is None or (start is not None and not np.all(start)) or (input_or_none(node, 1) is not None and start is None) or not stays_true:
+    if (
+        trips is None
+        or (start is not None and not np.all(start))
+        or (input_or_none(node, 1) is not None and start is None)
+        or not stays_true
+    ):
         raise CompileError(
             f"Node {display_name(node)!r} (Loop) cannot be unrolled: its number of trips depends on data.",
             supported="a constant trip count and a condition that stays true",
@@ -161,7 +174,9 @@ def _check_length(node: Node, length: int) -> None:
             action="lower without --unroll",
         )
     if length < 1:
-        raise CompileError(f"Node {display_name(node)!r} ({node.op}): the sequence is empty.", supported="at least one element")
+        raise CompileError(
+            f"Node {display_name(node)!r} ({node.op}): the sequence is empty.", supported="at least one element"
+        )
 
 
 def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> None:
@@ -171,7 +186,7 @@ def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> N
     states = len(plan.states)
     lead = len(plan.fixed)
     head = Builder(model, cell, name)
-    fixed = [v if v is None or v.name else model.constant(v.values, v.dtype) for v in plan.fixed]  # type: ignore[attr-defined]
+    fixed = [model.constant(v.values, v.dtype) if isinstance(v, Constant) and not v.name else v for v in plan.fixed]
     elements = [_split(head, k, value, axis, plan.length) for k, (value, axis, _) in enumerate(plan.sequences)]
     new_nodes: list[Node] = head.nodes
     current: list[Value] = list(plan.states)
@@ -226,7 +241,9 @@ def _hand_over(tail: Builder, value: Value, node: Node, k: int) -> None:
 
 def _split(builder: Builder, k: int, value: Value, axis: int, length: int) -> list[Value]:
     """The elements of a sequence: one Split, and a Squeeze for each."""
-    pieces = builder.ops("Split", [value, builder.i64([1] * length)], [f"input_{k}.{t}" for t in range(length)], axis=axis)
+    pieces = builder.ops(
+        "Split", [value, builder.i64([1] * length)], [f"input_{k}.{t}" for t in range(length)], axis=axis
+    )
     axes = builder.i64([axis])
     return [builder.op("Squeeze", [p, axes], f"input_{k}.{t}.element") for t, p in enumerate(pieces)]
 
@@ -259,7 +276,13 @@ class _Copier:
     def _copy_graph(self, graph: Graph) -> Graph:
         inputs = [self._fresh(v) for v in graph.inputs]
         nodes = self.copy(graph)
-        return Graph(nodes=nodes, inputs=inputs, outputs=[self.value(v) for v in graph.outputs], name=graph.name, opset=graph.opset)
+        return Graph(
+            nodes=nodes,
+            inputs=inputs,
+            outputs=[self.value(v) for v in graph.outputs],
+            name=graph.name,
+            opset=graph.opset,
+        )
 
     def _fresh(self, value: Value) -> Value:
         if not value.name:
@@ -289,4 +312,7 @@ def bind_dimensions(model: Model, dims: dict[str, int]) -> None:
                 value.shape = [size if d == name else d for d in value.shape]
         if not found:
             known = sorted({d for v in model.graph.inputs for d in (v.shape or []) if isinstance(d, str)})
-            raise CompileError(f"No input has a dimension {name!r}.", supported=", ".join(known) or "the model has no symbolic dimensions")
+            raise CompileError(
+                f"No input has a dimension {name!r}.",
+                supported=", ".join(known) or "the model has no symbolic dimensions",
+            )

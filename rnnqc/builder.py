@@ -28,7 +28,9 @@ class Builder:
 
     def value(self, name: str, dtype: Any = None, shape: Sequence[int | str | None] | None = None) -> Variable:
         """A value with a fresh name below the prefix."""
-        return Variable(self.model.fresh_name(self._path(name)), dtype=dtype, shape=None if shape is None else list(shape))
+        return Variable(
+            self.model.fresh_name(self._path(name)), dtype=dtype, shape=None if shape is None else list(shape)
+        )
 
     def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
         """Adds a standard operator with one output, called `name`; None stands for an absent input."""
@@ -41,7 +43,13 @@ class Builder:
         return outputs
 
     def add(
-        self, op: str, inputs: Sequence[Value | None], outputs: Sequence[Value], name: str, domain: str | None = None, **attrs: Any
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value],
+        name: str,
+        domain: str | None = None,
+        **attrs: Any,
     ) -> Node:
         """Adds a node with given output values."""
         made = outputs[0].name if outputs else ""
@@ -65,7 +73,9 @@ class Builder:
 
     def graph(self, inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> Graph:
         """A subgraph of the nodes collected so far."""
-        return Graph(nodes=self.nodes, inputs=list(inputs), outputs=list(outputs), name=self._path(name), opset=self.model.opset)
+        return Graph(
+            nodes=self.nodes, inputs=list(inputs), outputs=list(outputs), name=self._path(name), opset=self.model.opset
+        )
 
     def f32(self, value: Any) -> Value:
         """A float32 constant."""

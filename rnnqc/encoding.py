@@ -1,7 +1,7 @@
 """Number formats: how a real value becomes an integer code. The one definition of rounding and saturation.
 
-`real = scale * (code - zero_point)`, `code = saturate(round(real / scale) + zero_point)`: the division is a true float32
-division and the zero point is added after rounding, as ONNX QuantizeLinear does it in onnxruntime.
+`real = scale * (code - zero_point)`, `code = saturate(round(real / scale) + zero_point)`: the division is a true
+float32 division and the zero point is added after rounding, as ONNX QuantizeLinear does it in onnxruntime.
 
 Rounding, by example (x -> code):
 
@@ -84,7 +84,8 @@ class Encoding:
             raise CompileError(f"{len(self.scale)} scales without a channel axis.", supported="one scale, or an axis")
         if not self.minimum <= self.zero_point <= self.maximum:
             raise CompileError(
-                f"zero_point = {self.zero_point} is no code of this format.", supported=f"{self.minimum} .. {self.maximum}"
+                f"zero_point = {self.zero_point} is no code of this format.",
+                supported=f"{self.minimum} .. {self.maximum}",
             )
 
     @property

@@ -199,7 +199,7 @@ def dtype_of(value: Value | None) -> np.dtype[Any] | None:
         return None
     noted = value.__dict__.get("_rnnqc_shape")
     dtype = noted[0] if noted is not None and noted[0] is not None else value.dtype
-    return np.dtype(dtype) if dtype is not None and not isinstance(dtype, int) else None
+    return None if dtype is None or isinstance(dtype, int | str) else np.dtype(dtype)
 
 
 def _note_shape(value: Value, described: onnx.TypeProto | None) -> None:

@@ -27,7 +27,7 @@ class Verdict:
 
 
 def sqnr_db(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
-    """Signal-to-quantization-noise ratio in dB, in float64; infinity for equal arrays, NaN entries excluded from both."""
+    """Signal-to-quantization-noise ratio in dB, in float64; infinity for equal arrays; finite entries only."""
     a = np.asarray(reference, dtype=np.float64).ravel()
     b = np.asarray(approximation, dtype=np.float64).ravel()
     finite = np.isfinite(a) & np.isfinite(b)
@@ -76,7 +76,9 @@ class Bitwise(Numerics):
     def compare(self, before: Array, after: Array) -> Verdict:
         """Equal values, NaN equal to NaN."""
         equal = np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
-        return Verdict(equal, "equal bits" if equal else f"max |difference| {max_abs(before, after):.3g}, equal bits declared")
+        return Verdict(
+            equal, "equal bits" if equal else f"max |difference| {max_abs(before, after):.3g}, equal bits declared"
+        )
 
     def __str__(self) -> str:
         return "equal bits"

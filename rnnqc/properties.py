@@ -20,7 +20,7 @@ class Property(enum.Enum):
 
 
 def _canonical(model: Model) -> str:
-    if not 13 <= model.opset:
+    if not model.opset >= 13:
         return f"operator set {model.opset} is below 13"
     if not 10 <= model.ir_version <= 13:
         return f"IR version {model.ir_version} is not 10 to 13"
@@ -28,7 +28,12 @@ def _canonical(model: Model) -> str:
         for node in graph.nodes:
             if not node.name:
                 return f"a node of type {node.op} has no name"
-            if node.op in ("LSTM", "GRU", "RNN") and not node.domain and node.attrs.get("layout", 0) and node.op == "LSTM":
+            if (
+                node.op in ("LSTM", "GRU", "RNN")
+                and not node.domain
+                and node.attrs.get("layout", 0)
+                and node.op == "LSTM"
+            ):
                 return f"node {node.name!r} has layout 1"
     return ""
 

@@ -108,7 +108,9 @@ def parse_override(text: str) -> Rule:
     path, separator, literal = text.partition("=")
     points, dot, key = path.strip().rpartition(".")
     if not separator or not dot or not points:
-        raise UsageError(f"Override {text!r} is not of the form PATH.KEY=VALUE.", action="for example --set '*.weight.bits=4'")
+        raise UsageError(
+            f"Override {text!r} is not of the form PATH.KEY=VALUE.", action="for example --set '*.weight.bits=4'"
+        )
     return Rule(points, {key: _checked(key, _literal(literal.strip()), f"override {text!r}")})
 
 
@@ -134,7 +136,11 @@ def _checked(key: str, value: Any, where: str) -> Any:
         if not isinstance(value, bool):
             raise bad
     elif key == "scale":
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and 2.0**-100 <= value <= 2.0**100):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not (math.isfinite(value) and 2.0**-100 <= value <= 2.0**100)
+        ):
             raise bad
         return float(value)
     elif key == "zero_point":
@@ -181,7 +187,9 @@ def load_recipe(name: str) -> Recipe:
             raise UsageError(f"{name}: cannot be read ({error}).") from error
     held = {r.name: r for r in builtin_recipes()}
     if name not in held:
-        raise UsageError(f"There is no recipe {name!r}.", supported=", ".join(sorted(held)), action="or name a .toml file")
+        raise UsageError(
+            f"There is no recipe {name!r}.", supported=", ".join(sorted(held)), action="or name a .toml file"
+        )
     return held[name]
 
 

@@ -13,7 +13,10 @@ from rnnqc.diagnostics import CompileError
 
 
 def session(
-    model: str | os.PathLike[str] | onnx.ModelProto, native: bool = True, options: ort.SessionOptions | None = None, **kwargs: Any
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    native: bool = True,
+    options: ort.SessionOptions | None = None,
+    **kwargs: Any,
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
 

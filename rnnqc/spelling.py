@@ -14,7 +14,8 @@ def respell(proto: onnx.ModelProto) -> None:
 
     1. The standard domain is called "" everywhere.
     2. A value of a subgraph that is called as one outside gets a name of its own: graphsurgeon takes the two for one.
-    3. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
+    3. Of initializers with one name the last stays, which is the one that counts.
+    4. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
     """
     for function in proto.functions:
         function.domain = _domain(function.domain)
@@ -28,7 +29,13 @@ def respell(proto: onnx.ModelProto) -> None:
                 node.domain = _domain(node.domain)
     _unshadow(proto.graph)
     for block in blocks_of([proto.graph]):
-        if isinstance(block, onnx.GraphProto) and any(_graphs(n) for n in block.node):
+        if not isinstance(block, onnx.GraphProto):
+            continue
+        last = {t.name: k for k, t in enumerate(block.initializer)}
+        for k in reversed(range(len(block.initializer))):
+            if last[block.initializer[k].name] != k:
+                del block.initializer[k]
+        if any(_graphs(n) for n in block.node):
             known = {v.name for v in [*block.value_info, *block.input, *block.output]}
             names = dict.fromkeys(o for n in block.node for o in n.output if o and o not in known)
             block.value_info.extend(onnx.ValueInfoProto(name=name) for name in names)

@@ -3,7 +3,8 @@
 The default table is piecewise linear: `tanh` on [0, 8] with 64 equal segments between integer knots in units of 2**-14,
 continued oddly; `sigmoid(x) = (1 + tanh(x / 2)) / 2` uses the same knots on [-16, 16]. Every entry is a small integer
 times a power of two, so that any way of evaluating it (a look-up, or the segments held in vector registers) gives the
-same bits. Least-squares knots leave an error of at most 1.01e-3 for tanh and 5.1e-4 for sigmoid (near the bends; 0.04 dB of a layer).
+same bits. Least-squares knots leave an error of at most 1.01e-3 for tanh and 5.1e-4 for sigmoid (near the bends;
+0.04 dB of a layer).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def fit_tanh_knots() -> npt.NDArray[np.int64]:
 
 
 def piecewise_linear_tanh(codes: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """tanh of `codes` (units of 8 / n) in units of 2**-14, by the knots; `n` is a multiple of 64.
+    """Tanh of `codes` (units of 8 / n) in units of 2**-14, by the knots; `n` is a multiple of 64.
 
     Codes beyond +-n saturate.
     """
@@ -69,7 +70,9 @@ def signed_codes(bits: int) -> npt.NDArray[np.int64]:
     return np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), dtype=np.int64)
 
 
-def table_of(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], step: float, bits: int) -> npt.NDArray[np.float32]:
+def table_of(
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], step: float, bits: int
+) -> npt.NDArray[np.float32]:
     """`function(step * code)` for all codes of `bits` bits in ascending order, evaluated in float64."""
     return np.asarray(function(signed_codes(bits) * step), dtype=np.float64).astype(np.float32)
 

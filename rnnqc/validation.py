@@ -93,7 +93,7 @@ def standard_opset(proto: onnx.ModelProto, source: str) -> int:
 
 
 def check_structure(graph: onnx.GraphProto, source: str) -> None:
-    """Checks that names are unique and every use has a producer; in subgraphs too.
+    """Checks that every value has one producer; in subgraphs too.
 
     Raises:
         CompileError: With the node and value concerned.
@@ -103,20 +103,17 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
     while work:
         current, outer = work.pop()
         own: set[str] = set()
-        stored: set[str] = set()
-        for names, held, what in (
-            ((v.name for v in current.input), own, "graph inputs"),
-            ((t.name for t in current.initializer), stored, "initializers"),
-            ((s.values.name for s in current.sparse_initializer), stored, "initializers"),
-        ):
-            for name in names:
-                if not name or name in held:
-                    raise CompileError(
-                        f"{source}: two {what} are called {name!r}, or one has no name.",
-                        supported=unique,
-                        action=_EXPORT_AGAIN,
-                    )
-                held.add(name)
+        for value in current.input:
+            if not value.name or value.name in own:
+                raise CompileError(
+                    f"{source}: two graph inputs are called {value.name!r}, or one has no name.",
+                    supported=unique,
+                    action=_EXPORT_AGAIN,
+                )
+            own.add(value.name)
+        stored = {t.name for t in [*current.initializer, *(s.values for s in current.sparse_initializer)]}
+        if "" in stored:
+            raise CompileError(f"{source}: an initializer has no name.", supported=unique, action=_EXPORT_AGAIN)
         own |= stored
         for node in current.node:
             for name in node.output:
@@ -325,6 +322,8 @@ def _bits(tensor: onnx.TensorProto, where: str) -> int:
 def _check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     count = _elements(tensor, where)
     name = _type_name(tensor, where)
+    if tensor.HasField("segment"):
+        raise CompileError(f"{where}: a segment of a tensor.", supported="whole tensors", action=_EXPORT_AGAIN)
     if tensor.HasField("raw_data"):
         found, wanted, unit = len(tensor.raw_data), tensor_bytes(tensor, where), "bytes"
     else:

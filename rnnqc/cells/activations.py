@@ -101,15 +101,23 @@ _TABLE: dict[str, _Entry] = {
     "ScaledTanh": _Entry(
         lambda x, a, b: a * np.tanh(b * x), lambda a, b: (-abs(a), abs(a)), (1.0, 1.0), TABLE, TANH_LIMIT, True
     ),
-    "HardSigmoid": _Entry(
-        lambda x, a, b: np.clip(a * x + b, 0.0, 1.0), _between(0.0, 1.0), (0.2, 0.5), "", 0.0, True
-    ),
+    "HardSigmoid": _Entry(lambda x, a, b: np.clip(a * x + b, 0.0, 1.0), _between(0.0, 1.0), (0.2, 0.5), "", 0.0, True),
     "Elu": _Entry(
-        lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0.0)), x), _unbounded, (1.0, 0.0), RELU_TABLE, RESIDUAL_LIMIT, False
+        lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0.0)), x),
+        _unbounded,
+        (1.0, 0.0),
+        RELU_TABLE,
+        RESIDUAL_LIMIT,
+        False,
     ),
     "Softsign": _Entry(lambda x, a, b: x / (1.0 + np.abs(x)), _between(-1.0, 1.0), (0.0, 0.0), "", 0.0, False),
     "Softplus": _Entry(
-        lambda x, a, b: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))), _unbounded, (0.0, 0.0), RELU_TABLE, RESIDUAL_LIMIT, False
+        lambda x, a, b: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))),
+        _unbounded,
+        (0.0, 0.0),
+        RELU_TABLE,
+        RESIDUAL_LIMIT,
+        False,
     ),
 }
 

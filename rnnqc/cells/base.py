@@ -43,8 +43,8 @@ LSTM_POINTS: tuple[QuantizationPoint, ...] = (
 class Cell:
     """One direction of one recurrent layer, found in a model and decomposed.
 
-    Names are those of values of the graph that holds the cell; parameters are initializers of the main graph. Every node
-    of the cell carries the cell's name in its metadata, so the cell survives saving and loading.
+    Names are those of values of the graph that holds the cell; parameters are initializers of the main graph. Every
+    node of the cell carries the cell's name in its metadata, so the cell survives saving and loading.
 
     Attributes:
         name: Unique, path-like: `<node>.forward`.

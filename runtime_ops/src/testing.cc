@@ -46,6 +46,23 @@ struct rnnqc_test_cell {
   uint8_t* h;
 };
 
+static bool FindLinear(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear) {
+  rnnqc::TableExtent tables{};
+  for (int gate = 0; gate < rnnqc::kGates; ++gate) {
+    tables.gate_table[gate] = cell.gate_table[gate];
+    tables.gate_max[gate] = cell.gate_max[gate];
+  }
+  tables.cell_table = cell.cell_table;
+  tables.cell_table_size = cell.cell_table_size;
+  return rnnqc::FindLinearTables(tables, linear);
+}
+
+// Whether rnnqc_test_table_cell gives the kernel a linear form of the tables.
+RNNQC_EXPORT int32_t rnnqc_test_has_linear_tables(const rnnqc_test_cell* cell) {
+  rnnqc::LinearTables linear;
+  return FindLinear(*cell, &linear) ? 1 : 0;
+}
+
 RNNQC_EXPORT int32_t rnnqc_test_isa_count() { return static_cast<int32_t>(rnnqc::AvailableTables().size()); }
 
 RNNQC_EXPORT const char* rnnqc_test_isa_name(int32_t index) {
@@ -110,7 +127,9 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const uint8_t* a, int64_t 
 
 RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
   const int64_t blocks = rnnqc::BlockCount(cell->units);
+  rnnqc::LinearTables linear;
   rnnqc::TableCellArgs args{};
+  args.linear = FindLinear(*cell, &linear) ? &linear : nullptr;
   args.rows = cell->rows;
   args.units = cell->units;
   args.block_end = blocks;

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from rnnqc import runtime_ops
+from rnnqc.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
 
 GATES = 4
 BLOCK = 16
@@ -371,6 +372,129 @@ def test_table_cell(
     expected = _table_cell("reference", guarded, rows, units, zero_point, wild, cell_max)
     for name, value in found.items():
         assert value.tobytes() == expected[name].tobytes(), name
+
+
+class LinearTables:
+    """The default tables for gates of `gate_n` and a cell of `cell_n` codes on [0, 8], with `half` codes on either side."""
+
+    def __init__(self, gate_n: int = 4096, cell_n: int = 16384, half: int = 32768, unit: float = 2.0**-11) -> None:
+        gate = piecewise_linear_tanh(np.arange(-gate_n, gate_n), gate_n).astype(np.float32)
+        sigmoid = gate * np.float32(KNOT_UNIT / 2) + np.float32(0.5)
+        cell = piecewise_linear_tanh(np.arange(-half, half), cell_n).astype(np.float32) * np.float32(KNOT_UNIT)
+        scaled = gate * (np.float32(KNOT_UNIT) / np.float32(unit)) + np.float32(0)
+        self.gates = [sigmoid, sigmoid.copy(), sigmoid.copy(), scaled]
+        self.cell = by_code(cell)
+
+    def run(self, isa: str, guarded: Guarded) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
+        """Whether the kernels get the linear form; all results; y `[rows, units]`.
+
+        Row r, unit u: pre-activation code `units * r + u` of every gate (from -0.5 to beyond the last one), any cell state.
+        """
+        size = self.gates[0].size
+        units = 61 if size < 8192 else 509
+        rows = -(-size // units)
+        rng = np.random.default_rng(size)
+        code = np.arange(rows * units, dtype=np.float32).reshape(rows, units) + np.float32(rng.choice([-0.5, 0.25, 0.5]))
+        c = rng.integers(-self.cell.size, self.cell.size + 1, (rows, blocks(units) * BLOCK)).astype(np.float32)
+        c[rng.random(c.shape) < 0.3] *= np.float32(1 / 64)
+        c = np.rint(c)
+        columns = blocks(units) * GATES * BLOCK
+        arrays = {
+            "acc": guarded.array(rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32), 64),
+            "p": guarded.array(block_order(np.concatenate([code, code[:, ::-1], code, code[::-1]], 1), units), 64),
+            "h_multiplier": guarded.array(np.full(columns, 2.0**-31, np.float32), 64),
+            "c": guarded.array(c, 64),
+            "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),
+        }
+        y = [guarded.empty((units,), np.float32) for _ in range(rows)]
+        row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+        tables = [guarded.array(table) for table in self.gates]
+        cell_table = guarded.array(self.cell)
+        cell = Cell(
+            rows=rows,
+            units=units,
+            gate_min=(ctypes.c_float * GATES)(0, 0, 0, 0),
+            gate_max=(ctypes.c_float * GATES)(*(table.size - 0.5 for table in tables)),
+            gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in tables)),
+            cell_max=2.0**60,
+            cell_table=cell_table.ctypes.data,
+            cell_table_size=self.cell.size,
+            h_scale=1 / 128,
+            h_zero_point=128,
+            y=row_pointers.ctypes.data,
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+        linear = bool(NATIVE.rnnqc_test_has_linear_tables(ctypes.byref(cell)))
+        NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
+        result = np.array(y)
+        h = np.ascontiguousarray(arrays["h"][:, :units])
+        return linear, result.tobytes() + arrays["c"][:, :units].tobytes() + h.tobytes(), result
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"unit": 16 / 32767},
+        {"gate_n": 64, "cell_n": 64, "half": 64},
+        {"gate_n": 128, "cell_n": 32768},
+        {"gate_n": 32768, "cell_n": 1024, "half": 1024},
+        {"gate_n": 1024, "cell_n": 8192, "half": 8193},
+    ],
+)
+def test_linear_tables(isa: str, sizes: dict[str, float], guarded: Guarded) -> None:
+    tables = LinearTables(**sizes)  # type: ignore[arg-type]
+    linear, found, _ = tables.run(isa, guarded)
+    assert linear
+    assert found == tables.run("reference", guarded)[1]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("entry", [0, 1, 63, 4095, 4096, 4160, 5000, 8191])
+@pytest.mark.parametrize("gate", range(GATES))
+def test_a_gate_table_that_differs_in_one_entry_is_looked_up(isa: str, gate: int, entry: int, guarded: Guarded) -> None:
+    tables = LinearTables()
+    untouched = tables.run(isa, guarded)[1]
+    table = tables.gates[gate]
+    table[entry] = np.nextafter(table[entry], np.float32(np.inf)) if gate == 3 else np.float32(table[entry] + 2.0**-6)
+    linear, found, _ = tables.run(isa, guarded)
+    assert not linear
+    assert found == tables.run("reference", guarded)[1]
+    if gate != 3:
+        assert found != untouched
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("entry", [0, 1, 255, 256, 5000, 16383, 16384, 32767, 32768, 40000, 65535])
+def test_a_cell_table_that_differs_in_one_entry_is_looked_up(isa: str, entry: int, guarded: Guarded) -> None:
+    tables = LinearTables()
+    tables.cell[entry] = 1000
+    linear, found, y = tables.run(isa, guarded)
+    assert not linear
+    assert found == tables.run("reference", guarded)[1]
+    if entry in (32767, 32768):  # where every larger cell state saturates
+        assert y.max() > 100
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("change", ["knots of a gate", "negative zero", "not a number", "size of a gate"])
+def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: Guarded) -> None:
+    tables = LinearTables()
+    if change == "knots of a gate":
+        assert TANH_KNOTS[1] != 2048
+        segment = np.minimum(np.abs(np.arange(-4096, 4096)) * 32, 16384) * np.sign(np.arange(-4096, 4096))
+        tables.gates[1] = segment.astype(np.float32) * np.float32(KNOT_UNIT / 2) + np.float32(0.5)
+    elif change == "negative zero":
+        tables.cell[0] = -0.0
+    elif change == "not a number":
+        tables.gates[2][8191] = np.nan
+    else:
+        tables.gates[3] = tables.gates[3][:-1].copy()
+    linear, found, _ = tables.run(isa, guarded)
+    assert linear == (change == "size of a gate")
+    if change != "not a number":
+        assert found == tables.run("reference", guarded)[1]
 
 
 def test_guard_pages_work() -> None:

@@ -38,10 +38,14 @@ RowGrid DynamicGrid(const MinMax& range) {
   return {scale, static_cast<int32_t>(zero_point)};
 }
 
-bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
+bool HasTablesOnly(const LstmConfig& config) {
   bool tables = config.output_kind == Kind::kTable && config.cell_is_quantized();
   for (const GateConfig& gate : config.gates) tables = tables && gate.kind == Kind::kTable;
-  return tables && config.h_mode == CodeMode::kStatic && !config.input_forget && packed.peephole.size() == 0;
+  return tables && config.h_mode == CodeMode::kStatic && !config.input_forget;
+}
+
+bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
+  return HasTablesOnly(config) && packed.peephole.size() == 0;
 }
 
 // One call of the operator. Batch rows are kept sorted by decreasing length, so that the rows still running at a step
@@ -270,6 +274,7 @@ class LstmRun {
     cell.cell_max = config_.cell_max;
     cell.cell_table = args_.cell_table;
     cell.cell_table_size = static_cast<int32_t>(args_.cell_table_size);
+    cell.linear = args_.linear;
     cell.h_scale = config_.h_scale;
     cell.h_zero_point = static_cast<int32_t>(config_.h_zero_point);
     cell.c = c_;
@@ -379,6 +384,19 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
   packed.bias = columns(parameters.bias, kGates);
   if (parameters.peephole != nullptr) packed.peephole = columns(parameters.peephole, 3);
   return packed;
+}
+
+bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
+                      int64_t cell_table_size, LinearTables* linear) {
+  if (!HasTablesOnly(config)) return false;
+  TableExtent tables{};
+  for (int64_t g = 0; g < kGates; ++g) {
+    tables.gate_table[g] = gate_table + config.gates[g].table_offset;
+    tables.gate_max[g] = config.gates[g].max;
+  }
+  tables.cell_table = cell_table;
+  tables.cell_table_size = cell_table_size;
+  return FindLinearTables(tables, linear);
 }
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,

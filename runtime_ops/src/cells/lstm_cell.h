@@ -49,6 +49,7 @@ struct LstmArgs {
   const float* gate_table;
   const float* cell_table;
   int64_t cell_table_size;
+  const LinearTables* linear;    // of these tables, or null
   const int32_t* sequence_lens;  // [batch], each 0 .. time
   const float* initial_h;        // [batch, hidden]
   const float* initial_c;
@@ -57,6 +58,10 @@ struct LstmArgs {
   float* y_c;
   uint8_t* y_codes;  // [time, batch, hidden]; static hidden codes only
 };
+
+// Whether the tables of a cell that the table kernel runs have a linear form, which is then written to `linear`.
+bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
+                      int64_t cell_table_size, LinearTables* linear);
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel);

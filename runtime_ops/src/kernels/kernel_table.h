@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/linear_tables.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
@@ -61,6 +62,7 @@ struct TableCellArgs {
   float cell_max;                   // a whole number <= 2^60
   const float* cell_table;          // code k stands at k, or at k + cell_table_size if k < 0; codes beyond saturate
   int32_t cell_table_size;          // even, at least 2
+  const LinearTables* linear;       // the same tables in another form; null if they have none
   float h_scale;
   int32_t h_zero_point;
   float* c;  // in and out; rows of 16 * blocks

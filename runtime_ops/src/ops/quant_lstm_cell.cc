@@ -224,12 +224,23 @@ class QuantLstmCellKernel {
       CheckGateTable(inputs[kGateTable]);
     }
     if (inputs[kCellTable] != nullptr) constant_cell_table_size_ = CheckedCellTableSize(inputs[kCellTable]);
+    FindLinearForm(inputs);
     bool constant = present_[kPeephole] == (inputs[kPeephole] != nullptr);
     for (size_t i = kW; i <= kBias; ++i) constant = constant && inputs[i] != nullptr;
     if (!constant) return;
     Sizes sizes;
     sizes.hidden = config_.hidden_size;
     packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes));
+  }
+
+  void FindLinearForm(const OrtValue* const* inputs) {
+    if (inputs[kGateTable] == nullptr || inputs[kCellTable] == nullptr) return;
+    auto linear = std::make_unique<LinearTables>();
+    const float* gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
+    const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
+    if (FindLinearTables(config_, gate_table, cell_table, constant_cell_table_size_, linear.get())) {
+      linear_ = std::move(linear);
+    }
   }
 
   Shape CheckedShape(size_t input, const OrtValue* value, const Sizes& sizes) const {
@@ -297,6 +308,7 @@ class QuantLstmCellKernel {
           constant_cell_table_size_ > 0 ? constant_cell_table_size_ : CheckedCellTableSize(inputs[kCellTable]);
       args->cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
     }
+    args->linear = linear_.get();
   }
 
   static void CheckSizes(const Sizes& sizes) {
@@ -337,6 +349,7 @@ class QuantLstmCellKernel {
   bool has_output_[kOutputCount] = {};
   bool gate_table_is_checked_ = false;
   int64_t constant_cell_table_size_ = 0;
+  std::unique_ptr<LinearTables> linear_;  // null if the tables are not constant or have no such form
   std::unique_ptr<PackedLstm> packed_;  // null if the weights are not constant
   ScratchPool scratch_pool_;
 };

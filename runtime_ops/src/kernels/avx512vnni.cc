@@ -1,0 +1,386 @@
+// AVX-512 F, DQ, BW, VL and VNNI: sixteen units of one gate to a register.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+// Blocks a single row takes at once, rows of a tile of one block.
+constexpr int kRowBlocks = 4;
+constexpr int kTileRows = 6;
+
+// Adds four products of unsigned codes and signed weights to each lane. As an instruction with a memory operand: g++
+// turns the intrinsic's operand into separate loads and copies of accumulators.
+inline __attribute__((always_inline)) void AddProducts(__m512i* sum, __m512i codes, const __m512i* weights) {
+#if defined(__GNUC__)
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "m"(*weights));
+#else
+  *sum = _mm512_dpbusd_epi32(*sum, codes, *weights);
+#endif
+}
+
+inline __attribute__((always_inline)) void AddProducts(__m512i* sum, __m512i codes, __m512i weights) {
+#if defined(__GNUC__)
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
+#else
+  *sum = _mm512_dpbusd_epi32(*sum, codes, weights);
+#endif
+}
+
+inline __m512i BroadcastCodes(const uint8_t* codes) {
+  int32_t four;
+  std::memcpy(&four, codes, sizeof(four));
+  return _mm512_set1_epi32(four);
+}
+
+using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                    int64_t sums_stride);
+
+// Sums of one row and kBlocks blocks, from `start` (of the first block) or 0 if that is null.
+template <int kBlocks>
+__attribute__((noinline)) void RowSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start,
+                                       int32_t* sums, int64_t /*sums_stride*/) {
+  const uint8_t* a = m.a + row * m.a_stride;
+  const int64_t depth = m.k_padded / 4;
+  const int64_t stride = depth * kGates;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + block * stride;
+  __m512i sum[kBlocks][kGates];
+#pragma GCC unroll 4
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGates; ++g) {
+      sum[b][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + b * kBlockColumns + g * 16);
+    }
+  }
+  for (int64_t j = 0; j < depth; ++j) {
+    const __m512i codes = BroadcastCodes(a + 4 * j);
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGates; ++g) AddProducts(&sum[b][g], codes, w + b * stride + g);
+    }
+    w += kGates;
+  }
+#pragma GCC unroll 4
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + b * kBlockColumns + g * 16, sum[b][g]);
+  }
+}
+
+// Sums of kRows rows and one block.
+template <int kRows>
+__attribute__((noinline)) void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start,
+                                        int32_t* sums, int64_t sums_stride) {
+  const uint8_t* a = m.a + row * m.a_stride;
+  const int64_t depth = m.k_padded / 4;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + block * depth * kGates;
+  __m512i sum[kRows][kGates];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGates; ++g) {
+      sum[r][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
+    }
+  }
+  for (int64_t j = 0; j < depth; ++j) {
+    const __m512i w0 = _mm512_load_si512(w);
+    const __m512i w1 = _mm512_load_si512(w + 1);
+    const __m512i w2 = _mm512_load_si512(w + 2);
+    const __m512i w3 = _mm512_load_si512(w + 3);
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i codes = BroadcastCodes(a + r * m.a_stride + 4 * j);
+      AddProducts(&sum[r][0], codes, w0);
+      AddProducts(&sum[r][1], codes, w1);
+      AddProducts(&sum[r][2], codes, w2);
+      AddProducts(&sum[r][3], codes, w3);
+    }
+    w += kGates;
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + r * sums_stride + g * 16, sum[r][g]);
+  }
+}
+
+constexpr SumsFn* kRowSums[kRowBlocks] = {RowSums<1>, RowSums<2>, RowSums<3>, RowSums<4>};
+constexpr SumsFn* kTileSums[kTileRows] = {RowSums<1>, TileSums<2>, TileSums<3>, TileSums<4>, TileSums<5>, TileSums<6>};
+
+inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Rows of the next tile, so that the remaining tiles are about equal.
+inline int64_t NextTile(int64_t rows_left) {
+  const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
+  return (rows_left + tiles - 1) / tiles;
+}
+
+struct Finish {
+  const ProjectArgs& args;
+
+  // p of one row and one block, from its sums without start values.
+  void operator()(int64_t row, int64_t block, const int32_t* sums) const {
+    const int64_t column = block * kBlockColumns;
+    const __m512i zero_point = _mm512_set1_epi32(args.row_zero_point != nullptr ? args.row_zero_point[row] : 1);
+    float* p = args.p + row * args.p_stride + column;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kBlockColumns; i += 16) {
+      __m512i start = _mm512_loadu_si512(args.matmul.start + column + i);
+      if (args.row_zero_point != nullptr) start = _mm512_mullo_epi32(start, zero_point);
+      __m512 value = _mm512_cvtepi32_ps(_mm512_add_epi32(start, _mm512_loadu_si512(sums + i)));
+      if (args.row_scale != nullptr) value = _mm512_mul_ps(value, _mm512_set1_ps(args.row_scale[row]));
+      value = _mm512_mul_ps(value, _mm512_loadu_ps(args.multiplier + column + i));
+      _mm512_storeu_ps(p + i, _mm512_add_ps(value, _mm512_loadu_ps(args.bias + column + i)));
+    }
+  }
+};
+
+// The float arithmetic of a cell's tables: either look-ups or, if kLinear, their linear form in registers.
+struct LinearForm {
+  __m512i knots[2];
+  __m512i rises[2];
+
+  // T of kernels/linear_tables.h for 32 codes; `position` is 16 - `shift`, `last` the largest |code| within segments.
+  __m512i operator()(__m512i codes, __m512i last, __m512i shift, __m512i position) const {
+    const __m512i u = _mm512_min_epu16(_mm512_abs_epi16(codes), last);
+    const __m512i j = _mm512_srlv_epi16(u, shift);
+    // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
+    const __m512i v = _mm512_srli_epi16(_mm512_sllv_epi16(u, position), 1);
+    const __m512i knot = _mm512_permutex2var_epi16(knots[0], j, knots[1]);
+    const __m512i rise = _mm512_permutex2var_epi16(rises[0], j, rises[1]);
+    const __m512i t = _mm512_add_epi16(knot, _mm512_mulhrs_epi16(rise, v));
+    return _mm512_mask_sub_epi16(t, _mm512_movepi16_mask(codes), _mm512_setzero_si512(), t);
+  }
+};
+
+// T * 2^16 of the elements that _mm512_packs_epi32 took from its first and from its second argument.
+inline __m512 First(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpacklo_epi16(_mm512_setzero_si512(), t)); }
+inline __m512 Second(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpackhi_epi16(_mm512_setzero_si512(), t)); }
+
+template <bool kLinear>
+class Cells {
+ public:
+  explicit Cells(const TableCellArgs& args) : args_(args) {
+    for (int g = 0; g < kGates; ++g) {
+      min_[g] = _mm512_set1_ps(args.gate_min[g]);
+      max_[g] = _mm512_set1_ps(args.gate_max[g]);
+    }
+    const float half = static_cast<float>(args.cell_table_size / 2);
+    code_min_ = _mm512_set1_ps(-half);
+    code_max_ = _mm512_set1_ps(half - 1.0f);
+    cell_max_ = _mm512_set1_ps(args.cell_max);
+    cell_min_ = _mm512_set1_ps(-args.cell_max);
+    h_scale_ = _mm512_set1_ps(args.h_scale);
+    h_zero_point_ = _mm512_set1_epi32(args.h_zero_point);
+    h_min_ = _mm512_set1_ps(static_cast<float>(-args.h_zero_point));
+    h_max_ = _mm512_set1_ps(static_cast<float>(255 - args.h_zero_point));
+    if (!kLinear) return;
+    const LinearTables& linear = *args.linear;
+    for (int i = 0; i < 2; ++i) {
+      form_.knots[i] = _mm512_load_si512(linear.knots + 32 * i);
+      form_.rises[i] = _mm512_load_si512(linear.rises + 32 * i);
+    }
+    for (int g = 0; g < kGates; ++g) {
+      gate_scale_[g] = _mm512_set1_ps(linear.gate_scale[g] * 0x1p-16f);
+      gate_offset_[g] = _mm512_set1_ps(linear.gate_offset[g]);
+    }
+    cell_scale_ = _mm512_set1_ps(linear.cell_scale * 0x1p-16f);
+    gate_zero_ = Words(linear.gate_zero);
+    gate_last_ = Words((kSegments << linear.gate_shift) - 1);
+    gate_shift_ = Words(linear.gate_shift);
+    gate_position_ = Words(16 - linear.gate_shift);
+    cell_last_ = Words((kSegments << linear.cell_shift) - 1);
+    cell_shift_ = Words(linear.cell_shift);
+    cell_position_ = Words(16 - linear.cell_shift);
+  }
+
+  void Row(int64_t row) const {
+    int64_t block = args_.block_begin;
+    for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
+    if (block < args_.block_end) Blocks<1>(row, block);
+  }
+
+ private:
+  static __m512i Words(int64_t value) { return _mm512_set1_epi16(static_cast<int16_t>(value)); }
+
+  __m512i GateIndex(int64_t row, int64_t block, int gate) const {
+    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+    const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(args_.acc + row * args_.acc_stride + column));
+    const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(args_.h_multiplier + column));
+    const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(args_.p + row * args_.p_stride + column));
+    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, max_[gate]), min_[gate]));
+  }
+
+  // Gates `first` and `second`.
+  void GatePair(int64_t row, int64_t block, int first, int second, __m512* gates) const {
+    const __m512i a = GateIndex(row, block, first);
+    const __m512i b = GateIndex(row, block, second);
+    if (kLinear) {
+      // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+      const __m512i codes = _mm512_sub_epi16(_mm512_packus_epi32(a, b), gate_zero_);
+      const __m512i t = form_(codes, gate_last_, gate_shift_, gate_position_);
+      gates[first] = _mm512_add_ps(_mm512_mul_ps(First(t), gate_scale_[first]), gate_offset_[first]);
+      gates[second] = _mm512_add_ps(_mm512_mul_ps(Second(t), gate_scale_[second]), gate_offset_[second]);
+    } else {
+      gates[first] = _mm512_i32gather_ps(a, args_.gate_table[first], 4);
+      gates[second] = _mm512_i32gather_ps(b, args_.gate_table[second], 4);
+    }
+  }
+
+  __m512i CellCode(__m512 c) const {
+    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(c, code_max_), code_min_));
+  }
+
+  __m512 CellEntry(__m512i code) const {
+    const __m512i size = _mm512_set1_epi32(args_.cell_table_size);
+    const __m512i index = _mm512_mask_add_epi32(code, _mm512_movepi32_mask(code), code, size);
+    return _mm512_i32gather_ps(index, args_.cell_table, 4);
+  }
+
+  void Output(int64_t row, int64_t block, __m512 o, __m512 activated) const {
+    const int64_t unit = block * kBlockUnits;
+    const int64_t left = args_.units - unit;
+    const __m512 y = _mm512_mul_ps(o, activated);
+    if (left >= kBlockUnits) {
+      _mm512_storeu_ps(args_.y[row] + unit, y);
+    } else {
+      _mm512_mask_storeu_ps(args_.y[row] + unit, static_cast<__mmask16>((1u << left) - 1), y);
+    }
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_);
+    const __m512i h = _mm512_add_epi32(_mm512_cvtps_epi32(limited), h_zero_point_);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(args_.h + row * args_.h_stride + unit), _mm512_cvtepi32_epi8(h));
+  }
+
+  template <int kBlocks>
+  void Blocks(int64_t row, int64_t block) const {
+    __m512 o[kBlocks];
+    __m512i code[kBlocks];
+#pragma GCC unroll 2
+    for (int b = 0; b < kBlocks; ++b) {
+      __m512 gates[kGates];
+      GatePair(row, block + b, 0, 1, gates);
+      GatePair(row, block + b, 2, 3, gates);
+      float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
+      const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
+      const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
+      const __m512 limited = _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
+      const __m512 next = _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      _mm512_storeu_ps(c, next);
+      o[b] = gates[1];
+      code[b] = CellCode(next);
+    }
+    if (kLinear) {
+      const __m512i t = form_(_mm512_packs_epi32(code[0], code[kBlocks - 1]), cell_last_, cell_shift_, cell_position_);
+      Output(row, block, o[0], _mm512_mul_ps(First(t), cell_scale_));
+      if (kBlocks > 1) Output(row, block + 1, o[kBlocks - 1], _mm512_mul_ps(Second(t), cell_scale_));
+    } else {
+      for (int b = 0; b < kBlocks; ++b) Output(row, block + b, o[b], CellEntry(code[b]));
+    }
+  }
+
+  const TableCellArgs& args_;
+  LinearForm form_;
+  __m512 min_[kGates], max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
+  __m512 code_min_, code_max_, cell_min_, cell_max_, cell_scale_, h_scale_, h_min_, h_max_;
+  __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
+};
+
+inline __mmask16 FirstLanes(int64_t count) {
+  return count >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1);
+}
+
+}  // namespace
+
+// The operand order of min and max below lets NaN yield to the second operand, and -0 to its +0.
+
+float f32_max_abs__avx512vnni(const float* x, int64_t n) {
+  __m512 largest = _mm512_setzero_ps();
+  for (int64_t i = 0; i < n; i += 16) {
+    largest = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(FirstLanes(n - i), x + i)), largest);
+  }
+  return _mm512_reduce_max_ps(largest);
+}
+
+MinMax f32_min_max__avx512vnni(const float* x, int64_t n) {
+  __m512 least = _mm512_setzero_ps();
+  __m512 largest = _mm512_setzero_ps();
+  for (int64_t i = 0; i < n; i += 16) {
+    const __m512 value = _mm512_maskz_loadu_ps(FirstLanes(n - i), x + i);
+    least = _mm512_min_ps(value, least);
+    largest = _mm512_max_ps(value, largest);
+  }
+  return {_mm512_reduce_min_ps(least), _mm512_reduce_max_ps(largest)};
+}
+
+void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
+  const __m512 scales = _mm512_set1_ps(scale);
+  const __m512 lo = _mm512_set1_ps(static_cast<float>(-zero_point));
+  const __m512 hi = _mm512_set1_ps(static_cast<float>(255 - zero_point));
+  for (int64_t i = 0; i < n; i += 16) {
+    const __mmask16 lanes = FirstLanes(n - i);
+    const __m512 loaded = _mm512_maskz_loadu_ps(lanes, x + i);
+    const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(loaded, loaded, _CMP_ORD_Q), loaded);
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scales), hi), lo);
+    const __m512i code = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(zero_point));
+    _mm512_mask_cvtepi32_storeu_epi8(codes + i, lanes, code);
+  }
+}
+
+void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) {
+    for (int64_t block = m.block_begin; block < m.block_end; block += kRowBlocks) {
+      const int64_t column = block * kBlockColumns;
+      kRowSums[Least(kRowBlocks, m.block_end - block) - 1](m, 0, block, m.start + column, args.acc + column, 0);
+    }
+    return;
+  }
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    const int64_t column = block * kBlockColumns;
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      kTileSums[tile - 1](m, row, block, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
+      row += tile;
+    }
+  }
+}
+
+void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  const Finish finish{args};
+  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
+  if (m.rows == 1) {
+    for (int64_t block = m.block_begin; block < m.block_end; block += kRowBlocks) {
+      const int64_t count = Least(kRowBlocks, m.block_end - block);
+      kRowSums[count - 1](m, 0, block, nullptr, sums, 0);
+      for (int64_t b = 0; b < count; ++b) finish(0, block + b, sums + b * kBlockColumns);
+    }
+    return;
+  }
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      kTileSums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
+      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
+      row += tile;
+    }
+  }
+}
+
+void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
+  if (args.linear != nullptr) {
+    const Cells<true> cells(args);
+    for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  } else {
+    const Cells<false> cells(args);
+    for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  }
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,114 @@
+#include "kernels/linear_tables.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace rnnqc {
+namespace {
+
+constexpr int32_t kMaxShift = 9;
+constexpr int32_t kOne = 1 << 14;  // the last knot
+constexpr int32_t kMaxCodes = 1 << 15;
+// Scales and their product with 2^-16 are normal numbers.
+constexpr float kSmallestScale = 0x1p-80f;
+constexpr float kLargestScale = 0x1p80f;
+
+// A table seen by codes.
+struct Codes {
+  const float* zero;      // entry of code 0
+  const float* negative;  // negative[k] is the entry of a code k < 0
+  int32_t first;
+  int32_t last;
+
+  float operator[](int32_t k) const { return k < 0 ? negative[k] : zero[k]; }
+};
+
+struct Form {
+  int32_t knots[kSegments + 1];
+  int32_t shift;
+  float scale;
+  float offset;
+};
+
+float Entry(const Form& form, int32_t k) {
+  const int32_t size = std::abs(k);
+  const int32_t limit = (static_cast<int32_t>(kSegments) << form.shift) - 1;
+  const int32_t u = size < limit ? size : limit;
+  const int32_t j = u >> form.shift;
+  const int32_t v = u - (j << form.shift);
+  const int32_t half = (1 << form.shift) >> 1;
+  const int32_t rise = ((form.knots[j + 1] - form.knots[j]) * v + half) >> form.shift;
+  const int32_t magnitude = form.knots[j] + rise;
+  const float scaled = static_cast<float>(k < 0 ? -magnitude : magnitude) * form.scale;
+  return scaled + form.offset;
+}
+
+bool SameBits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+// The form with segments of 2^shift codes, if every entry agrees with it.
+bool Fit(const Codes& codes, int32_t shift, Form* form) {
+  const int32_t length = 1 << shift;
+  const int32_t end = static_cast<int32_t>(kSegments) << shift;
+  if (end - 1 > codes.last) return false;
+  form->shift = shift;
+  form->offset = codes[0];
+  form->scale = (codes[end - 1] - form->offset) / static_cast<float>(kOne);
+  if (!(form->scale >= kSmallestScale && form->scale <= kLargestScale)) return false;
+  for (int32_t j = 0; j < kSegments; ++j) {
+    const float knot = std::nearbyint((codes[j * length] - form->offset) / form->scale);
+    if (!(std::fabs(knot) <= static_cast<float>(kOne))) return false;
+    form->knots[j] = static_cast<int32_t>(knot);
+  }
+  form->knots[kSegments] = kOne;
+  for (int32_t k = codes.first; k <= codes.last; ++k) {
+    if (!SameBits(codes[k], Entry(*form, k))) return false;
+  }
+  return true;
+}
+
+bool FitAny(const Codes& codes, Form* form) {
+  for (int32_t shift = kMaxShift; shift >= 0; --shift) {
+    if (Fit(codes, shift, form)) return true;
+  }
+  return false;
+}
+
+bool SameKnots(const Form& a, const Form& b) { return std::memcmp(a.knots, b.knots, sizeof(a.knots)) == 0; }
+
+}  // namespace
+
+bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
+  Form gate[kGates];
+  const int32_t gate_zero = (static_cast<int32_t>(tables.gate_max[0]) + 1) / 2;
+  if (gate_zero < 1 || gate_zero > kMaxCodes) return false;
+  for (int64_t g = 0; g < kGates; ++g) {
+    const float* zero = tables.gate_table[g] + gate_zero;
+    const int32_t last = static_cast<int32_t>(tables.gate_max[g]) - gate_zero;
+    if (last >= kMaxCodes) return false;
+    if (!FitAny({zero, zero, -gate_zero, last}, &gate[g])) return false;
+    if (gate[g].shift != gate[0].shift || !SameKnots(gate[g], gate[0])) return false;
+    linear->gate_scale[g] = gate[g].scale;
+    linear->gate_offset[g] = gate[g].offset;
+  }
+  const int64_t half = tables.cell_table_size / 2;
+  if (half > kMaxCodes) return false;
+  const Codes cell_codes{tables.cell_table, tables.cell_table + tables.cell_table_size, -static_cast<int32_t>(half),
+                         static_cast<int32_t>(half) - 1};
+  Form cell;
+  if (!FitAny(cell_codes, &cell) || !SameKnots(cell, gate[0]) || !SameBits(cell.offset, 0.0f)) return false;
+  linear->gate_zero = gate_zero;
+  linear->gate_shift = gate[0].shift;
+  linear->cell_shift = cell.shift;
+  linear->cell_scale = cell.scale;
+  for (int64_t j = 0; j < kSegments; ++j) {
+    const int32_t rise = cell.knots[j + 1] - cell.knots[j];
+    linear->knots[j] = static_cast<int16_t>(cell.knots[j]);
+    linear->rises[j] = static_cast<int16_t>(rise);
+    linear->pairs[j] = static_cast<int32_t>((static_cast<uint32_t>(rise) << 16) |
+                                            (static_cast<uint32_t>(cell.knots[j]) & 0xffffu));
+  }
+  return true;
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,44 @@
+#ifndef RNNQC_KERNELS_LINEAR_TABLES_H_
+#define RNNQC_KERNELS_LINEAR_TABLES_H_
+
+#include <cstdint>
+
+#include "kernels/packing.h"
+
+namespace rnnqc {
+
+constexpr int64_t kSegments = 64;
+
+// The tables of a cell in the form that fits into vector registers. They are all made of one odd, continuous,
+// piecewise-linear function of 64 segments with integer knots K. For a code k, in int16 arithmetic:
+//
+//   u = min(|k|, 64 * L - 1), j = u / L, v = u - j * L                      L = 2^shift codes in a segment
+//   T = sign(k) * (K[j] + floor(((K[j + 1] - K[j]) * v + L / 2) / L))
+//   entry of code k = f32(T) * scale + offset                               offset 0 for the cell
+//
+// with the bits of the tables they stand for. A gate's entry k + gate_zero belongs to code k.
+struct LinearTables {
+  alignas(kAlignment) int16_t knots[kSegments];   // K[j]
+  alignas(kAlignment) int16_t rises[kSegments];   // K[j + 1] - K[j]
+  alignas(kAlignment) int32_t pairs[kSegments];   // K[j] in the lower half, K[j + 1] - K[j] in the upper half
+  int32_t gate_zero;                              // at most 2^15
+  int32_t gate_shift;                             // 0 .. 9
+  float gate_scale[kGates];
+  float gate_offset[kGates];
+  int32_t cell_shift;
+  float cell_scale;
+};
+
+struct TableExtent {
+  const float* gate_table[kGates];  // valid at 0 .. trunc(gate_max)
+  float gate_max[kGates];
+  const float* cell_table;  // code k stands at k, or at k + cell_table_size if k < 0
+  int64_t cell_table_size;
+};
+
+// Whether every entry of the tables has a linear form, which is then written to `linear`.
+bool FindLinearTables(const TableExtent& tables, LinearTables* linear);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_LINEAR_TABLES_H_

@@ -1,0 +1,66 @@
+"""Sessions for lowered models.
+
+What these would catch: options that are ignored, the library registered where stock execution was asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from lstm_models import LstmCase
+from protos import parse
+from running import assert_same_bits, run
+
+import rnnqc
+from rnnqc.diagnostics import CompileError
+
+CASE = LstmCase()
+
+
+@pytest.fixture(scope="module")
+def lowered() -> rnnqc.Lowered:
+    return rnnqc.lower(CASE.model())
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_proto_and_path(native: bool, lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    lowered.save(tmp_path / "m.onnx")
+    outputs = [run(rnnqc.session(m, native=native), CASE.feeds()) for m in (lowered.proto, tmp_path / "m.onnx", str(tmp_path / "m.onnx"))]
+    assert_same_bits(outputs[0], outputs[1], "path")
+    assert_same_bits(outputs[0], outputs[2], "text")
+
+
+def test_options_are_used(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    session = rnnqc.session(lowered.proto, native=False, options=options)
+    assert (tmp_path / "optimized.onnx").exists()
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_arguments_are_passed_on(lowered: rnnqc.Lowered) -> None:
+    session = rnnqc.session(lowered.proto, native=False, providers=["CPUExecutionProvider"], provider_options=[{}])
+    assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
+
+
+def test_refused_model_is_named(tmp_path: Path) -> None:
+    bad = parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Mystery(x) }')
+    with pytest.raises(CompileError, match=r"onnxruntime [\d.]+ refuses the model: "):
+        rnnqc.session(bad)
+    (tmp_path / "bad.onnx").write_bytes(bad.SerializeToString())
+    with pytest.raises(CompileError, match=r"refuses .*bad\.onnx: "):
+        rnnqc.session(tmp_path / "bad.onnx")
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered) -> None:
+    def absent(options: ort.SessionOptions) -> None:
+        raise OSError("the native library is not there")
+
+    monkeypatch.setattr(rnnqc.runtime_ops, "register", absent)
+    with pytest.raises(CompileError, match="the native library is not there"):
+        rnnqc.session(lowered.proto)
+    rnnqc.session(lowered.proto, native=False)

@@ -1,0 +1,160 @@
+"""The instruments.
+
+What these would catch: a wrong pass that is not noticed, a reproducer that does not load, a `modified` that is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from lstm_models import LstmCase, stacked_model
+from pass_testing import CASES
+from running import assert_same_bits, plain_session, run
+
+import rnnqc
+from rnnqc.diagnostics import InternalError, NumericsError
+from rnnqc.ir import Constant, Model
+from rnnqc.numerics import Bitwise, Close
+from rnnqc.passes import Canonicalize, Cleanup, DecomposeLstm, DumpAfterChange, Pass, PassInfo, PassManager, PassResult, Timing, VerifyModified, VerifyNumerics
+from rnnqc.pipeline import FORMS
+
+
+class Liar(Pass):
+    """Says the opposite of what it does."""
+
+    info = PassInfo("liar", "lie", Bitwise())
+
+    def __init__(self, changes: bool) -> None:
+        self.changes = changes
+
+    def run(self, model: Model) -> PassResult:
+        if self.changes:
+            model.graph.nodes[0].name += "_renamed"
+        return PassResult(not self.changes)
+
+
+class WrongBias(Pass):
+    """Changes the bias of a layer by a quarter."""
+
+    info = PassInfo("wrong-bias", "spoil a bias", Close(1e-3))
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self, model: Model) -> PassResult:
+        held = model.find(self.name)
+        assert isinstance(held, Constant)
+        held.values = np.asarray(held.values) + np.float32(0.25)
+        return PassResult(True)
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_modified_that_is_wrong(changes: bool) -> None:
+    manager = PassManager([Liar(changes)], [VerifyModified()])
+    with pytest.raises(InternalError, match=rf"'liar' says modified = {not changes}; the model changed: {changes}"):
+        manager.run(Model.load(LstmCase().model()))
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_modified_is_exact_in_every_lowering(form: str, unroll: bool) -> None:
+    if unroll and form == "fused":
+        return
+    for case in CASES:
+        rnnqc.lower(case.model(), form=form, unroll=unroll, dims=case.dims if unroll else {}, instruments=[VerifyModified()])
+
+
+@pytest.mark.parametrize("overrides", [["*.bits=none"], ["*.weight.bits=none"], ["*.weight.bits=12"], ["*.activation.bits=none"], ["*.input.chain=false"]])
+def test_modified_is_exact_with_other_recipes(overrides: list[str]) -> None:
+    for model in (LstmCase().model(), stacked_model([LstmCase(), LstmCase(I=4)])):
+        rnnqc.lower(model, overrides=overrides, instruments=[VerifyModified()])
+
+
+def test_timing() -> None:
+    timing = Timing()
+    PassManager([Canonicalize(), Cleanup()], [timing]).run(Model.load(LstmCase().model()))
+    assert [name for name, _ in timing.seconds] == ["canonicalize", "cleanup"]
+
+
+def test_dump_after_change(tmp_path: Path) -> None:
+    case = LstmCase()
+    PassManager([Canonicalize(), Cleanup(), DecomposeLstm()], [DumpAfterChange(tmp_path / "dump")]).run(Model.load(case.model()))
+    files = sorted(p.name for p in (tmp_path / "dump").iterdir())
+    assert files == ["01_canonicalize.onnx", "03_decompose-lstm.onnx"]
+    for name in files:
+        run(plain_session(tmp_path / "dump" / name), case.feeds())
+    assert "LSTM" not in {n.op_type for n in onnx.load(tmp_path / "dump" / files[1]).graph.node}
+
+
+def test_dump_of_nothing(tmp_path: Path) -> None:
+    PassManager([Liar(False).__class__(False)], [DumpAfterChange(tmp_path / "dump")])
+    PassManager([Cleanup()], [DumpAfterChange(tmp_path / "dump")]).run(Model.load(LstmCase().model()))
+    assert not (tmp_path / "dump").exists()
+
+
+def test_numerics_of_a_right_pass() -> None:
+    case = LstmCase()
+    verifier = VerifyNumerics([case.feeds(), case.replace(seed=1).feeds()])
+    PassManager([Canonicalize(), DecomposeLstm()], [verifier]).run(Model.load(case.model()))
+    assert [name for name, _ in verifier.checks] == ["canonicalize"] * 6 + ["decompose-lstm"] * 6
+    assert all("max |difference|" in text or "equal bits" in text for _, text in verifier.checks)
+
+
+def test_a_wrong_pass_is_found_and_can_be_reproduced(tmp_path: Path) -> None:
+    layers = [LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)]
+    proto = stacked_model(layers)
+    feeds = layers[0].feeds()
+    verifier = VerifyNumerics([feeds], tmp_path / "reproducer")
+    with pytest.raises(NumericsError) as caught:
+        PassManager([WrongBias("B1")], [verifier]).run(Model.load(proto))
+    message = str(caught.value)
+    assert "Pass 'wrong-bias' changed output " in message
+    assert "0.001 declared" in message
+    assert "The first value that diverges is 'Y1'" in message, "the layer whose bias was spoilt, not the last one"
+    folder = tmp_path / "reproducer"
+    assert f"rnnqc verify {folder / 'before.onnx'} {folder / 'after.onnx'} --data {folder / 'feeds.npz'}" in message
+    with np.load(folder / "feeds.npz") as data:
+        assert_same_bits(feeds, dict(data), "feeds")
+        results = [run(plain_session(folder / f"{n}.onnx"), dict(data)) for n in ("before", "after")]
+    assert np.abs(results[0]["Y"] - results[1]["Y"]).max() > 1e-3
+    report = json.loads((folder / "report.json").read_text())
+    assert report["pass"] == "wrong-bias"
+    assert report["output"] in results[0]
+    assert report["first_divergence"][0] == "Y1"
+
+
+def test_a_wrong_pass_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = LstmCase()
+    with pytest.raises(NumericsError, match=r"'wrong-bias' changed output 'Y'.*first value that diverges is 'Y'"):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()])]).run(Model.load(case.model()))
+    assert list(tmp_path.iterdir()) == []
+
+
+class NewShape(Pass):
+    """Takes an output away."""
+
+    info = PassInfo("new-shape", "change an output's type", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        del model.graph.outputs[0]
+        return PassResult(True)
+
+
+@pytest.mark.xfail(reason="a pass that loses an output ends in a KeyError", raises=KeyError)
+def test_a_pass_that_loses_an_output() -> None:
+    case = LstmCase()
+    with pytest.raises(NumericsError, match="'Y'"):
+        PassManager([NewShape()], [VerifyNumerics([case.feeds()])]).run(Model.load(case.model()))
+
+
+def test_a_model_that_onnxruntime_does_not_run() -> None:
+    case = LstmCase(layout=1)
+    verifier = VerifyNumerics([case.feeds()])
+    PassManager([Canonicalize(), DecomposeLstm()], [verifier]).run(Model.load(case.model()))
+    assert verifier.checks[0] == ("canonicalize", "not compared: onnxruntime does not run the model before it")
+    assert [n for n, _ in verifier.checks[1:]] == ["decompose-lstm"] * 3
