@@ -81,7 +81,7 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
     if products is None or len(products) != 2 or attribute(split, "axis", 0) not in (1, -1):
         return None
     users = [only_user(v) for v in split.outputs]
-    parts = [p for p in users if p is not None]
+    parts: list[Node] = [p for p in users if p is not None]
     operators = [p.op for p in parts]
     if sorted(operators) != ["Sigmoid", "Sigmoid", "Sigmoid", "Tanh"]:
         return None
@@ -93,10 +93,9 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
     total = only_user(candidate.outputs[0])
     if i is None or total is None or total.op != "Add":
         return None
+    c_next = total.outputs[0]
     kept = _producer(_other(total, candidate.outputs[0]), "Mul")
-    if kept is None:
-        return None
-    if only_user(kept.outputs[0]) is not total:
+    if kept is None or only_user(kept.outputs[0]) is not total:
         return None
     keepers = [k for k in range(4) if k not in (g, i) and only_user(_output(parts[k])) is kept]
     if not keepers:
@@ -104,7 +103,6 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
     f = keepers[0]
     state = _other(kept, _output(parts[f]))
     o = 6 - g - i - f
-    c_next = total.outputs[0]
     last = only_user(_output(parts[o]))
     if last is None or last.op != "Mul":
         return None

@@ -120,8 +120,8 @@ def _scan_plan(node: Node, length: int | None) -> _Plan:
     if length is None:
         value = values[-1]
         raise CompileError(
-            f"Node {display_name(node)!r} (Scan of {info(node).metadata.get(CELL_TAG, 'the model')!r}) cannot be unrolled: "
-            "the length of "
+            f"Node {display_name(node)!r} (a Scan of {info(node).metadata.get(CELL_TAG, 'the model')!r}) "
+            "cannot be unrolled: the length of "
             f"its sequence is not known (shape {shape_of(value)}).",
             supported="a static sequence length",
             action="bind the dimension, for example --dim T=100",

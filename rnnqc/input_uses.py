@@ -31,6 +31,8 @@ class Role(enum.Enum):
     """Indices into a table, e.g. tokens of an embedding."""
     STATE = "state"
     """A hidden state of a recurrent layer: mostly within -1 to 1."""
+    CELL = "cell"
+    """A cell state of a recurrent layer."""
     CHOICE = "choice"
     """A number that is compared with a constant."""
 
@@ -41,9 +43,9 @@ class Use:
 
     Attributes:
         role: What it is.
-        value: LENGTH, STATE: the sequence; INDEX: the table; CHOICE: the constant it is compared with.
+        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE: the constant it is compared with.
         axis: LENGTH: the time axis of the sequence; INDEX: the axis of the table that is indexed.
-        batch_axis: LENGTH, STATE: the batch axis of the sequence.
+        batch_axis: LENGTH, STATE, CELL: the batch axis of the sequence.
     """
 
     role: Role
@@ -73,9 +75,11 @@ def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
         batch = 0 if numbers.get("layout") == 1 else 1
         yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
         yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
+        yield 6, Use(Role.CELL, node.input[0], 1 - batch, batch)
     elif node.op_type == "QuantLSTMCell" and len(node.input) > 0:
         yield 8, Use(Role.LENGTH, node.input[0])
         yield 9, Use(Role.STATE, node.input[0])
+        yield 10, Use(Role.CELL, node.input[0])
     elif node.op_type == "ReverseSequence" and len(node.input) > 0:
         yield 1, Use(Role.LENGTH, node.input[0], numbers.get("time_axis", 0), numbers.get("batch_axis", 1))
     elif node.op_type == "Gather" and len(node.input) > 1:

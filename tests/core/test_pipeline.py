@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from lstm_models import LstmCase, stacked_model
-from protos import parse
+from protos import differences, in_order, parse
 from running_lowered import all_nodes
 
 import rnnqc
@@ -29,7 +29,8 @@ CASE = LstmCase()
 def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
     passes = default_passes(load_recipe("int8"), form, unroll)
     names = [p.info.name for p in PassManager(passes).passes]
-    assert names[:3] == ["canonicalize", "decompose-lstm", "insert-qcdq"]
+    assert names[0] == "canonicalize"
+    assert names.index("decompose-lstm") < names.index("insert-qcdq")
     assert names[-1] == "cleanup"
     assert ("fold-scales" in names) == (form != "qcdq")
     assert ("fuse-quant-lstm-cell" in names) == (form == "fused")
@@ -150,7 +151,7 @@ def test_a_model_without_recurrence_stays_as_it_is() -> None:
     proto = parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
     lowered = lower(proto)
     assert lowered.report.entries == []
-    assert lowered.proto.SerializeToString(deterministic=True) == proto.SerializeToString(deterministic=True)
+    assert differences(in_order(proto), in_order(lowered.proto)) == []
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:

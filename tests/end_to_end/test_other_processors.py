@@ -1,4 +1,4 @@
-"""The stock form gives the same bits on an x86 processor without VNNI, where onnxruntime's uint8 x int8 product saturates."""
+"""The stock form gives the same bits on a processor without VNNI, where onnxruntime's uint8 x int8 product saturates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from lstm_models import LstmCase
 
 import rnnqc
-from lstm_models import LstmCase
 
 EMULATOR = shutil.which("qemu-x86_64")
 
@@ -49,7 +49,8 @@ def _probe() -> onnx.ModelProto:
 
 
 @pytest.mark.skipif(
-    EMULATOR is None or platform.machine() != "x86_64", reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)"
+    EMULATOR is None or platform.machine() != "x86_64",
+    reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
 )
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
 @pytest.mark.parametrize("form", ["fused", "integer", "unrolled"])

@@ -14,14 +14,14 @@ from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, PassManager, RecognizeLstmStep
 
-I, H = 5, 7
+INPUTS, H = 5, 7
 
 
 def step(order: str = "ifgo", gemm: bool = False, change: str = "") -> onnx.ModelProto:
     """One step as exporters write it; `order` says what the four parts of the Split are."""
     rng = np.random.default_rng(3)
     arrays = {
-        "W": rng.normal(0, 0.5, (I, 4 * H)).astype(np.float32),
+        "W": rng.normal(0, 0.5, (INPUTS, 4 * H)).astype(np.float32),
         "R": rng.normal(0, 0.5, (H, 4 * H)).astype(np.float32),
         "b": rng.normal(0, 0.5, 4 * H).astype(np.float32),
         "b2": rng.normal(0, 0.5, 4 * H).astype(np.float32),
@@ -56,7 +56,7 @@ def step(order: str = "ifgo", gemm: bool = False, change: str = "") -> onnx.Mode
     outputs = [make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", H]) for n in ("h_next", "c_next")]
     if change == "used":
         outputs.append(make_tensor_value_info("added", onnx.TensorProto.FLOAT, ["B", H]))
-    inputs = [make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", k]) for n, k in (("x", I), ("h", H), ("c", H))]
+    inputs = [make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", k]) for n, k in (("x", INPUTS), ("h", H), ("c", H))]
     if change == "weights":
         inputs.append(make_tensor_value_info("R", onnx.TensorProto.FLOAT, list(arrays.pop("R").shape)))
     used = {n for node in nodes for n in node.input}
@@ -67,7 +67,7 @@ def step(order: str = "ifgo", gemm: bool = False, change: str = "") -> onnx.Mode
 
 def feeds() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(4)
-    return {n: rng.uniform(-1, 1, (3, k)).astype(np.float32) for n, k in (("x", I), ("h", H), ("c", H))}
+    return {n: rng.uniform(-1, 1, (3, k)).astype(np.float32) for n, k in (("x", INPUTS), ("h", H), ("c", H))}
 
 
 @pytest.mark.parametrize("gemm", [False, True])

@@ -1,0 +1,83 @@
+"""The documentation says what the code does: commands exist, tables are those the code prints, examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rnnqc
+from rnnqc.cli import main
+from rnnqc.passes.fuse_quant_lstm_cell import INPUTS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the README in one language ("" for none)."""
+    pieces = re.split(r"^```(\w*)\n", README, flags=re.M)
+    fenced = zip(pieces[1::4], pieces[2::4], strict=False)
+    return [text for name, text in fenced if name == language]
+
+
+def test_table_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rnnqc passes --markdown` between the markers."""
+    assert main(["passes", "--markdown"]) == 0
+    held = README.split("<!-- passes:begin -->\n")[1].split("<!-- passes:end -->")[0]
+    assert held == capsys.readouterr().out
+
+
+def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every `rnnqc ...` line of the first example of `Use` and of `Recipes`, on a model of the repository."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
+    (tmp_path / "mine.toml").write_text((ROOT / "rnnqc" / "recipes" / "int8.toml").read_text(encoding="utf-8"))
+    np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
+    lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("rnnqc ")]
+    assert len(commands) >= 5
+    for command in commands:
+        arguments = [a.replace("encoder/*", "*") for a in shlex.split(command)[1:]]
+        assert main(arguments) == 0, command
+
+
+def test_python_of_the_readme_runs(tmp_path: Path) -> None:
+    """Each Python block, in order, in a folder with a model."""
+    (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
+    examples = blocks("python")
+    assert len(examples) == 2
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(examples)], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "lowered" in done.stdout
+
+
+def test_operator_page_lists_what_is_written() -> None:
+    """Inputs and attributes of docs/quant_lstm_cell.md are those of a fused node."""
+    page = (ROOT / "docs" / "quant_lstm_cell.md").read_text(encoding="utf-8")
+    node = next(
+        n for n in rnnqc.lower(ROOT / "models" / "digits_lstm.onnx").proto.graph.node if n.op_type == "QuantLSTMCell"
+    )
+    for attribute in node.attribute:
+        assert f"`{attribute.name}`" in page, attribute.name
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page.split("## Outputs")[0], re.M)
+    assert tuple(name for _, name in rows)[: len(INPUTS)] == INPUTS
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"])
+def test_files_that_documents_name_exist(name: str) -> None:
+    """Paths in backticks with a slash, as far as they look like files of the repository."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for path in re.findall(
+        r"`((?:docs|models|benchmarks|examples|passes|rnnqc|runtime_ops|tests|scripts)/[\w./-]*)`", text
+    ):
+        assert (ROOT / path).exists(), path
