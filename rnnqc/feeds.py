@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import sys
 import zipfile
 import zlib
@@ -21,6 +22,7 @@ from rnnqc.input_uses import Role, Use, input_uses, known_shapes
 Feeds = dict[str, npt.NDArray[Any]]
 GENERATED_LENGTH = 12
 GENERATED_BATCH = 3
+GENERATED_MOST = 2**27
 
 
 def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -43,18 +45,20 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
     uses = input_uses(proto)
     inputs = true_inputs(proto)
     sizes: dict[str, int] = {}
-    shapes = {i.name: _generated_shape(i, Role.INDEX in {u.role for u in uses.get(i.name, ())}, sizes) for i in inputs}
+    shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), sizes) for i in inputs}
     known = known_shapes(proto, shapes) if uses else {}
-    constants = {t.name: t for t in proto.graph.initializer}
-    constants |= {
-        n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t")
-    }
     feeds: Feeds = {}
     for value in inputs:
         dtype = _element_type(value)
         shape = shapes[value.name]
         held = {role: [u for u in uses.get(value.name, ()) if u.role is role] for role in Role}
-        _follow_batch(value, shape, [*held[Role.LENGTH], *held[Role.STATE]], known)
+        _follow_batch(value, shape, [*held[Role.LENGTH], *held[Role.STATE], *held[Role.CELL]], known)
+        if math.prod(shape) > GENERATED_MOST:
+            raise CompileError(
+                f"input {value.name!r} of shape {shape} is too large to generate.",
+                supported=f"up to {GENERATED_MOST} elements",
+                action="give data (rnnqc verify --data)",
+            )
         if dtype.kind == "f":
             normal = rng.normal(0.0, 1.0, shape)
             feeds[value.name] = (np.tanh(normal) if held[Role.STATE] else normal).astype(dtype)
@@ -63,11 +67,10 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
         elif dtype.kind in "iu":
             low, high = _whole_numbers(held, known)
             drawn = rng.integers(low, high, shape)
-            chosen = [constants[u.value] for u in held[Role.CHOICE] if u.value in constants]
             if held[Role.LENGTH]:
                 drawn.reshape(-1)[:1] = high - 1
-            elif chosen and not held[Role.INDEX]:
-                drawn[...] = onnx.numpy_helper.to_array(chosen[0]).ravel()[0]
+            elif held[Role.CHOICE] and not held[Role.INDEX]:
+                drawn[...] = _constant(proto, held[Role.CHOICE][0].value)
             feeds[value.name] = drawn.astype(dtype)
         else:
             raise CompileError(
@@ -83,10 +86,25 @@ def zeros_of(value: onnx.ValueInfoProto) -> npt.NDArray[Any]:
     return np.zeros([max(0, d.dim_value) for d in value.type.tensor_type.shape.dim], _element_type(value))
 
 
-def _generated_shape(value: onnx.ValueInfoProto, is_index: bool, sizes: dict[str, int]) -> list[int]:
+def _constant(proto: onnx.ModelProto, name: str) -> int:
+    """A whole number among the elements of a constant of the main graph; 1 if there is none."""
+    stored = {t.name: t for t in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and name in node.output:
+            stored.update((name, a.t) for a in node.attribute if a.HasField("t"))
+    array = onnx.numpy_helper.to_array(stored[name]) if name in stored else np.empty(0)
+    return int(array.flat[0]) if array.size and array.dtype.kind in "iu" else 1
+
+
+def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], sizes: dict[str, int]) -> list[int]:
     """A shape for an input; `sizes` holds those of the named dimensions so far."""
     dims = value.type.tensor_type.shape.dim
-    time_axis = 0 if len(dims) == 3 else 1 if len(dims) == 2 and is_index else None
+    roles = {u.role: u for u in uses}
+    time_axis = 0 if len(dims) == 3 else 1 if len(dims) == 2 and Role.INDEX in roles else None
+    state = roles.get(Role.STATE) or roles.get(Role.CELL)
+    direction_axis = None
+    if state is not None and len(dims) == 3:
+        time_axis, direction_axis = None, 1 - state.batch_axis
     shape = []
     for axis, dim in enumerate(dims):
         if dim.HasField("dim_value"):
@@ -98,7 +116,7 @@ def _generated_shape(value: onnx.ValueInfoProto, is_index: bool, sizes: dict[str
             is_time = False
         elif name == "t" or any(word in name for word in ("seq", "time", "len", "frame")):
             is_time = True
-        default = GENERATED_LENGTH if is_time else GENERATED_BATCH
+        default = GENERATED_LENGTH if is_time else 1 if axis == direction_axis else GENERATED_BATCH
         shape.append(sizes.setdefault(dim.dim_param or f"{value.name}:{axis}", default))
     return shape
 

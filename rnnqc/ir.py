@@ -199,7 +199,9 @@ def dtype_of(value: Value | None) -> np.dtype[Any] | None:
         return None
     noted = value.__dict__.get("_rnnqc_shape")
     dtype = noted[0] if noted is not None and noted[0] is not None else value.dtype
-    return np.dtype(dtype) if isinstance(dtype, type | np.dtype) else None  # graphsurgeon has others, without numpy type
+    return (
+        np.dtype(dtype) if isinstance(dtype, type | np.dtype) else None
+    )  # graphsurgeon has others, without numpy type
 
 
 def _note_shape(value: Value, described: onnx.TypeProto | None) -> None:

@@ -56,7 +56,9 @@ def step(order: str = "ifgo", gemm: bool = False, change: str = "") -> onnx.Mode
     outputs = [make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", H]) for n in ("h_next", "c_next")]
     if change == "used":
         outputs.append(make_tensor_value_info("added", onnx.TensorProto.FLOAT, ["B", H]))
-    inputs = [make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", k]) for n, k in (("x", INPUTS), ("h", H), ("c", H))]
+    inputs = [
+        make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", k]) for n, k in (("x", INPUTS), ("h", H), ("c", H))
+    ]
     if change == "weights":
         inputs.append(make_tensor_value_info("R", onnx.TensorProto.FLOAT, list(arrays.pop("R").shape)))
     used = {n for node in nodes for n in node.input}

@@ -1,0 +1,98 @@
+"""Overrides reach every quantization point, and every format that has an integer form gives the same bits everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lstm_models import LstmCase
+from running import sqnr
+
+import rnnqc
+from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.evaluate import run_model
+
+# Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
+HARMLESS = ("nothing", "weights full range", "cell 16 bits")
+CASE = LstmCase(T=12, B=3, I=24, H=32, direction="bidirectional", lens=(12, 5, 9), initial_h=True, initial_c=True)
+
+# Override, and the form the cell ends in when "fused" is asked for.
+OVERRIDES: dict[str, tuple[list[str], str]] = {
+    "nothing": ([], "fused"),
+    "weights 4 bits": (["*.weight.bits=4"], "fused"),
+    "weights per tensor": (["*.weight.granularity=per-tensor"], "fused"),
+    "weights full range": (["*.weight.narrow=false"], "fused"),
+    "recurrent weights scale": (["*.R.weight.scale=0.01"], "fused"),
+    "static input": (["*.input.mode=static", "*.input.scale=0.03"], "fused"),
+    "static input, other zero point": (
+        ["*.input.mode=static", "*.input.scale=0.03", "*.input.zero_point=100"],
+        "fused",
+    ),
+    "hidden scale": (["*.hidden.scale=0.005"], "fused"),
+    "hidden zero point": (["*.hidden.zero_point=120"], "fused"),
+    "hidden row scales": (["*.hidden.mode=dynamic-row"], "fused"),
+    "gates 10 bits": (["*.acc.bits=10"], "fused"),
+    "gates 16 bits": (["*.acc.bits=16"], "fused"),
+    "gates 6 bits": (["*.acc.bits=6"], "fused"),
+    "one gate": (["*.forget_gate.acc.bits=9"], "fused"),
+    "gate scale": (["*.cell_gate.acc.scale=0.0021"], "fused"),
+    "exact tables": (["*.activation.table=exact"], "fused"),
+    "one exact table": (["*.hidden.activation.table=exact"], "fused"),
+    "cell 16 bits": (["*.cell_state.bits=16"], "fused"),
+    "cell 8 bits": (["*.cell_state.bits=8", "*.cell_state.scale=0.05"], "fused"),
+    "cell scale": (["*.cell_state.scale=0.0007"], "fused"),
+    "float cell": (["*.cell_state.bits=none"], "fused"),
+    "float gates": (["*.acc.bits=none", "*.activation.bits=none"], "qcdq"),
+    "float input": (["*.input.bits=none"], "qcdq"),
+    "float hidden": (["*.hidden.bits=none"], "qcdq"),
+    "float weights": (["*.weight.bits=none"], "qcdq"),
+    "weights 12 bits": (["*.weight.bits=12"], "qcdq"),
+    "input 16 bits": (["*.input.bits=16"], "qcdq"),
+    "gates half to even": (["*.acc.rounding=half_even"], "qcdq"),
+    "cell floor": (["*.cell_state.rounding=floor"], "qcdq"),
+    "first match wins": (["*.forward.W.weight.bits=3", "*.weight.bits=8"], "fused"),
+}
+
+
+def _equal(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+    return all(left[n].tobytes() == right[n].tobytes() for n in left)
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_override(name: str) -> None:
+    overrides, form = OVERRIDES[name]
+    model, feeds = CASE.model(), CASE.feeds()
+    lowered = rnnqc.lower(model, overrides=overrides)
+    (entry,) = lowered.report.entries
+    assert (entry.status, entry.form) == ("lowered", form)
+    assert bool(entry.reason) == (form == "qcdq")
+    reference, stock = run_model(model, feeds, optimize=True), run_model(lowered.proto, feeds, optimize=True)
+    if form == "fused":
+        assert _equal(stock, run_model(lowered.proto, feeds, native=True)), "native"
+        assert _equal(stock, run_model(rnnqc.lower(model, form="integer", overrides=overrides).proto, feeds)), "integer"
+        unrolled = rnnqc.lower(model, form="integer", unroll=True, overrides=overrides).proto
+        assert _equal(stock, run_model(unrolled, feeds, optimize=True)), "unrolled"
+    reached = sqnr(reference["Y"], stock["Y"])
+    print(f"{name}: {reached:.1f} dB")
+    assert reached > (5.0 if any(b in name for b in ("4 bits", "6 bits", "8 bits", "first")) else 20.0)
+    plain = run_model(rnnqc.lower(model).proto, feeds, optimize=True)
+    assert np.array_equal(plain["Y"], stock["Y"]) == (name in HARMLESS)
+
+
+def test_every_point_can_be_turned_off_alone() -> None:
+    """Turning off one point leaves the others as they were."""
+    base = rnnqc.lower(CASE.model(), form="qcdq")
+    cell = next(iter(base.model.cells.values()))
+    assert set(cell.points) == {p.name for p in LSTM_POINTS}
+    for point in LSTM_POINTS:
+        changed = rnnqc.lower(CASE.model(), form="qcdq", overrides=[f"*.forward.{point.name}.bits=none"])
+        for name, other in changed.model.cells.items():
+            differing = {p for p, settings in other.points.items() if settings != base.model.cells[name].points[p]}
+            assert differing == ({point.name} if name.endswith(".forward") else set()), point.name
+
+
+def test_qcdq_and_integer_form_are_one_hidden_code_apart() -> None:
+    """fold-scales changes the pre-activation's rounding at ties and the activations by their piecewise-linear tables."""
+    model, feeds = CASE.model(), CASE.feeds()
+    qcdq = run_model(rnnqc.lower(model, form="qcdq").proto, feeds)
+    integer = run_model(rnnqc.lower(model, form="integer").proto, feeds)
+    assert np.abs(qcdq["Y"] - integer["Y"]).max() <= 1 / 127
