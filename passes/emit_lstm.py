@@ -261,7 +261,8 @@ def finish(b: Builder, cell: Cell, at: Boundary, steps: Steps, zero_point: Value
         return
     masks = LengthMasks(b, at)
     if at.y is not None:
-        masked = masks.mask(steps.y, b.f32(0.0), "hidden.masked")
+        assert steps.y is not None
+        masked = masks.mask_float(steps.y, "hidden.masked")
         masks.natural_order(masked, at.y, cell.reverse, "Y")
     if at.y_h is not None:
         b.add("Identity", [masks.pick(steps.y, "hidden.picked")], [at.y_h], "Y_h")
@@ -292,6 +293,10 @@ class LengthMasks:
         """`[T,B,H]` with `blank` beyond each sequence's length."""
         return self.b.op("Where", [self.valid, values, blank], name)
 
+    def mask_float(self, values: Value, name: str) -> Value:
+        """`[T,B,H]` with 0 beyond each sequence's length, and no negative zero."""
+        return positive_zeros(self.b, self.mask(values, self.b.f32(0.0), f"{name}.signed"), name)
+
     def natural_order(self, values: Value, target: Value, reverse: bool, name: str) -> None:
         """Writes `[T,B,H]` in loop order to `target` in natural order."""
         if reverse:
@@ -316,7 +321,12 @@ class LengthMasks:
         empty = b.op(
             "Unsqueeze", [b.op("Equal", [self.lens, b.i64(0)], f"{name}.empty"), b.i64([1])], f"{name}.empty.column"
         )
-        return b.op("Where", [empty, b.f32(0.0), taken], name)
+        return positive_zeros(b, b.op("Where", [empty, b.f32(0.0), taken], f"{name}.signed"), name)
+
+
+def positive_zeros(b: Builder, value: Value, name: str) -> Value:
+    """`value` with 0 for -0: onnxruntime's Where loses the sign of a zero it selects, other runtimes need not."""
+    return b.op("Where", [b.op("Equal", [value, b.f32(0.0)], f"{name}.is_zero"), b.f32(0.0), value], name)
 
 
 def _parameters(model: Model, cell: Cell) -> dict[str, Value]:

@@ -15,7 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
-from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimension, lens64, scan
+from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimension, lens64, positive_zeros, scan
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 
@@ -164,7 +164,7 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
         else:
             h0 = b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
     if at.initial_c is not None:
-        clean = _without_nan(b, at.initial_c, "initial_c")
+        clean = positive_zeros(b, _without_nan(b, at.initial_c, "initial_c"), "initial_c.positive_zeros")
         if numbers.cell_scale:
             units = b.op(
                 "Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded"
@@ -513,9 +513,10 @@ def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, na
     if kind == "Relu":
         return select("Greater", v, zero, v, zero, name)
     if kind == "LeakyRelu":
-        return select("Less", v, zero, body.op("Mul", [body.f32(alpha), v], f"{name}.scaled"), v, name)
+        scaled = body.op("Mul", [body.f32(alpha), v], f"{name}.scaled")
+        return positive_zeros(body, select("Less", v, zero, scaled, v, f"{name}.signed"), name)
     if kind == "ThresholdedRelu":
-        return select("Greater", v, body.f32(alpha), v, zero, name)
+        return positive_zeros(body, select("Greater", v, body.f32(alpha), v, zero, f"{name}.signed"), name)
     scaled = body.op("Mul", [body.f32(alpha), v], f"{name}.scaled") if kind in ("Affine", "HardSigmoid") else v
     if kind == "Affine":
         return body.op("Add", [scaled, body.f32(beta)], name)
@@ -551,8 +552,8 @@ def _finish(
             cell_state(results["cell_state.last"], at.y_c)
         return
     masks = LengthMasks(b, at)
-    if at.y is not None:
-        masks.natural_order(masks.mask(y, b.f32(0.0), "hidden.masked"), at.y, cell.reverse, "Y")
+    if at.y is not None and y is not None:
+        masks.natural_order(masks.mask_float(y, "hidden.masked"), at.y, cell.reverse, "Y")
     if codes is not None:
         blank = b.u8(numbers.h_zero_point)
         masks.natural_order(masks.mask(y_codes, blank, "codes.masked"), codes, cell.reverse, "Y_codes")

@@ -63,6 +63,10 @@ def located(source: str) -> Iterator[None]:
     except CompileError as error:
         error.locate(source)
         raise
+    except MemoryError as error:
+        raise CompileError(
+            f"{source}: out of memory.", supported="models that fit into memory", action="check the declared shapes"
+        ) from error
     except UnicodeDecodeError as error:
         text = "a name or text in the model is not UTF-8"
         raise CompileError(

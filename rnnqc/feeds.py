@@ -22,6 +22,7 @@ from rnnqc.input_uses import Role, Use, input_uses, known_shapes
 Feeds = dict[str, npt.NDArray[Any]]
 GENERATED_LENGTH = 12
 GENERATED_BATCH = 3
+GENERATED_TRIPS = 2
 GENERATED_MOST = 2**27
 
 
@@ -36,7 +37,7 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
 
     Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node. Sequence lengths are
     from 1 to the length of the sequence; what indexes a table (an embedding) is below its number of rows; what is
-    compared with constants is one of them; other whole numbers are 0 or 1.
+    compared with constants is one of them; loops run twice; other whole numbers are 0 or 1.
 
     Raises:
         CompileError: An input is no tensor, or of a type that cannot be generated.
@@ -71,6 +72,8 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
                 drawn.reshape(-1)[:1] = high - 1
             elif held[Role.CHOICE] and not held[Role.INDEX]:
                 drawn[...] = _constant(proto, held[Role.CHOICE][0].value)
+            elif held[Role.TRIPS]:
+                drawn[...] = GENERATED_TRIPS
             feeds[value.name] = drawn.astype(dtype)
         else:
             raise CompileError(

@@ -193,10 +193,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = ""
     try:
-        target = Path(os.path.realpath(path))
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(data)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
             return
+        target = Path(os.path.realpath(path))
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".rnnqc.", suffix=".tmp")
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)

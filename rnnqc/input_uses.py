@@ -33,6 +33,8 @@ class Role(enum.Enum):
     """A hidden state of a recurrent layer: mostly within -1 to 1."""
     CELL = "cell"
     """A cell state of a recurrent layer."""
+    TRIPS = "trips"
+    """How often a loop runs."""
     CHOICE = "choice"
     """A number that is compared with a constant."""
 
@@ -59,11 +61,12 @@ def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
     nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
     makers = {o: n for n in nodes for o in n.output if o}
     inputs = {i.name for i in proto.graph.input}
+    entries = {inner: outer for n in nodes for inner, outer in _entries(n)}
     uses: dict[str, list[Use]] = {}
     for node in nodes:
         for index, use in _uses(node):
             if index < len(node.input) and node.input[index]:
-                for name in _sources(node.input[index], makers, inputs):
+                for name in _sources(node.input[index], makers, entries, inputs):
                     uses.setdefault(name, []).append(use)
     return uses
 
@@ -84,12 +87,24 @@ def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
         yield 1, Use(Role.LENGTH, node.input[0], numbers.get("time_axis", 0), numbers.get("batch_axis", 1))
     elif node.op_type == "Gather" and len(node.input) > 1:
         yield 1, Use(Role.INDEX, node.input[0], numbers.get("axis", 0))
+    elif node.op_type == "Loop" and len(node.input) > 0:
+        yield 0, Use(Role.TRIPS, node.input[0])
     elif node.op_type == "Equal" and len(node.input) > 1:
         for k in (0, 1):
             yield k, Use(Role.CHOICE, node.input[1 - k])
 
 
-def _sources(value: str, makers: Mapping[str, onnx.NodeProto], inputs: set[str]) -> list[str]:
+def _entries(node: onnx.NodeProto) -> list[tuple[str, str]]:
+    """Inputs of the body of a Loop or Scan, and the values outside that they start from."""
+    if node.op_type not in ("Loop", "Scan"):
+        return []
+    bodies = [a.g for a in node.attribute if a.name == "body"]
+    return [(inner.name, outer) for body in bodies for inner, outer in zip(body.input, node.input, strict=False)]
+
+
+def _sources(
+    value: str, makers: Mapping[str, onnx.NodeProto], entries: Mapping[str, str], inputs: set[str]
+) -> list[str]:
     """The graph inputs whose elements make up `value`."""
     found: list[str] = []
     stack, seen = [value], {value}
@@ -97,6 +112,9 @@ def _sources(value: str, makers: Mapping[str, onnx.NodeProto], inputs: set[str])
         name = stack.pop()
         if name in inputs:
             found.append(name)
+        elif name in entries and entries[name] not in seen:
+            seen.add(entries[name])
+            stack.append(entries[name])
         elif name in makers and makers[name].op_type in _MOVERS:
             from_input = _MOVERS[makers[name].op_type]
             more = makers[name].input if from_input is None else makers[name].input[from_input : from_input + 1]

@@ -14,6 +14,7 @@ import heapq
 import json
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.files import external_tensors, load_proto_and_size, proto_size, serialized, write_atomically
 from rnnqc.spelling import respell
-from rnnqc.validation import check_model, standard_opset
+from rnnqc.validation import blocks_of, check_model, standard_opset
 
 __all__ = [
     "CELLS_KEY",
@@ -265,8 +266,12 @@ class Model:
         self._constants: dict[str, Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._names: set[str] = set()
+        tagged: set[str] = set()
         for graph in self.graphs():
             self._names.update(_names_in(graph))
+            tagged.update(info(n).metadata.get(CELL_TAG, "") for n in graph.nodes)
+        # Other tools keep the metadata of the model and drop that of nodes: such cells are operators like any others.
+        self.cells = {name: cell for name, cell in self.cells.items() if name in tagged}
 
     # ---- loading and saving -------------------------------------------------------------------------------------
 
@@ -474,6 +479,24 @@ class Model:
 
         Model inputs stay. A subgraph's use of an outer value counts.
         """
+        removed = dead = self._remove_dead_nodes()
+        while dead:  # what the subgraphs of a dead node used is dead only now
+            dead = self._remove_dead_nodes()
+            removed += dead
+        for graph in self.graphs():
+            record = graph_info(graph)
+            outputs = {id(v) for v in graph.outputs}
+            orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
+            for name, constant in list(record.initializers.items()):
+                unused_before = name in orphans and constant.__dict__.get("_unused")
+                if not constant.outputs and id(constant) not in outputs and not unused_before:
+                    del record.initializers[name]
+                    removed += 1
+        if removed and self.cells:
+            self._forget_dead_cells()
+        return removed
+
+    def _remove_dead_nodes(self) -> int:
         removed = 0
         for graph in reversed(list(self.graphs())):
             kept = {id(v) for v in graph.outputs}
@@ -493,17 +516,6 @@ class Model:
             if dead:
                 removed += len(dead)
                 self.remove_nodes(graph, dead)
-        for graph in self.graphs():
-            record = graph_info(graph)
-            outputs = {id(v) for v in graph.outputs}
-            orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
-            for name, constant in list(record.initializers.items()):
-                unused_before = name in orphans and constant.__dict__.get("_unused")
-                if not constant.outputs and id(constant) not in outputs and not unused_before:
-                    del record.initializers[name]
-                    removed += 1
-        if removed and self.cells:
-            self._forget_dead_cells()
         return removed
 
     def _forget_dead_cells(self) -> None:
@@ -538,14 +550,15 @@ class Model:
         Raises:
             StructureError: One does not hold.
         """
-        names: set[int] = set()
-        for graph in self.graphs():
-            seen: dict[str, int] = {}
+        work: list[tuple[Graph, ChainMap[str, int]]] = [(self.graph, ChainMap())]
+        while work:
+            graph, around = work.pop()
+            outside = set(around.values())
+            seen = around.new_child()  # names to identities
             for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
                 if seen.setdefault(value.name, id(value)) != id(value):
-                    raise StructureError(f"Two values of one graph are called {value.name!r}.")
-            names.update(seen.values())
-            available = set(names)
+                    raise StructureError(f"Two values are called {value.name!r}.")
+            available = outside | set(seen.maps[0].values())
             for node in graph.nodes:
                 for value in [*node.inputs, *_captured(node)]:
                     if value.name and id(value) not in available:
@@ -558,10 +571,10 @@ class Model:
                         raise StructureError(f"Value {value.name!r} has more than one producer.")
                     seen[value.name] = id(value)
                     available.add(id(value))
+                work.extend((inner, seen) for _, inner in subgraphs(node))
             for value in graph.outputs:
                 if id(value) not in available:
                     raise StructureError(f"Graph output {value.name!r} is made by no node.")
-            names |= available
 
 
 # ---- import and export --------------------------------------------------------------------------------------------
@@ -582,9 +595,27 @@ def _without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _import_graph(
     proto: onnx.GraphProto, outer: Mapping[str, Value], opset: int, domains: Sequence[onnx.OperatorSetIdProto]
 ) -> Graph:
+    bytes_held = [a for block in blocks_of([proto]) for n in block.node for a in n.attribute if not _is_text(a)]
+    kinds = [a.type for a in bytes_held]
+    for attr in bytes_held:
+        attr.type = onnx.AttributeProto.TYPE_PROTO  # a type that graphsurgeon leaves alone: it would decode the bytes
     graph = OnnxImporter.import_graph(proto, dict(outer), opset=opset, import_domains=list(domains))
+    for attr, kind in zip(bytes_held, kinds, strict=True):
+        attr.type = kind
     _attach(graph, proto)
     return graph
+
+
+def _is_text(attr: onnx.AttributeProto) -> bool:
+    """Whether `attr` is anything but a string of bytes that are not UTF-8."""
+    strings = [attr.s] if attr.type == onnx.AttributeProto.STRING else []
+    strings += attr.strings if attr.type == onnx.AttributeProto.STRINGS else []
+    try:
+        for text in strings:
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
@@ -673,6 +704,9 @@ def _export_graph(graph: Graph, target: onnx.GraphProto) -> None:
         for value in node.outputs:
             if value.name and value.name not in listed and (value.dtype is not None or value.shape is not None):
                 target.value_info.append(_value_info(value, record))
+    if record.proto is not None:
+        stored = set(record.initializers) - listed
+        target.value_info.extend(v for v in record.proto.value_info if v.name in stored)
 
 
 def _tensor(constant: Constant) -> onnx.TensorProto:
@@ -716,6 +750,8 @@ def _export_node(node: Node, target: onnx.NodeProto) -> None:
     target.output.extend(v.name for v in node.outputs)
     for key, text in record.metadata.items():
         target.metadata_props.add(key=key, value=text)
+    if record.proto is not None and hasattr(target, "device_configurations"):  # from onnx 1.18 on
+        target.device_configurations.extend(record.proto.device_configurations)
     originals = {a.name: a for a in record.proto.attribute} if record.proto is not None else {}
     for name, original in originals.items():
         if name not in record.attrs and name not in node.attrs:

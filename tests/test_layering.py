@@ -144,7 +144,11 @@ def test_no_print_outside_the_command_line(module: str) -> None:
 def test_every_pass_stands_alone(module: str) -> None:
     """One pass class per file."""
     tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
-    classes = [n.name for n in tree.body if isinstance(n, ast.ClassDef) and any(getattr(b, "id", "") == "Pass" for b in n.bases)]
+    classes = [
+        n.name
+        for n in tree.body
+        if isinstance(n, ast.ClassDef) and any(getattr(b, "id", "") == "Pass" for b in n.bases)
+    ]
     assert len(classes) <= 1
     if classes:
         assert module == "passes." + "".join(f"_{c.lower()}" if c.isupper() else c for c in classes[0]).lstrip("_")

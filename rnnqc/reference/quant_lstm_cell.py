@@ -98,7 +98,7 @@ def quantize_rows(x: FloatArray) -> tuple[CodeArray, FloatArray, IntArray]:
 
 
 def _without_nan(values: npt.NDArray[Any]) -> FloatArray:
-    return np.where(np.isnan(values), _F32(0), values).astype(np.float32)
+    return np.where(np.isnan(values), _F32(0), values + _F32(0)).astype(np.float32)
 
 
 def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
@@ -125,9 +125,9 @@ class _Activation:
         if self.kind == "Relu":
             return _relu(v)
         if self.kind == "LeakyRelu":
-            return np.where(v < 0, self.alpha * v, v)
+            return np.where(v < 0, self.alpha * v, v) + _F32(0)
         if self.kind == "ThresholdedRelu":
-            return np.where(v > self.alpha, v, _F32(0))
+            return np.where(v > self.alpha, v, _F32(0)) + _F32(0)
         if self.kind == "Affine":
             return np.asarray(self.alpha * v + self.beta)
         if self.kind == "HardSigmoid":
@@ -270,6 +270,8 @@ class _Node:
             c = np.where(mask, new_c, c)
             if h_scale is not None and new_scale is not None:
                 h_scale = np.where(mask, new_scale, h_scale)
+        if "sequence_lens" in self.inputs:
+            Y, Y_h, c = Y + _F32(0), Y_h + _F32(0), c + _F32(0)
         Y_c = np.asarray(c * self._float("cell_scale")) if self.quantized_cell else c
         Y_c = np.where((self.lengths > 0)[:, np.newaxis], Y_c, _F32(0))
         outputs: dict[str, npt.NDArray[Any]] = {"Y": Y, "Y_h": Y_h, "Y_c": Y_c}

@@ -17,7 +17,9 @@ from rnnqc.ir import CELL_TAG, Model, graph_info, info
 
 
 def _model(opset: int = 17) -> Model:
-    return Model.load(parse(f'<ir_version: 10, opset_import: ["": {opset}]> g (float[2, 3] x) => (float[N, M] y) {{ y = Neg(x) }}'))
+    return Model.load(
+        parse(f'<ir_version: 10, opset_import: ["": {opset}]> g (float[2, 3] x) => (float[N, M] y) {{ y = Neg(x) }}')
+    )
 
 
 def test_names_are_below_the_prefix_and_fresh() -> None:

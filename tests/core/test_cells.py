@@ -77,7 +77,9 @@ def test_tables_end_where_nothing_happens_any_more(name: str) -> None:
     activation = make_activation(name, *_parameters(name))
     if activation.kind == TABLE:
         assert activation.saturates
-        ends = activation(np.array([-activation.limit, -100 * activation.limit, activation.limit, 100 * activation.limit]))
+        ends = activation(
+            np.array([-activation.limit, -100 * activation.limit, activation.limit, 100 * activation.limit])
+        )
         np.testing.assert_allclose(ends[::2], ends[1::2], atol=1e-6)
     elif activation.kind == RELU_TABLE:
         ends = activation.residual(np.array([-activation.limit, -600.0, activation.limit, 600.0]))
@@ -142,7 +144,11 @@ def test_cell_through_json() -> None:
 
 
 def test_scales_of_channels_are_left_out_of_integer_cells() -> None:
-    points = {"input": {"bits": 8, "scale": [0.1]}, "W.weight": {"bits": 8, "scale": [0.1, 0.2]}, "R.weight": {"bits": None}}
+    points = {
+        "input": {"bits": 8, "scale": [0.1]},
+        "W.weight": {"bits": 8, "scale": [0.1, 0.2]},
+        "R.weight": {"bits": None},
+    }
     original = cell(points=points, form="integer")
     data = original.as_dict()
     assert data["points"] == {"input": {"bits": 8, "scale": [0.1]}, "W.weight": {"bits": 8}, "R.weight": {"bits": None}}

@@ -40,7 +40,9 @@ def test_message_has_its_parts_in_order(arguments: dict[str, str], text: str) ->
 
 
 def test_family() -> None:
-    kinds = {k: k.__mro__ for k in (CompileError, UsageError, PipelineError, InternalError, StructureError, NumericsError)}
+    kinds = {
+        k: k.__mro__ for k in (CompileError, UsageError, PipelineError, InternalError, StructureError, NumericsError)
+    }
     assert all(RnnqcError in mro for mro in kinds.values())
     assert {k for k, mro in kinds.items() if CompileError in mro} == {CompileError, UsageError}
     assert {k for k, mro in kinds.items() if InternalError in mro} == {InternalError, StructureError, NumericsError}

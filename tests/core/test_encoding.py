@@ -58,7 +58,9 @@ def encodings(draw: st.DrawFn, rounding: Rounding | None = None) -> Encoding:
     plain = Encoding(bits, signed, (1.0,), 0, narrow)
     zero_point = draw(st.sampled_from([0, plain.minimum, plain.maximum, (plain.minimum + plain.maximum) // 2]))
     zero_point = max(zero_point, plain.minimum)
-    return Encoding(bits, signed, (draw(_SCALES),), zero_point, narrow, None, rounding or draw(st.sampled_from(Rounding)))
+    return Encoding(
+        bits, signed, (draw(_SCALES),), zero_point, narrow, None, rounding or draw(st.sampled_from(Rounding))
+    )
 
 
 @given(encodings(), st.data())

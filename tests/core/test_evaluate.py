@@ -59,7 +59,9 @@ def test_outputs_that_are_no_tensors() -> None:
 
 
 def test_constant_expression() -> None:
-    model = Model.load(parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(k) b = Add(a, k) c = Exp(b) y = Add(x, c) }}", k=A))
+    model = Model.load(
+        parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(k) b = Add(a, k) c = Exp(b) y = Add(x, c) }}", k=A)
+    )
     nodes = model.graph.nodes[:3]
     got = evaluate_nodes(model, nodes, nodes[-1].outputs[0])
     assert got is not None
@@ -67,5 +69,7 @@ def test_constant_expression() -> None:
 
 
 def test_expression_that_cannot_be_computed() -> None:
-    model = Model.load(parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Reshape(k, s) y = Add(x, a) }}", k=A, s=np.array([7])))
+    model = Model.load(
+        parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Reshape(k, s) y = Add(x, a) }}", k=A, s=np.array([7]))
+    )
     assert evaluate_nodes(model, model.graph.nodes[:1], model.graph.nodes[0].outputs[0]) is None

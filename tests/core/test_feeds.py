@@ -115,7 +115,11 @@ def test_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
     with zipfile.ZipFile(tmp_path / "strange.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    for name, message in (("text", "cannot be read"), ("cut", "cannot be read"), ("strange", "'readme.txt', which is no array")):
+    for name, message in (
+        ("text", "cannot be read"),
+        ("cut", "cannot be read"),
+        ("strange", "'readme.txt', which is no array"),
+    ):
         with pytest.raises(CompileError, match=rf"{name}\.npz: .*{message}"):
             load_feeds(str(tmp_path / f"{name}.npz"), CASE.model())
 

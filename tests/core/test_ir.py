@@ -49,7 +49,12 @@ def _lost(proto: onnx.ModelProto) -> list[str]:
 
 
 def _chain() -> Model:
-    return Model.load(parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(x) b = Add(a, k) y = Exp(b) }}", k=np.ones(2, np.float32)))
+    return Model.load(
+        parse(
+            f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(x) b = Add(a, k) y = Exp(b) }}",
+            k=np.ones(2, np.float32),
+        )
+    )
 
 
 def _node(model: Model, op: str) -> Node:
@@ -77,15 +82,22 @@ def test_twice_is_the_same_as_once() -> None:
     assert Model.load(once).proto.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
 
 
-@pytest.mark.xfail(reason="attributes of type STRING that hold other bytes than UTF-8 are refused; ONNX allows them", raises=CompileError)
+@pytest.mark.xfail(
+    reason="attributes of type STRING that hold other bytes than UTF-8 are refused; ONNX allows them",
+    raises=CompileError,
+)
 def test_strings_that_are_not_utf8() -> None:
     proto = rich_model()
     proto.graph.node[1].attribute.append(AttributeProto(name="raw", type=AttributeProto.STRING, s=b"\xff\x00\xfe"))
-    proto.graph.node[1].attribute.append(AttributeProto(name="raws", type=AttributeProto.STRINGS, strings=[b"\xf0\x28"]))
+    proto.graph.node[1].attribute.append(
+        AttributeProto(name="raws", type=AttributeProto.STRINGS, strings=[b"\xf0\x28"])
+    )
     assert _lost(proto) == []
 
 
-@pytest.mark.xfail(reason="value_info of what no node makes is dropped, with the metadata that torch's exporter writes there")
+@pytest.mark.xfail(
+    reason="value_info of what no node makes is dropped, with the metadata that torch's exporter writes there"
+)
 def test_value_info_of_initializers() -> None:
     proto = parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Add(x, k) }}", k=np.ones(2, np.float32))
     described = helper.make_tensor_value_info("k", TensorProto.FLOAT, [2], "the weights")
@@ -95,7 +107,9 @@ def test_value_info_of_initializers() -> None:
 
 
 @pytest.mark.xfail(reason="device_configurations of nodes are dropped")
-@pytest.mark.skipif(not hasattr(onnx.NodeProto(), "device_configurations"), reason="this onnx has no device configurations")
+@pytest.mark.skipif(
+    not hasattr(onnx.NodeProto(), "device_configurations"), reason="this onnx has no device configurations"
+)
 def test_device_configurations() -> None:
     proto = rich_model()
     proto.ir_version = 11
@@ -156,7 +170,9 @@ def test_real_models_come_back() -> None:
 
 
 def test_the_other_name_of_the_standard_domain() -> None:
-    proto = parse('<ir_version: 10, opset_import: ["ai.onnx": 17]> g (float[2] x) => (float[2] y) { y = ai.onnx.Neg(x) }')
+    proto = parse(
+        '<ir_version: 10, opset_import: ["ai.onnx": 17]> g (float[2] x) => (float[2] y) { y = ai.onnx.Neg(x) }'
+    )
     model = Model.load(proto)
     assert model.opset == 17
     assert [n.domain or "" for n in model.graph.nodes] == [""]
@@ -272,7 +288,13 @@ def test_constants_are_shared_by_value() -> None:
     one = model.constant(1.0, np.float32)
     assert model.constant(1.0, np.float32) is one
     assert one.name == "rnnqc/float32_1"
-    others = [model.constant(1.0, np.float64), model.constant(1, np.int64), model.constant([1.0], np.float32), model.constant(-0.0, np.float32), model.constant(0.0, np.float32)]
+    others = [
+        model.constant(1.0, np.float64),
+        model.constant(1, np.int64),
+        model.constant([1.0], np.float32),
+        model.constant(-0.0, np.float32),
+        model.constant(0.0, np.float32),
+    ]
     assert len({id(v) for v in [one, *others]}) == 6
     assert len({v.name for v in [one, *others]}) == 6
 
@@ -307,7 +329,9 @@ def test_infer_shapes_reaches_subgraphs() -> None:
 
 
 def test_infer_shapes_keeps_large_initializers() -> None:
-    proto = parse(f"{HEADER} g (float[1, 2000] x) => (float[1, 3] y) {{ y = MatMul(x, k) }}", k=np.ones((2000, 3), np.float32))
+    proto = parse(
+        f"{HEADER} g (float[1, 2000] x) => (float[1, 3] y) {{ y = MatMul(x, k) }}", k=np.ones((2000, 3), np.float32)
+    )
     model = Model.load(proto)
     model.infer_shapes()
     np.testing.assert_array_equal(constant_array(model.find("k")), np.ones((2000, 3)))
@@ -396,7 +420,11 @@ def test_sorts_twenty_thousand_nodes_in_reverse_order() -> None:
 
 
 def test_sorting_is_stable() -> None:
-    model = Model.load(parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ c = Neg(x) a = Exp(x) b = Abs(x) d = Add(c, a) y = Add(d, b) }}"))
+    model = Model.load(
+        parse(
+            f"{HEADER} g (float[2] x) => (float[2] y) {{ c = Neg(x) a = Exp(x) b = Abs(x) d = Add(c, a) y = Add(d, b) }}"
+        )
+    )
     before = list(model.graph.nodes)
     model.sort()
     assert all(a is b for a, b in zip(before, model.graph.nodes, strict=True))
@@ -417,7 +445,9 @@ def test_sorting_knows_what_subgraphs_use() -> None:
 def test_cycle() -> None:
     nodes = [helper.make_node("Add", ["x", "b"], ["a"], name="one"), helper.make_node("Neg", ["a"], ["b"], name="two")]
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", "b")]
-    proto = helper.make_model(helper.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     with pytest.raises(CompileError, match=r"cycle through node 'one' \(Add\)"):
         Model.load(proto).sort()
 
@@ -425,7 +455,9 @@ def test_cycle() -> None:
 def test_node_that_uses_its_own_output() -> None:
     nodes = [helper.make_node("Add", ["x", "a"], ["a"], name="selfish")]
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", "a")]
-    proto = helper.make_model(helper.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     with pytest.raises(CompileError, match=r"node 'selfish' \(Add\)"):
         Model.load(proto).sort()
 

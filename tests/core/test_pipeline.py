@@ -39,7 +39,12 @@ def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "form"),
-    [({}, "fused"), ({"unroll": True}, "integer"), ({"form": "qcdq"}, "qcdq"), ({"form": "qcdq", "unroll": True}, "qcdq")],
+    [
+        ({}, "fused"),
+        ({"unroll": True}, "integer"),
+        ({"form": "qcdq"}, "qcdq"),
+        ({"form": "qcdq", "unroll": True}, "qcdq"),
+    ],
 )
 def test_resolved_form(arguments: dict[str, object], form: str) -> None:
     assert LowerOptions(**arguments).resolved_form == form  # type: ignore[arg-type]

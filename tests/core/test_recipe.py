@@ -53,7 +53,9 @@ def test_first_match_wins_for_each_key() -> None:
 
 
 def test_overrides_come_first_and_in_order() -> None:
-    recipe = parse_recipe(TEXT, "mine.toml").with_overrides(["*.R.weight.bits=3", "*.weight.bits=6", "*.input.scale=0.5"])
+    recipe = parse_recipe(TEXT, "mine.toml").with_overrides(
+        ["*.R.weight.bits=3", "*.weight.bits=6", "*.input.scale=0.5"]
+    )
     assert recipe.settings("encoder/a.forward.R.weight")["bits"] == 3
     assert recipe.settings("encoder/a.forward.W.weight")["bits"] == 6
     assert recipe.settings("a.forward.input") == {"scale": 0.5, "bits": None, "signed": False}

@@ -28,7 +28,10 @@ def lowered() -> rnnqc.Lowered:
 @pytest.mark.parametrize("native", [True, False])
 def test_proto_and_path(native: bool, lowered: rnnqc.Lowered, tmp_path: Path) -> None:
     lowered.save(tmp_path / "m.onnx")
-    outputs = [run(rnnqc.session(m, native=native), CASE.feeds()) for m in (lowered.proto, tmp_path / "m.onnx", str(tmp_path / "m.onnx"))]
+    outputs = [
+        run(rnnqc.session(m, native=native), CASE.feeds())
+        for m in (lowered.proto, tmp_path / "m.onnx", str(tmp_path / "m.onnx"))
+    ]
     assert_same_bits(outputs[0], outputs[1], "path")
     assert_same_bits(outputs[0], outputs[2], "text")
 

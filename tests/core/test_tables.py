@@ -94,7 +94,9 @@ def _table_model(first: int, end: int, n: int, tanh: bool, constant: bool) -> on
         "offset": np.array(0.0 if tanh else 0.5, np.float32),
     }
     call = helper.make_node(FUNCTION, list(FUNCTION_INPUTS), ["table"], domain=DOMAIN)
-    inputs = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in values.items()]
+    inputs = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in values.items()
+    ]
     stored = [numpy_helper.from_array(v, k) for k, v in values.items()]
     output = helper.make_tensor_value_info("table", TensorProto.FLOAT, [None])
     graph = helper.make_graph([call], "table", [] if constant else inputs, [output], stored)

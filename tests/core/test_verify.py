@@ -17,7 +17,10 @@ from rnnqc.verify import compare_models
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 FLOAT = parse(f"{HEADER} g (float[2] x) => (float[2] y, int64[2] k) {{ y = Identity(x) k = Cast <to = 7> (x) }}")
-OFF = parse(f"{HEADER} g (float[2] x) => (float[2] y, int64[2] k) {{ y = Add(x, d) k = Cast <to = 7> (x) }}", d=np.array([0.5, 0], np.float32))
+OFF = parse(
+    f"{HEADER} g (float[2] x) => (float[2] y, int64[2] k) {{ y = Add(x, d) k = Cast <to = 7> (x) }}",
+    d=np.array([0.5, 0], np.float32),
+)
 FEEDS = [{"x": np.array([3, 4], np.float32)}, {"x": np.array([0, 5], np.float32)}]
 
 
@@ -33,12 +36,16 @@ def test_measures_over_all_feeds() -> None:
 
 def test_other_outputs() -> None:
     other = parse(f"{HEADER} g (float[2] x) => (float[2] z) {{ z = Neg(x) }}")
-    with pytest.raises(CompileError, match=r"the float model and the lowered model have different outputs: \['k', 'y'\] and \['z'\]"):
+    with pytest.raises(
+        CompileError, match=r"the float model and the lowered model have different outputs: \['k', 'y'\] and \['z'\]"
+    ):
         compare_models(FLOAT, other, FEEDS)
 
 
 def test_other_shapes() -> None:
-    other = parse(f"{HEADER} g (float[2] x) => (float[N] y, int64[2] k) {{ y = Concat <axis = 0> (x, x) k = Cast <to = 7> (x) }}")
+    other = parse(
+        f"{HEADER} g (float[2] x) => (float[N] y, int64[2] k) {{ y = Concat <axis = 0> (x, x) k = Cast <to = 7> (x) }}"
+    )
     with pytest.raises(CompileError, match=r"output 'y' has shape \[2\] and \[4\] in a and b"):
         compare_models(FLOAT, other, FEEDS, names=("a", "b"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from float_lstm import Activation, Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lstm_models import OUTPUTS, LstmCase, stacked_model
@@ -182,6 +183,24 @@ def test_saturated_weights_and_inputs() -> None:
     feeds = case.feeds()
     feeds = {k: np.where(v < 0, np.float32(-1), np.float32(1)) for k, v in feeds.items()}
     _assert_equal(run_all(lower_all(model), feeds))
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("lens", [None, (1,)])
+def test_negative_zero(direction: Direction, lens: tuple[int, ...] | None) -> None:
+    """A negative gate times an output activation of 0; with lengths there is no -0, because Where may lose the sign."""
+    activations = (
+        Activation("ScaledTanh", 0.9775390625, 0.5),
+        Activation("Softsign"),
+        Activation("ThresholdedRelu", 0.125),
+    )
+    case = LstmCase(
+        T=1, B=1, I=8, H=1, direction=direction, lens=lens, bias=False, activations=activations, gain=0.125, seed=3
+    )
+    outputs = run_all(lower_all(case.model()), case.feeds())
+    _assert_equal(outputs)
+    assert not outputs[NATIVE]["Y"].any(), "the case does not reach 0"
+    assert np.signbit(outputs[NATIVE]["Y"]).all() == (lens is None)
 
 
 def test_second_shape_in_the_same_session() -> None:

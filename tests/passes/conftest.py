@@ -23,6 +23,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         path = GOLDEN / name
         if update:
             path.write_text(text, encoding="utf-8")
-        assert path.read_text(encoding="utf-8") == text, f"{name} differs; pytest tests/passes --update-golden writes it anew"
+        assert path.read_text(encoding="utf-8") == text, (
+            f"{name} differs; pytest tests/passes --update-golden writes it anew"
+        )
 
     return compare

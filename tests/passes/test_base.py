@@ -59,7 +59,9 @@ def test_nothing_to_do(name: str) -> None:
     import onnx
     from protos import parse
 
-    model = Model.load(parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }'))
+    model = Model.load(
+        parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
+    )
     result = make_pass(name)(model)
     assert (result.modified, result.remarks) == (False, ())
     assert isinstance(model.proto, onnx.ModelProto)
@@ -92,7 +94,9 @@ class Careless(Pass):
 
 def test_promise_is_checked_on_the_graph() -> None:
     model = Model.load(LstmCase(placement="loop").model())
-    with pytest.raises(InternalError, match=r"'idle' declares 'unrolled', which does not hold: node 'the_loop' is a Loop"):
+    with pytest.raises(
+        InternalError, match=r"'idle' declares 'unrolled', which does not hold: node 'the_loop' is a Loop"
+    ):
         Idle()(model)
     Idle()(Model.load(LstmCase().model()))
 
@@ -105,7 +109,12 @@ def test_structure_is_checked_after_every_pass() -> None:
 
 def test_remarks_speak_in_the_name_of_the_pass() -> None:
     remark = Canonicalize().remark(Outcome.NOTE, "n", "LSTM", "because.", "this", "do that")
-    assert (remark.pass_name, remark.reason, remark.found, remark.action) == ("canonicalize", "because.", "this", "do that")
+    assert (remark.pass_name, remark.reason, remark.found, remark.action) == (
+        "canonicalize",
+        "because.",
+        "this",
+        "do that",
+    )
 
 
 def test_every_property_has_a_check_and_holds_of_a_lowered_model() -> None:
@@ -126,7 +135,9 @@ def test_properties_that_do_not_hold(name: str, property_: Property, reason: str
     assert reason in violated(before(name, LstmCase().model()), property_)
 
 
-@pytest.mark.xfail(reason="CELLS_QUANTIZED, SCALES_FOLDED and CELLS_FUSED allow cells of form float, so they hold of any model before the pass")
+@pytest.mark.xfail(
+    reason="CELLS_QUANTIZED, SCALES_FOLDED and CELLS_FUSED allow cells of form float, so they hold of any model before the pass"
+)
 def test_a_cell_that_was_forgotten_violates_the_property() -> None:
     model = before("insert-qcdq", LstmCase().model())
     assert nodes_of(model, "Scan")

@@ -61,12 +61,16 @@ def test_one_scan_per_direction_with_named_values() -> None:
     for name, scan in zip(model.cells, scans, strict=True):
         (_, body), *_ = subgraphs(scan)
         values = {v.name for n in body.nodes for v in n.outputs}
-        assert {f"{name}/{p}" for p in ("preactivation", "input_gate.value", "forget_gate.value", "hidden.value")} <= values
+        assert {
+            f"{name}/{p}" for p in ("preactivation", "input_gate.value", "forget_gate.value", "hidden.value")
+        } <= values
     assert [op for op in op_types(model.graph) if op in ("Concat", "Unsqueeze")].count("Concat") >= 3
 
 
 def test_cells_describe_what_was_found() -> None:
-    case = LstmCase(direction="reverse", lens=(2, 5), initial_h=True, initial_c=True, peepholes=True, clip=3.0, outputs=("Y", "Y_c"))
+    case = LstmCase(
+        direction="reverse", lens=(2, 5), initial_h=True, initial_c=True, peepholes=True, clip=3.0, outputs=("Y", "Y_c")
+    )
     (cell,) = _decomposed(case).cells.values()
     assert (cell.name, cell.node, cell.op, cell.form) == ("the_lstm.reverse", "the_lstm", "LSTM", "float")
     assert (cell.hidden_size, cell.input_size, cell.reverse, cell.clip, cell.input_forget) == (4, 3, True, 3.0, False)
@@ -138,7 +142,9 @@ def test_output_that_is_also_used_inside() -> None:
 def test_names_that_are_taken() -> None:
     proto = CASE.model()
     proto.graph.node.append(helper.make_node("Neg", ["X"], ["the_lstm.forward/preactivation"], name="the_lstm.forward"))
-    proto.graph.output.append(helper.make_tensor_value_info("the_lstm.forward/preactivation", TensorProto.FLOAT, [5, 2, 3]))
+    proto.graph.output.append(
+        helper.make_tensor_value_info("the_lstm.forward/preactivation", TensorProto.FLOAT, [5, 2, 3])
+    )
     model = before("decompose-lstm", proto)
     apply(DecomposeLstm(), model, [CASE.feeds()])
     assert list(model.cells) == ["the_lstm.forward_2"]
@@ -182,14 +188,19 @@ def _sized(inputs: int, hidden: int) -> onnx.ModelProto:
     shapes = {"W": [1, 4 * hidden, inputs], "R": [1, 4 * hidden, hidden]}
     nodes = [helper.make_node("LSTM", ["X", "W", "R"], ["Y"], name="big", hidden_size=hidden)]
     stored = [numpy_helper.from_array(np.zeros(s, np.float32), k) for k, s in shapes.items()]
-    values = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [1, 1, inputs]), helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 1, 1, hidden])]
+    values = [
+        helper.make_tensor_value_info("X", TensorProto.FLOAT, [1, 1, inputs]),
+        helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 1, 1, hidden]),
+    ]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def test_too_many_inputs() -> None:
     assert DecomposeLstm()(before("decompose-lstm", _sized(LARGEST_INPUT, 1))).remarks[0].outcome is Outcome.NOTE
-    result = declines(DecomposeLstm(), before("decompose-lstm", _sized(LARGEST_INPUT + 1, 1)), "too large for 32-bit accumulators")
+    result = declines(
+        DecomposeLstm(), before("decompose-lstm", _sized(LARGEST_INPUT + 1, 1)), "too large for 32-bit accumulators"
+    )
     assert f"input size {LARGEST_INPUT + 1}, hidden size 1" in result.remarks[0].found
     assert f"{LARGEST_INPUT} inputs and {LARGEST_HIDDEN} units" in result.remarks[0].action
 

@@ -49,7 +49,9 @@ def test_defaults_are_made_explicit() -> None:
 def test_everything_given() -> None:
     activations = (OnnxActivation("HardSigmoid", 0.25, 0.5), OnnxActivation("Tanh"), OnnxActivation("Elu", 0.5))
     more = (OnnxActivation("Sigmoid"), OnnxActivation("ScaledTanh", 1.5, 0.5), OnnxActivation("LeakyRelu", 0.125))
-    case = LstmCase(direction="bidirectional", activations=activations + more, clip=2.0, input_forget=True, peepholes=True)
+    case = LstmCase(
+        direction="bidirectional", activations=activations + more, clip=2.0, input_forget=True, peepholes=True
+    )
     lstm = read_lstm(_node(case))
     assert lstm.directions == (False, True)
     assert lstm.activations == (
@@ -71,7 +73,9 @@ def test_infinite_clip_is_no_clip() -> None:
 
 def test_missing_alphas_take_the_defaults() -> None:
     lstm = read_lstm(_node(activations=["hardsigmoid", "Affine", "Elu"], activation_alpha=[0.3]))
-    assert lstm.activations == ((Activation("HardSigmoid", 0.3, 0.5), Activation("Affine", 1.0, 0.0), Activation("Elu", 1.0)),)
+    assert lstm.activations == (
+        (Activation("HardSigmoid", 0.3, 0.5), Activation("Affine", 1.0, 0.0), Activation("Elu", 1.0)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,15 +83,27 @@ def test_missing_alphas_take_the_defaults() -> None:
     [
         ({"direction": "sideways"}, {}, r"direction = 'sideways'.*forward, reverse, bidirectional"),
         ({"hidden_size": 0}, {}, r"hidden_size = 0.*a positive number"),
-        ({"hidden_size": 5}, {}, r"input W has shape \[1, 16, 3\]; hidden_size 5 and 1 direction\(s\) need \[1, 20, \?\]"),
+        (
+            {"hidden_size": 5},
+            {},
+            r"input W has shape \[1, 16, 3\]; hidden_size 5 and 1 direction\(s\) need \[1, 20, \?\]",
+        ),
         ({"direction": "bidirectional"}, {}, r"input W has shape \[1, 16, 3\].*2 direction\(s\) need \[2, 16, \?\]"),
         ({"clip": -1.0}, {}, r"clip = -1\.0.*a positive number"),
         ({"clip": 0.0}, {}, r"clip = 0\.0"),
         ({"clip": float("nan")}, {}, r"clip = nan"),
         ({"input_forget": 2}, {}, r"input_forget = 2.*0 or 1"),
-        ({"activations": ["Sigmoid", "Tanh"]}, {}, r"2 activations for 1 direction\(s\).*3: f, g, h for each direction"),
+        (
+            {"activations": ["Sigmoid", "Tanh"]},
+            {},
+            r"2 activations for 1 direction\(s\).*3: f, g, h for each direction",
+        ),
         ({"activations": ["Sigmoid", "Swish", "Tanh"]}, {}, r"activation 'Swish'.*Sigmoid"),
-        ({"activations": ["Sigmoid", "Affine", "Tanh"], "activation_alpha": [float("inf")]}, {}, r"activation Affine with alpha = inf"),
+        (
+            {"activations": ["Sigmoid", "Affine", "Tanh"], "activation_alpha": [float("inf")]},
+            {},
+            r"activation Affine with alpha = inf",
+        ),
         ({}, {0: None}, r"input X is missing"),
         ({}, {1: None}, r"input W is missing"),
         ({}, {2: None}, r"input R is missing"),

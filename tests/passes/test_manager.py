@@ -13,7 +13,20 @@ from pass_testing import INT8
 from rnnqc.diagnostics import PipelineError
 from rnnqc.ir import Model
 from rnnqc.numerics import Bitwise
-from rnnqc.passes import Canonicalize, Cleanup, DecomposeLstm, FoldScales, FuseQuantLstmCell, InsertQcdq, Instrument, Pass, PassInfo, PassManager, PassResult, Unroll
+from rnnqc.passes import (
+    Canonicalize,
+    Cleanup,
+    DecomposeLstm,
+    FoldScales,
+    FuseQuantLstmCell,
+    InsertQcdq,
+    Instrument,
+    Pass,
+    PassInfo,
+    PassManager,
+    PassResult,
+    Unroll,
+)
 from rnnqc.properties import Property
 
 
@@ -58,9 +71,15 @@ class Recorder(Instrument):
         ([DecomposeLstm(), Canonicalize()], r"'decompose-lstm' requires 'canonical', but no pass before it"),
         ([Canonicalize(), InsertQcdq(INT8)], r"'insert-qcdq' requires 'cells-decomposed'"),
         ([Canonicalize(), DecomposeLstm(), FoldScales()], r"'fold-scales' requires 'cells-quantized'"),
-        ([Canonicalize(), DecomposeLstm(), InsertQcdq(INT8), FuseQuantLstmCell()], r"'fuse-quant-lstm-cell' requires 'scales-folded'"),
+        (
+            [Canonicalize(), DecomposeLstm(), InsertQcdq(INT8), FuseQuantLstmCell()],
+            r"'fuse-quant-lstm-cell' requires 'scales-folded'",
+        ),
         ([Unroll()], r"'unroll' requires 'canonical'"),
-        ([Canonicalize(), Destroyer(), DecomposeLstm()], r"'decompose-lstm' requires 'canonical', but pass 'destroyer' before it destroys that"),
+        (
+            [Canonicalize(), Destroyer(), DecomposeLstm()],
+            r"'decompose-lstm' requires 'canonical', but pass 'destroyer' before it destroys that",
+        ),
     ],
 )
 def test_impossible_order_is_refused_at_construction(passes: list[Pass], message: str) -> None:
@@ -77,7 +96,9 @@ def test_possible_orders() -> None:
 
 def test_instruments_are_called_like_brackets() -> None:
     log: list[str] = []
-    PassManager([Canonicalize(), Cleanup()], [Recorder("a", log), Recorder("b", log)]).run(Model.load(LstmCase().model()))
+    PassManager([Canonicalize(), Cleanup()], [Recorder("a", log), Recorder("b", log)]).run(
+        Model.load(LstmCase().model())
+    )
     assert log == [
         *("a before canonicalize", "b before canonicalize", "b after canonicalize", "a after canonicalize"),
         *("a before cleanup", "b before cleanup", "b after cleanup", "a after cleanup"),
@@ -89,7 +110,12 @@ def test_instruments_hear_of_a_failure() -> None:
     manager = PassManager([Failing(), Cleanup()], [Recorder("a", log), Recorder("b", log)])
     with pytest.raises(RuntimeError, match="out of ideas"):
         manager.run(Model.load(LstmCase().model()))
-    assert log == ["a before failing", "b before failing", "b failed failing: out of ideas", "a failed failing: out of ideas"]
+    assert log == [
+        "a before failing",
+        "b before failing",
+        "b failed failing: out of ideas",
+        "a failed failing: out of ideas",
+    ]
 
 
 def test_provenance_names_the_passes_that_changed_something() -> None:

@@ -394,14 +394,18 @@ class LinearTables:
         units = 61 if size < 8192 else 509
         rows = -(-size // units)
         rng = np.random.default_rng(size)
-        code = np.arange(rows * units, dtype=np.float32).reshape(rows, units) + np.float32(rng.choice([-0.5, 0.25, 0.5]))
+        code = np.arange(rows * units, dtype=np.float32).reshape(rows, units) + np.float32(
+            rng.choice([-0.5, 0.25, 0.5])
+        )
         c = rng.integers(-self.cell.size, self.cell.size + 1, (rows, blocks(units) * BLOCK)).astype(np.float32)
         c[rng.random(c.shape) < 0.3] *= np.float32(1 / 64)
         c = np.rint(c) + (np.rint(c) == 0)
         columns = blocks(units) * GATES * BLOCK
         arrays = {
             "acc": guarded.array(rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32), 64),
-            "p": guarded.array(block_order(np.concatenate([code, code[:, ::-1], code, np.roll(code, 7, axis=0)], 1), units), 64),
+            "p": guarded.array(
+                block_order(np.concatenate([code, code[:, ::-1], code, np.roll(code, 7, axis=0)], 1), units), 64
+            ),
             "h_multiplier": guarded.array(np.full(columns, 2.0**-34, np.float32), 64),
             "c": guarded.array(c, 64),
             "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),

@@ -1,0 +1,260 @@
+"""fuse-quant-lstm-cell: fires, declines, edges, and the functions it writes.
+
+What these would catch: a function that onnxruntime or the checker refuses, configurations that share a function although
+they differ, an input at a position where the operator has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import pytest
+from float_lstm import Activation
+from lstm_models import LstmCase, stacked_model
+from pass_testing import CASES, INT8, apply, before, nodes_of, text_of
+from protos import parse
+from running import assert_same_bits, plain_session, run
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import CELL_TAG, DOMAIN, Model, info
+from rnnqc.passes import FuseQuantLstmCell
+from rnnqc.passes.fuse_quant_lstm_cell import CONFIGURATION, INPUTS, OUTPUTS
+from rnnqc.recipe import Recipe
+
+CASE = LstmCase()
+
+
+def _fused(proto: onnx.ModelProto, recipe: Recipe = INT8) -> Model:
+    model = before("fuse-quant-lstm-cell", proto, recipe)
+    apply(FuseQuantLstmCell(), model)
+    return model
+
+
+def _functions(model: Model) -> list[onnx.FunctionProto]:
+    return [f for f in model.functions if f.name == "QuantLSTMCell"]
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    golden("fuse_quant_lstm_cell.txt", text_of(_fused(LstmCase(outputs=("Y_h",), lens=(3, 5)).model())))
+
+
+def test_one_node_in_place_of_the_cell() -> None:
+    model = _fused(CASE.model())
+    (node,) = nodes_of(model, "QuantLSTMCell")
+    assert (node.domain, node.name, info(node).metadata[CELL_TAG]) == (DOMAIN, "the_lstm.forward", "the_lstm.forward")
+    assert not nodes_of(model, "Scan", "If", "MatMulInteger")
+    (cell,) = model.cells.values()
+    assert cell.form == "fused"
+    assert (DOMAIN, 1) in [(o.domain, o.version) for o in model.proto.opset_import]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.placement == "main"], ids=str)
+def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
+    model = _fused(case.model())
+    for node in nodes_of(model, "QuantLSTMCell"):
+        cell = model.cells[info(node).metadata[CELL_TAG]]
+        given = {n: v.name for n, v in zip(INPUTS, node.inputs, strict=False) if v.name}
+        expected = {
+            **cell.operands,
+
+                "X": cell.x,
+                "sequence_lens": cell.sequence_lens,
+                "initial_h": cell.initial_h,
+                "initial_c": cell.initial_c
+            ,
+        }
+        assert given == {k: v for k, v in expected.items() if v is not None}
+        assert node.inputs[-1].name, "no absent inputs at the end"
+        made = {n: v.name for n, v in zip(OUTPUTS, node.outputs, strict=False) if v.name}
+        assert made == {
+            k: v for k, v in (("Y", cell.y), ("Y_h", cell.y_h), ("Y_c", cell.y_c), ("Y_codes", cell.y_codes)) if v
+        }
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_functions_are_valid_onnx(case: LstmCase) -> None:
+    model = _fused(case.model())
+    proto = model.proto
+    assert 10 <= proto.ir_version <= 13, "functions with overloads need 10, onnxruntime refuses more than 13"
+    onnx.checker.check_model(proto, full_check=True)
+    keys = [(f.domain, f.name, f.overload) for f in proto.functions]
+    assert len(set(keys)) == len(keys)
+    assert {info(n).overload for n in nodes_of(model, "QuantLSTMCell")} == {f.overload for f in _functions(model)}
+    for function in proto.functions:
+        imports = {o.domain: o.version for o in function.opset_import}
+        assert imports == {"": model.opset}, "a function is inlined under the operator set of the model"
+        assert list(function.output) == list(OUTPUTS[: len(function.output)]) or function.name == "ActivationTable"
+        assert function.doc_string
+        assert {n.domain for n in function.node} == {""}
+
+
+def _configurations(model: Model) -> list[int | None]:
+    return [n.attrs.get(CONFIGURATION) for n in nodes_of(model, "QuantLSTMCell")]
+
+
+def test_one_configuration_needs_no_overload() -> None:
+    model = _fused(CASE.model())
+    assert [f.overload for f in _functions(model)] == [""]
+    assert _configurations(model) == [None]
+
+
+def test_overloads_say_what_they_are() -> None:
+    case = LstmCase(lens=(2, 5), initial_h=True, peepholes=True, direction="bidirectional")
+    model = _fused(case.model())
+    assert [f.overload for f in _functions(model)] == [
+        "h4_dynamic_row_batch2_sequence_lens_initial_h_P",
+        "h4_dynamic_row_reverse_batch2_sequence_lens_initial_h_P",
+    ]
+    assert _configurations(model) == [0, 1]
+    assert [
+        f.overload for f in _functions(_fused(LstmCase(dynamic_batch=True, direction="bidirectional").model()))
+    ] == [
+        "h4_dynamic_row",
+        "h4_dynamic_row_reverse",
+    ]
+
+
+def test_overloads_of_equal_descriptions_are_numbered() -> None:
+    model = _fused(_parallel(CASE, CASE.replace(clip=2.0)))
+    assert [f.overload for f in _functions(model)] == ["h4_dynamic_row_batch2", "h4_dynamic_row_batch2_2"]
+
+
+def test_bodies_fail_when_another_configuration_calls_them() -> None:
+    """As in an onnxruntime that ignores overloads and takes one body for all."""
+    model = _fused(LstmCase(direction="bidirectional").model())
+    proto = model.proto
+    run(plain_session(proto), CASE.feeds())
+    for node in proto.graph.node:
+        if node.op_type == "QuantLSTMCell":
+            node.overload = "h4_dynamic_row_batch2"
+    with pytest.raises(Exception, match="ignores_function_overloads"):
+        run(plain_session(proto), CASE.feeds())
+
+
+def test_a_model_that_is_fused_in_part_is_refused() -> None:
+    model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
+    list(model.cells.values())[0].form = "integer"
+    with pytest.raises(CompileError, match=r"some cells are fused already.*lower the float model in one go"):
+        FuseQuantLstmCell()(model)
+
+
+def test_names_inside_do_not_depend_on_the_model_around() -> None:
+    proto = CASE.model()
+    renamed = CASE.model()
+    renamed.graph.node[0].name = "another_name"
+    functions = [_functions(_fused(p))[0].SerializeToString(deterministic=True) for p in (proto, renamed)]
+    assert functions[0] == functions[1]
+    assert b"the_lstm" not in functions[0]
+
+
+@pytest.mark.parametrize(
+    ("layers", "count"),
+    [
+        ([LstmCase(I=4), LstmCase(I=4, seed=1)], 2),  # rows, then codes
+        ([LstmCase(I=4), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)], 3),  # codes with and without Y_h and Y_codes
+        ([LstmCase(direction="bidirectional")], 2),
+    ],
+)
+def test_one_function_per_configuration(layers: list[LstmCase], count: int) -> None:
+    model = _fused(stacked_model(layers))
+    functions = _functions(model)
+    assert len(functions) == count
+    assert len({f.overload for f in functions}) == count
+    bodies = set()
+    for function in functions:
+        copy = onnx.FunctionProto()
+        copy.CopyFrom(function)
+        copy.overload = ""
+        bodies.add(copy.SerializeToString(deterministic=True))
+    assert len(bodies) == count
+
+
+def _parallel(first: LstmCase, second: LstmCase) -> onnx.ModelProto:
+    """Two layers over one input."""
+    models = [onnx.compose.add_prefix(c.model(), p) for c, p in ((first, "a/"), (second, "b/"))]
+    for model in models:
+        model.graph.node[0].input[0] = "X"
+        model.graph.input[0].name = "X"
+    merged = models[0]
+    merged.graph.node.extend(models[1].graph.node)
+    merged.graph.initializer.extend(models[1].graph.initializer)
+    merged.graph.output.extend(models[1].graph.output)
+    return merged
+
+
+def test_cells_of_one_configuration_share_a_function() -> None:
+    model = _fused(_parallel(CASE, CASE.replace(seed=1)))
+    assert len(nodes_of(model, "QuantLSTMCell")) == 2
+    assert len(_functions(model)) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CASE.replace(direction="reverse"),
+        CASE.replace(H=5),
+        CASE.replace(clip=2.0),
+        CASE.replace(input_forget=True),
+        CASE.replace(activations=(Activation("HardSigmoid", 0.2, 0.5), Activation("Tanh"), Activation("Tanh"))),
+        CASE.replace(outputs=("Y",)),
+        CASE.replace(peepholes=True),
+    ],
+    ids=str,
+)
+def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
+    model = _fused(_parallel(CASE, other))
+    functions = _functions(model)
+    assert len(functions) == len({f.overload for f in functions}) == 2
+    stock = run(plain_session(model.proto), CASE.feeds())
+    alone = [run(plain_session(_fused(c.model()).proto), CASE.feeds()) for c in (CASE, other)]
+    for prefix, expected in zip(("a/", "b/"), alone, strict=True):
+        got = {k.removeprefix(prefix): v for k, v in stock.items() if k.startswith(prefix)}
+        assert_same_bits(expected, got, f"{prefix} beside another configuration")
+
+
+def test_unused_outputs_are_absent() -> None:
+    model = _fused(CASE.replace(outputs=("Y_h",)).model())
+    (node,) = nodes_of(model, "QuantLSTMCell")
+    assert [bool(v.name) for v in node.outputs] == [False, True]
+    (function,) = _functions(model)
+    assert list(function.output) == ["Y", "Y_h"]
+    (node,) = nodes_of(_fused(CASE.replace(outputs=("Y",)).model()), "QuantLSTMCell")
+    assert [bool(v.name) for v in node.outputs] == [True]
+
+
+def test_cells_in_subgraphs() -> None:
+    case = LstmCase(placement="if")
+    model = before("fuse-quant-lstm-cell", case.model())
+    apply(FuseQuantLstmCell(), model, [case.feeds(condition=c) for c in (True, False)])
+    assert len(nodes_of(model, "QuantLSTMCell")) == 2
+    assert len(_functions(model)) == 1
+
+
+def test_cells_without_integer_form_stay() -> None:
+    recipe = INT8.with_overrides(["layer0*.weight.bits=9"])
+    model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]), recipe)
+    assert [n.name for n in nodes_of(model, "QuantLSTMCell")] == ["layer1.forward"]
+    assert len(nodes_of(model, "Scan")) == 1
+    assert {c.name: c.form for c in model.cells.values()} == {"layer0.forward": "qcdq", "layer1.forward": "fused"}
+
+
+def test_nothing_to_fuse() -> None:
+    model = before("fuse-quant-lstm-cell", CASE.model(), INT8.with_overrides(["*.weight.bits=9"]))
+    result = FuseQuantLstmCell()(model)
+    assert (result.modified, result.statistics["cells"]) == (False, 0)
+
+
+def test_user_functions_stay() -> None:
+    proto = CASE.model()
+    proto.ir_version = 10
+    twice = parse(
+        '<ir_version: 10, opset_import: ["": 17, "test.f": 1]> g (float[2] x) => (float[2] y) { y = test.f.Twice(x) } '
+        '<domain: "test.f", opset_import: ["": 17]> Twice (a) => (b) { b = Add(a, a) }'
+    )
+    proto.functions.extend(twice.functions)
+    proto.opset_import.add(domain="test.f", version=1)
+    proto.graph.node.append(onnx.helper.make_node("Twice", ["Y_h"], ["doubled"], domain="test.f"))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("doubled", onnx.TensorProto.FLOAT, [1, 2, 4]))
+    model = _fused(proto)
+    assert [f.name for f in model.functions].count("Twice") == 1
