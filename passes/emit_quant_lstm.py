@@ -43,6 +43,7 @@ class _Prepared:
 
     gate_table: Value | None
     cell_table: Value | None
+    h_multiplier: Value
     offsets: Value | None
     limits: tuple[Value, Value] | None
 
@@ -281,7 +282,7 @@ class _Loop:
             if scale is not None
             else body.cast(acc, np.float32, "hidden.product.float")
         )
-        g = body.op("Add", [body.op("Mul", [acc_real, self.w.h_multiplier], "hidden.units"), p_t], "preactivation")
+        g = body.op("Add", [body.op("Mul", [acc_real, before.h_multiplier], "hidden.units"), p_t], "preactivation")
         c_new, y = self._gates(body, g, c, before)
         outputs: list[Value] = []
         names: list[str] = []
@@ -341,9 +342,14 @@ class _Loop:
         offsets: Value | None = None
         limits: tuple[Value, Value] | None = None
 
+        def for_each_row(per_unit: Value, name: str) -> Value:
+            # Operands of equal shape take onnxruntime 20 % less time than a row that is broadcast.
+            batch = self.cell.static_batch
+            return per_unit if batch is None else b.op("Expand", [per_unit, b.i64([batch, 4 * hidden])], name)
+
         def for_each_unit(per_gate: Value, name: str) -> Value:
             column = b.op("Expand", [per_gate, b.i64([len(GATES), hidden])], f"{name}.matrix")
-            return b.op("Reshape", [column, b.i64([-1])], name)
+            return for_each_row(b.op("Reshape", [column, b.i64([-1])], name), f"{name}.rows")
 
         if self._uniform:
             if len(set(f.gate_min)) > 1 or len(set(f.gate_max)) > 1:
@@ -365,7 +371,7 @@ class _Loop:
                     [b.op("Concat", rows, "gate_table.rows", axis=0), b.i64([len(GATES), size])],
                     "gate_table.matrix",
                 )
-        return _Prepared(gate, cell, offsets, limits)
+        return _Prepared(gate, cell, for_each_row(self.w.h_multiplier, "h_multiplier.rows"), offsets, limits)
 
     def _gates(self, body: Builder, g: Value, c: Value, before: _Prepared) -> tuple[Value, Value]:
         cell, f = self.cell, self.numbers
