@@ -557,7 +557,8 @@ class Model:
             seen = around.new_child()  # names to identities
             for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
                 if seen.setdefault(value.name, id(value)) != id(value):
-                    raise StructureError(f"Two values are called {value.name!r}.")
+                    where = "of one graph" if value.name in seen.maps[0] else "of a graph and of one around it"
+                    raise StructureError(f"Two values {where} are called {value.name!r}.")
             available = outside | set(seen.maps[0].values())
             for node in graph.nodes:
                 for value in [*node.inputs, *_captured(node)]:

@@ -31,6 +31,7 @@ _FIELDS = {
     "STRING": ("string_data", 1),
 }
 _LAYOUTS = (0, 1)
+_MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
 def check_model(proto: onnx.ModelProto, source: str) -> int:
@@ -131,6 +132,17 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(
                     f"{source}: {_call(node)} has no operator type.", supported="named operators", action=_EXPORT_AGAIN
                 )
+            if any(isinstance(text, bytes) for text in (node.op_type, node.domain, *node.input, *node.output)):
+                raise CompileError(
+                    f"{source}: a name at {_call(node)} is not UTF-8.", supported="UTF-8", action=_EXPORT_AGAIN
+                )
+            empty = [a.name for a in node.attribute if _is_empty(a)]
+            if empty:
+                raise CompileError(
+                    f"{source}: attribute {empty[0]!r} of {_call(node)} is empty.",
+                    supported="attributes that hold what their type says",
+                    action=_EXPORT_AGAIN,
+                )
             for name in node.input:
                 if name and name not in visible:
                     raise CompileError(
@@ -180,6 +192,10 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]
             for attr in node.attribute:
                 for tensor in [*([attr.t] if attr.HasField("t") else []), *attr.tensors]:
                     yield tensor, f"attribute {attr.name!r} of {_call(node)}"
+
+
+def _is_empty(attr: onnx.AttributeProto) -> bool:
+    return attr.type in _MESSAGES and not attr.HasField(_MESSAGES[attr.type]) and not attr.ref_attr_name
 
 
 def _inner_graphs(attr: onnx.AttributeProto) -> list[onnx.GraphProto]:

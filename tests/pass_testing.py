@@ -124,7 +124,7 @@ def text_of(model: Model) -> str:
     _graph_lines(model.graph, "", lines)
     for function in model.functions:
         lines.append(f"function {function.domain}::{function.name}:{function.overload}")
-        lines.append(f"  ({', '.join(function.input)}) -> ({', '.join(function.output)}), {len(function.node)} nodes")
+        lines.append(f"  ({', '.join(function.input)}) -> ({', '.join(function.output)})")
     return "\n".join(lines) + "\n"
 
 

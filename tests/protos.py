@@ -142,8 +142,8 @@ def _initializers() -> list[TensorProto]:
     ]
     fields = [
         helper.make_tensor("typed_field", TensorProto.FLOAT, [2, 3], reals.ravel()),
-        helper.make_tensor("texts", TensorProto.STRING, [2], [b"one", b"\xff"]),
-        helper.make_tensor("complex", TensorProto.COMPLEX64, [1], [1 + 2j]),
+        helper.make_tensor("texts", TensorProto.STRING, [2], [b"one", b"\xff"]),  # type: ignore[list-item]
+        helper.make_tensor("complex", TensorProto.COMPLEX64, [1], [1 + 2j]),  # type: ignore[list-item]
         helper.make_tensor("halves", TensorProto.FLOAT16, [2], [0.5, 65504.0]),
         numpy_helper.from_array(np.zeros((0, 3), np.float32), "nothing_in_it"),
         numpy_helper.from_array(np.array(3, np.int64), "scalar"),

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("report", "verify", "pipeline", "session"),
     ("cli",),
 )
-"""Lowest first; a module belongs to the layer of its longest listed prefix, and imports its own layer and lower ones."""
+"""Lowest first; a module belongs to the layer of its longest listed prefix and imports that and lower ones."""
 FACES = {"", "__main__"}
 """Modules at the top: `rnnqc` itself and `python -m rnnqc`."""
 

@@ -26,7 +26,7 @@ def test_names_are_below_the_prefix_and_fresh() -> None:
     b = Builder(_model(), "layer.forward")
     first, second = (b.op("Neg", [b.model.graph.inputs[0]], "gate") for _ in range(2))
     assert [first.name, second.name] == ["layer.forward/gate", "layer.forward/gate_2"]
-    assert [n.name for n in b.nodes][0] == first.name, "a node is called as the value it makes"
+    assert b.nodes[0].name == first.name, "a node is called as the value it makes"
     assert len({n.name for n in b.nodes}) == 2
     assert Builder(_model()).op("Neg", [first], "plain").name == "plain"
     assert Builder(_model(), "cell", prefix="elsewhere").op("Neg", [first], "a").name == "elsewhere/a"

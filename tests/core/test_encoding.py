@@ -69,8 +69,7 @@ def test_every_code_comes_back(encoding: Encoding, data: st.DataObject) -> None:
     array = np.array(codes, encoding.dtype)
     back = encoding.quantize(encoding.dequantize(array))
     assert back.dtype == encoding.dtype
-    # A product and a quotient of two roundings are at most a unit in the last place of 16 bits away from the code, which
-    # only half_even, half_up and half_away forgive.
+    # Product and quotient may leave the whole number by a rounding, which floor and ceil do not forgive.
     allowed = 1 if encoding.rounding in (Rounding.FLOOR, Rounding.CEIL) else 0
     assert np.abs(back.astype(int) - array.astype(int)).max() <= allowed
 

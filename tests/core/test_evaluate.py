@@ -15,7 +15,10 @@ from rnnqc.evaluate import evaluate_nodes, make_session, run_model, run_session
 from rnnqc.ir import Model
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
-ADD = f"{HEADER} g (float[2] a, float[2] b) => (float[2] sum, float[2] difference) {{ sum = Add(a, b) difference = Sub(a, b) }}"
+ADD = (
+    f"{HEADER} g (float[2] a, float[2] b) => (float[2] sum, float[2] difference) {{ sum = "
+    f"Add(a, b) difference = Sub(a, b) }}"
+)
 A, B = np.array([1, 2], np.float32), np.array([3, 5], np.float32)
 
 

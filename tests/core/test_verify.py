@@ -31,7 +31,8 @@ def test_measures_over_all_feeds() -> None:
     assert (y.max_abs, y.equal) == (0.5, 0.5)
     a, b = np.array([3, 4, 0, 5]), np.array([3.5, 4, 0.5, 5])
     assert y.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-    assert (k.sqnr_db, k.max_abs, k.equal, k.cosine) == (math.inf, 0.0, 1.0, pytest.approx(1.0))
+    assert (k.sqnr_db, k.max_abs, k.equal) == (math.inf, 0.0, 1.0)
+    assert k.cosine == pytest.approx(1.0)
 
 
 def test_other_outputs() -> None:

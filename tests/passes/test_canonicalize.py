@@ -195,6 +195,15 @@ def test_ir_version(before: int, after: int) -> None:
     assert IR_VERSIONS == (10, 13)
 
 
+@pytest.mark.xfail(reason="from IR 4 on an initializer listed as an input may be overridden: no constant any more")
+def test_initializers_of_ir_3_stay_constants() -> None:
+    case = LstmCase(opset=8)
+    assert case.model().ir_version == 3
+    model = Model.load(case.model())
+    Canonicalize()(model)
+    assert [v.name for v in model.proto.graph.input] == ["X"]
+
+
 # 3. Weights
 
 
@@ -242,7 +251,10 @@ def test_weights_that_depend_on_inputs_are_not_folded() -> None:
 
 
 def test_weights_of_other_layers_are_folded_too() -> None:
-    text = '<ir_version: 10, opset_import: ["": 17]> g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) { [t] W = Transpose <perm = [0, 2, 1]> (V) [gru] Y = GRU <hidden_size = 4> (X, W, R) }'
+    text = (
+        '<ir_version: 10, opset_import: ["": 17]> g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) { '
+        "[t] W = Transpose <perm = [0, 2, 1]> (V) [gru] Y = GRU <hidden_size = 4> (X, W, R) }"
+    )
     rng = np.random.default_rng(0)
     model = Model.load(parse(text, V=rng.random((1, 2, 12), np.float32), R=rng.random((1, 12, 4), np.float32)))
     assert apply(Canonicalize(), model).statistics["folded"] == 1

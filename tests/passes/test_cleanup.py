@@ -7,8 +7,10 @@ cell still names the other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from lstm_models import LstmCase, stacked_model
@@ -45,7 +47,10 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
 
 def test_what_the_user_wrote_stays() -> None:
     """Also Identity nodes, equal and unused initializers."""
-    text = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {1, 2}, float[2] unused = {1, 2}> { [i] c = Identity(x) [p] d = Add(c, a) [q] y = Add(d, b) }"
+    text = (
+        "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {1, 2}, float[2] unused "
+        "= {1, 2}> { [i] c = Identity(x) [p] d = Add(c, a) [q] y = Add(d, b) }"
+    )
     model = _model(text)
     before_proto = model.proto
     result = apply(Cleanup(), model)
@@ -124,7 +129,8 @@ def test_identity_of_an_input_an_output_or_a_constant_stays(body: str, source: s
 
 def test_identity_of_a_value_from_outside_stays() -> None:
     model = _model(
-        "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] p) { p = Neg(x) }, else_branch = e () => (float[2] q) { q = Abs(x) }> }"
+        "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] p) { "
+        "p = Neg(x) }, else_branch = e () => (float[2] q) { q = Abs(x) }> }"
     )
     graph = next(g for g in model.graphs() if any(n.op == "Neg" for n in g.nodes))
     b = Builder(model, prefix="made")
@@ -151,9 +157,12 @@ def test_squeeze_of_unsqueeze(axes: list[int], back: list[int], gone: bool) -> N
 
 def test_unsqueeze_with_other_users_stays() -> None:
     model = _model(
-        "g (float[2] x) => (float[2] y, float[1, 2] z) { [a] b = Abs(x) [n] y = Neg(b) [e] z = Exp(c) [u] c = Unsqueeze(b, axes) }".replace(
-            "axes", "b2"
-        ).replace("g (float[2] x)", "g (float[2] x, int64[1] b2)")
+        (
+            "g (float[2] x) => (float[2] y, float[1, 2] z) { [a] b = Abs(x) [n] y = Neg(b) [e] z = "
+            "Exp(c) [u] c = Unsqueeze(b, axes) }"
+        )
+        .replace("axes", "b2")
+        .replace("g (float[2] x)", "g (float[2] x, int64[1] b2)")
     )
     assert not Cleanup()(model).statistics["squeezes"]
 
@@ -175,7 +184,7 @@ def test_equal_initializers_are_joined_if_they_are_not_small() -> None:
 
 
 @pytest.mark.parametrize("other", [np.ones(40, np.float64), np.ones((4, 10), np.float32), np.zeros(40, np.float32)])
-def test_different_initializers_are_not(other: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_different_initializers_are_not(other: npt.NDArray[Any]) -> None:
     model = _model()
     for name, array in (("c0", np.ones(40, np.float32)), ("c1", other)):
         b = Builder(model, prefix=name)

@@ -5,7 +5,10 @@ What these would catch: a table with the wrong scale or offset, tables in the wr
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from protos import parse
@@ -30,7 +33,7 @@ def _model() -> Model:
     )
 
 
-def _expected(spec: TableSpec) -> np.ndarray:  # type: ignore[type-arg]
+def _expected(spec: TableSpec) -> npt.NDArray[Any]:
     """Entries in ascending order of codes."""
     codes = np.arange(-spec.size // 2, spec.size // 2)
     if spec.piecewise_linear:
@@ -44,7 +47,7 @@ def _expected(spec: TableSpec) -> np.ndarray:  # type: ignore[type-arg]
     return np.asarray(real / spec.unit).astype(np.float32)
 
 
-def _value(model: Model, table: Value) -> np.ndarray:  # type: ignore[type-arg]
+def _value(model: Model, table: Value) -> npt.NDArray[Any]:
     """What onnxruntime computes; the model goes through a file."""
     array = constant_array(table)
     if array is not None:

@@ -164,7 +164,7 @@ def test_zero_point_rows_hold_the_column_sums(rows: int, seed: int) -> None:
     assert count & (count - 1) == 0
     assert count >= 4
     extended = with_zero_point_rows(codes, count)
-    assert (extended.dtype, extended.shape) == (np.int8, (rows + count, 6))
+    assert (str(extended.dtype), extended.shape) == ("int8", (rows + count, 6))
     np.testing.assert_array_equal(extended[:rows], codes)
     np.testing.assert_array_equal(extended.sum(axis=0, dtype=np.int64), np.zeros(6))
     assert np.abs(extended.astype(int)).max() <= 127

@@ -1,7 +1,7 @@
 """fuse-quant-lstm-cell: fires, declines, edges, and the functions it writes.
 
-What these would catch: a function that onnxruntime or the checker refuses, configurations that share a function although
-they differ, an input at a position where the operator has another.
+What these would catch: a function that onnxruntime or the checker refuses, configurations that share a function
+although they differ, an input at a position where the operator has another.
 """
 
 from __future__ import annotations
@@ -57,12 +57,10 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
         given = {n: v.name for n, v in zip(INPUTS, node.inputs, strict=False) if v.name}
         expected = {
             **cell.operands,
-
-                "X": cell.x,
-                "sequence_lens": cell.sequence_lens,
-                "initial_h": cell.initial_h,
-                "initial_c": cell.initial_c
-            ,
+            "X": cell.x,
+            "sequence_lens": cell.sequence_lens,
+            "initial_h": cell.initial_h,
+            "initial_c": cell.initial_c,
         }
         assert given == {k: v for k, v in expected.items() if v is not None}
         assert node.inputs[-1].name, "no absent inputs at the end"
@@ -134,7 +132,7 @@ def test_bodies_fail_when_another_configuration_calls_them() -> None:
 
 def test_a_model_that_is_fused_in_part_is_refused() -> None:
     model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
-    list(model.cells.values())[0].form = "integer"
+    next(iter(model.cells.values())).form = "integer"
     with pytest.raises(CompileError, match=r"some cells are fused already.*lower the float model in one go"):
         FuseQuantLstmCell()(model)
 

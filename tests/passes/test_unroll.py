@@ -23,7 +23,8 @@ from rnnqc.passes.unroll import LARGEST_LENGTH, bind_dimensions
 
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'
 SCAN = """g (float[3, 2] x, float[2] start) => (float[2] last, float[3, 2] sums) {
-  [scan] last, sums = Scan <num_scan_inputs = 1, EXTRA body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) { t = Add(s, e) u = Mul(t, k) }> (start, x)
+  [scan] last, sums = Scan <num_scan_inputs = 1, EXTRA body = b (float[2] s, float[2] e) => (float[2] t,
+    float[2] u) { t = Add(s, e) u = Mul(t, k) }> (start, x)
 }"""
 LOOP = """g (float[2] start) => (float[2] last, float[3, 2] all) {
   [loop] last, all = Loop <body = b (int64 i, bool go, float[2] s) => (bool go_on, float[2] t, float[2] u)
@@ -74,7 +75,8 @@ def test_scan(extra: str) -> None:
 def test_scan_over_other_axes() -> None:
     text = """g (float[2, 3] x, float[2] start) => (float[2] last, float[2, 3] sums) {
       [scan] last, sums = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
-        body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) { t = Add(s, e) u = Identity(t) }> (start, x) }"""
+        body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) { t = Add(s, e) u = Identity(t) }>
+          (start, x) }"""
     model = Model.load(parse(f"{HEADER} {text}"))
     Canonicalize()(model)
     apply(Unroll(), model)
@@ -83,7 +85,8 @@ def test_scan_over_other_axes() -> None:
 def test_scan_over_a_negative_axis() -> None:
     text = """g (float[2, 3] x, float[2] start) => (float[2] last, float[2, 3] sums) {
       [scan] last, sums = Scan <num_scan_inputs = 1, scan_input_axes = [-1], scan_output_axes = [-1],
-        body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) { t = Add(s, e) u = Identity(t) }> (start, x) }"""
+        body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) { t = Add(s, e) u = Identity(t) }>
+          (start, x) }"""
     model = Model.load(parse(f"{HEADER} {text}"))
     Canonicalize()(model)
     apply(Unroll(), model)
@@ -98,7 +101,8 @@ def test_loop() -> None:
 
 def test_states_that_only_pass_through() -> None:
     text = """g (float[3, 2] x, float[2] a, float[2] b) => (float[2] p, float[2] q) {
-      [scan] p, q, all = Scan <num_scan_inputs = 1, body = body (float[2] s, float[2] t, float[2] e) => (float[2] t2, float[2] s2, float[2] e2)
+      [scan] p, q, all = Scan <num_scan_inputs = 1, body = body (float[2] s, float[2] t, float[2] e) =>
+        (float[2] t2, float[2] s2, float[2] e2)
         { t2 = Identity(t) s2 = Identity(s) e2 = Neg(e) }> (a, b, x) }"""
     model = Model.load(parse(f"{HEADER} {text}"))
     Canonicalize()(model)
@@ -118,8 +122,10 @@ def test_initializers_stay_single() -> None:
 
 def test_body_with_its_own_initializers_and_subgraphs() -> None:
     text = """g (float[3, 2] x, float[2] start, bool c) => (float[3, 2] sums) {
-      [scan] last, sums = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) <float[2] w = {5, 7}> {
-        t = If (c) <then_branch = p () => (float[2] y) { a = Add(s, e) y = Add(a, w) }, else_branch = n () => (float[2] z) { z = Sub(s, w) }> u = Neg(t) }> (start, x) }"""
+      [scan] last, sums = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t, float[2]
+        u) <float[2] w = {5, 7}> {
+        t = If (c) <then_branch = p () => (float[2] y) { a = Add(s, e) y = Add(a, w) }, else_branch = n () =>
+          (float[2] z) { z = Sub(s, w) }> u = Neg(t) }> (start, x) }"""
     model = Model.load(parse(f"{HEADER} {text}"))
     Canonicalize()(model)
     feeds = [

@@ -241,9 +241,10 @@ def test_integer_products(
     isa: str, zero_point: int, extreme: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
     product = Product(guarded, isa, rows, k, units, zero_point, extreme)
-    acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
-    NATIVE.rnnqc_test_recurrent(*product.arguments(), pointer(acc))
-    np.testing.assert_array_equal(acc, product.expected)
+    for descending in (0, 1):
+        acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
+        NATIVE.rnnqc_test_recurrent(*product.arguments(), ctypes.c_int32(descending), pointer(acc))
+        np.testing.assert_array_equal(acc, product.expected)
 
     rng = np.random.default_rng(k)
     columns = GATES * units
@@ -307,9 +308,10 @@ def test_largest_depth_with_a_zero_point_each_does_not_overflow(isa: str, extrem
 def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
     product = Product(guarded, isa, 1, 65536, 1, 0, "low")
     assert product.expected.min() == -255 * 128 * 65536
-    acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
-    NATIVE.rnnqc_test_recurrent(*product.arguments(), pointer(acc))
-    np.testing.assert_array_equal(acc, product.expected)
+    for descending in (0, 1):
+        acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
+        NATIVE.rnnqc_test_recurrent(*product.arguments(), ctypes.c_int32(descending), pointer(acc))
+        np.testing.assert_array_equal(acc, product.expected)
 
 
 def _table_cell(
@@ -375,7 +377,7 @@ def test_table_cell(
 
 
 class LinearTables:
-    """The default tables for gates of `gate_n` and a cell of `cell_n` codes on [0, 8], with `half` codes on either side."""
+    """The default tables: `gate_n`, `cell_n` codes on [0, 8], `half` codes of the cell on either side."""
 
     def __init__(self, gate_n: int = 4096, cell_n: int = 16384, half: int = 32768, unit: float = 2.0**-11) -> None:
         gate = piecewise_linear_tanh(np.arange(-gate_n, gate_n), gate_n).astype(np.float32)
@@ -388,7 +390,7 @@ class LinearTables:
     def run(self, isa: str, guarded: Guarded) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
         """Whether the kernels get the linear form; all results; y `[rows, units]`.
 
-        Row r, unit u: pre-activation code `units * r + u` of every gate (from -0.5 to beyond the last one), any cell state.
+        The pre-activations visit every entry of the gates' tables and go beyond them; any cell states.
         """
         size = self.gates[0].size
         units = 61 if size < 8192 else 509
