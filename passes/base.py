@@ -42,11 +42,13 @@ class PassResult:
         modified: Whether the model is different from before; exact.
         remarks: What the pass has to say about each site.
         statistics: Counts, e.g. of sites lowered.
+        numerics: What this run may have changed, where that is less than the pass declares.
     """
 
     modified: bool
     remarks: tuple[Remark, ...] = ()
     statistics: Mapping[str, int] = field(default_factory=dict)
+    numerics: Numerics | None = None
 
 
 class Pass(abc.ABC):

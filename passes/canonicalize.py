@@ -26,7 +26,7 @@ from rnnqc.ir import (
     standard_opset,
     subgraphs,
 )
-from rnnqc.numerics import Bitwise
+from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.properties import Property
@@ -57,13 +57,15 @@ class Canonicalize(Pass):
 
            Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
            After:  Transpose -> LSTM(layout=0) -> Transpose
-    5. Nodes without a name get one; graphs are sorted topologically.
+    5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
+
+    Bits stay equal, unless the operator set is converted: onnxruntime may choose other kernels for its operators then.
     """
 
     info = PassInfo(
         name="canonicalize",
         summary="bring recurrent nodes into one form",
-        numerics=Bitwise(),
+        numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
 
@@ -72,15 +74,21 @@ class Canonicalize(Pass):
         remarks: list[Remark] = []
         statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0}
         changed = self._inline(model, statistics)
-        changed |= self._convert(model, remarks)
+        converted = self._convert(model, remarks)
+        changed |= converted
         clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         changed |= clamped != model.ir_version
         model.ir_version = clamped
         before = [n for g in model.graphs() for n in g.nodes]
         model.sort()
         changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        seen: set[tuple[str, str]] = {("", "")}
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
+                if node.op in RECURRENT_OPS and (path, node.name) in seen:
+                    node.name = model.fresh_name(node.name)
+                    statistics["names"] += 1
+                seen.add((path, node.name))
                 if not node.name:
                     first = next((v.name for v in node.outputs if v.name), "")
                     node.name = model.fresh_name(f"{first or path}:{node.op}")
@@ -94,7 +102,7 @@ class Canonicalize(Pass):
         if statistics["folded"]:
             model.remove_dead()
         model.infer_shapes()
-        return PassResult(changed, tuple(remarks), statistics)
+        return PassResult(changed, tuple(remarks), statistics, None if converted else Bitwise())
 
     def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
         recurrent = _recurrent_functions(model.functions)
@@ -105,6 +113,7 @@ class Canonicalize(Pass):
         except (RuntimeError, ValueError) as error:
             raise CompileError(
                 f"{model.source}: model-local functions with recurrent nodes cannot be inlined ({error}).",
+                supported="functions of the model's own operator set",
                 action="inline the functions with onnx.inliner and try again",
             ) from error
         statistics["functions"] = len(recurrent)

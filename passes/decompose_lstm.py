@@ -74,7 +74,7 @@ class DecomposeLstm(Pass):
                     )
                     count += 1
                     continue
-                _decompose(model, graph, node, lstm)
+                _decompose(model, graph, node, lstm, name)
                 count += 1
                 remarks.append(
                     self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s).")
@@ -110,7 +110,7 @@ def _readable(graph: Graph, node: Node) -> LstmNode:
     return lstm
 
 
-def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
+def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode, path: str) -> None:
     base = safe_name(lstm.name)
     directions = len(lstm.directions)
     x = input_or_none(node, X)
@@ -138,6 +138,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode) -> None:
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
         cell = _cell(model, lstm, name, d, (sizes[0], sizes[1]), x, lens, states, made)
+        cell.node = path
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
     new_nodes += outer.nodes

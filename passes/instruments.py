@@ -15,8 +15,11 @@ import onnx
 from rnnqc.diagnostics import CompileError, InternalError, NumericsError
 from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
+from rnnqc.numerics import Numerics
 from rnnqc.passes.base import Pass, PassResult
 from rnnqc.passes.manager import Instrument
+
+NOT_COMPARED = "not compared"
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -110,20 +113,23 @@ class VerifyNumerics(Instrument):
         if not result.modified:
             return
         if self._results is None:
-            self.checks.append((pass_.info.name, "not compared: onnxruntime does not run the model before it"))
+            self.checks.append((pass_.info.name, f"{NOT_COMPARED}: onnxruntime does not run the model before it"))
             return
         after = model.proto
+        numerics = result.numerics or pass_.info.numerics
         for feeds, before in zip(self.feeds, self._results, strict=True):
             results = run_model(after, feeds)
             for name, reference in before.items():
-                verdict = pass_.info.numerics.check(np.asarray(reference), np.asarray(results[name]))
+                verdict = numerics.check(np.asarray(reference), np.asarray(results[name]))
                 self.checks.append((pass_.info.name, f"{name}: {verdict.text}"))
                 if not verdict.ok:
-                    self._fail(pass_, after, feeds, name, verdict.text)
+                    self._fail(pass_, numerics, after, feeds, name, verdict.text)
 
-    def _fail(self, pass_: Pass, after: onnx.ModelProto, feeds: Feeds, output: str, text: str) -> None:
+    def _fail(
+        self, pass_: Pass, numerics: Numerics, after: onnx.ModelProto, feeds: Feeds, output: str, text: str
+    ) -> None:
         assert self._before is not None
-        first = first_divergence(self._before, after, feeds, pass_)
+        first = first_divergence(self._before, after, feeds, numerics)
         message = f"Pass {pass_.info.name!r} changed output {output!r} by more than it declares: {text}."
         if first is not None:
             message += f" The first value that diverges is {first[0]!r}: {first[1]}."
@@ -141,7 +147,7 @@ class VerifyNumerics(Instrument):
 
 
 def first_divergence(
-    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, pass_: Pass
+    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, numerics: Numerics
 ) -> tuple[str, str] | None:
     """The first value of the main graph, in the order of `before`, that both models make and that differs too much."""
     made_after = {o for n in after.graph.node for o in n.output if o}
@@ -153,7 +159,7 @@ def first_divergence(
     except CompileError:
         return None
     for name in common:
-        verdict = pass_.info.numerics.check(np.asarray(a[name]), np.asarray(b[name]))
+        verdict = numerics.check(np.asarray(a[name]), np.asarray(b[name]))
         if not verdict.ok:
             return name, verdict.text
     return None

@@ -301,7 +301,9 @@ def bind_dimensions(model: Model, dims: dict[str, int]) -> None:
     """
     for name, size in dims.items():
         if size <= 0:
-            raise CompileError(f"--dim {name}={size}.", supported="positive sizes")
+            raise CompileError(
+                f"--dim {name}={size}.", supported="positive sizes", action=f"for example --dim {name}=100"
+            )
         found = False
         for value in model.graph.inputs:
             if value.shape is not None and name in value.shape:
@@ -314,5 +316,6 @@ def bind_dimensions(model: Model, dims: dict[str, int]) -> None:
             known = sorted({d for v in model.graph.inputs for d in (v.shape or []) if isinstance(d, str)})
             raise CompileError(
                 f"No input has a dimension {name!r}.",
-                supported=", ".join(known) or "the model has no symbolic dimensions",
+                supported=", ".join(known) or "nothing: the model has no symbolic dimensions",
+                action="name a dimension of the inputs, or leave --dim out",
             )

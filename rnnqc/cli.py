@@ -221,6 +221,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
 
 def _lower(a: argparse.Namespace) -> int:
     from rnnqc.files import check_writable, write_atomically
+    from rnnqc.passes.instruments import NOT_COMPARED
     from rnnqc.pipeline import lower
 
     output = Path(a.output)
@@ -244,6 +245,9 @@ def _lower(a: argparse.Namespace) -> int:
         _err.print(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
     if not report.entries:
         _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
+    for name in sorted({n for n, text in report.checks if text.startswith(NOT_COMPARED)}):
+        reason = "onnxruntime does not run the model before it"
+        _err.print(f"[yellow]rnnqc: --verify:[/yellow] pass {name!r} was not compared: {reason}.")
     code = OK
     if a.strict and report.float_entries:
         count = len(report.float_entries)

@@ -232,8 +232,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
     notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.pass_name == "fold-scales"}
     for node in nodes:
-        cells = [c for c in model.cells.values() if c.node == node.name]
-        remark = refused.get(node.path) or refused.get(node.name)
+        cells = [c for c in model.cells.values() if c.node == node.path]
+        remark = refused.get(node.path)
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if remark is not None or not cells:
             entry.status = "float"
@@ -246,7 +246,7 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.cells = [c.name for c in cells]
             entry.form = cells[0].form
             entry.bytes = weight_bytes(model, cells)
-            note = notes.get(node.name)
+            note = notes.get(node.path)
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)

@@ -48,7 +48,7 @@ class Cell:
 
     Attributes:
         name: Unique, path-like: `<node>.forward`.
-        node: Name of the recurrent node it came from.
+        node: Name of the recurrent node it came from, with its path through subgraphs.
         op: Operator type it came from.
         hidden_size: H.
         input_size: I.
