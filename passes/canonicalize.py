@@ -20,6 +20,7 @@ from rnnqc.ir import (
     Value,
     attribute,
     constant_array,
+    graph_info,
     info,
     input_or_none,
     output_or_none,
@@ -35,6 +36,7 @@ TARGET_OPSET = 17
 MINIMUM_OPSET = 13
 OLDEST_OPSET = 7
 IR_VERSIONS = (10, 13)
+FIRST_IR_WITH_FREE_INITIALIZERS = 4
 _NOT_FOLDED = (
     "RandomNormal",
     "RandomUniform",
@@ -59,7 +61,11 @@ class Canonicalize(Pass):
            After:  Transpose -> LSTM(layout=0) -> Transpose
     5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
 
-    Bits stay equal, unless the operator set is converted: onnxruntime may choose other kernels for its operators then.
+    6. Up to IR version 3 every initializer is listed as a graph input; later on that would make it a default that a
+       run may replace, so such inputs go.
+
+    Bits stay equal, unless 2, 3 or 6 had something to do: onnxruntime multiplies constants in another order than
+    values.
     """
 
     info = PassInfo(
@@ -76,6 +82,8 @@ class Canonicalize(Pass):
         changed = self._inline(model, statistics)
         converted = self._convert(model, remarks)
         changed |= converted
+        old_inputs = model.ir_version < FIRST_IR_WITH_FREE_INITIALIZERS and _unlist_initializers(model)
+        changed |= old_inputs
         clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         changed |= clamped != model.ir_version
         model.ir_version = clamped
@@ -102,17 +110,21 @@ class Canonicalize(Pass):
         if statistics["folded"]:
             model.remove_dead()
         model.infer_shapes()
-        return PassResult(changed, tuple(remarks), statistics, None if converted else Bitwise())
+        same_kernels = not (converted or old_inputs or statistics["folded"])
+        return PassResult(changed, tuple(remarks), statistics, Bitwise() if same_kernels else None)
 
     def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
-        recurrent = _recurrent_functions(model.functions)
+        # onnx's version converter drops functions: before a conversion all are inlined.
+        convert = model.opset < MINIMUM_OPSET
+        keys = [(f.domain, f.name, f.overload) for f in model.functions]
+        recurrent = keys if convert else _recurrent_functions(model.functions)
         if not recurrent:
             return False
         try:
             proto = onnx.inliner.inline_selected_functions(model.proto, [(d, n) for d, n, _ in recurrent])
         except (RuntimeError, ValueError) as error:
             raise CompileError(
-                f"{model.source}: model-local functions with recurrent nodes cannot be inlined ({error}).",
+                f"{model.source}: model-local functions cannot be inlined ({error}).",
                 supported="functions of the model's own operator set",
                 action="inline the functions with onnx.inliner and try again",
             ) from error
@@ -239,7 +251,36 @@ def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
     converted.graph.doc_string = original.graph.doc_string
     del converted.graph.metadata_props[:]
     converted.graph.metadata_props.extend(original.graph.metadata_props)
+    _restore_nodes(original.graph, converted.graph)
     names = {v.name: v for v in [*original.graph.input, *original.graph.output]}
     for value in [*converted.graph.input, *converted.graph.output]:
         if value.name in names:
             value.CopyFrom(names[value.name])
+
+
+def _restore_nodes(original: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+    """Documentation and metadata of nodes that make the same value under the same operator, in subgraphs too."""
+    pending = [(original, converted)]
+    while pending:
+        before, after = pending.pop()
+        makers = {n.output[0]: n for n in before.node if n.output}
+        for node in after.node:
+            source = makers.get(node.output[0]) if node.output else None
+            if source is None or source.op_type != node.op_type:
+                continue
+            node.doc_string = source.doc_string
+            del node.metadata_props[:]
+            node.metadata_props.extend(source.metadata_props)
+            graphs = {a.name: a.g for a in source.attribute if a.type == onnx.AttributeProto.GRAPH}
+            pending.extend((graphs[a.name], a.g) for a in node.attribute if a.name in graphs)
+
+
+def _unlist_initializers(model: Model) -> bool:
+    """Takes initializers off the lists of graph inputs; whether there were any."""
+    found = False
+    for graph in model.graphs():
+        record = graph_info(graph)
+        kept = [name for name in record.input_order if name not in record.initializers]
+        found |= len(kept) != len(record.input_order)
+        record.input_order = kept
+    return found

@@ -61,7 +61,7 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
 
 
 def emit_weight(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
-    """Integer codes -> Clip -> DequantizeLinear; Cast and Mul for wider codes, which it takes from operator set 21 on."""
+    """Integer codes -> Clip -> DequantizeLinear; Cast -> Mul for codes wider than 8 bits."""
     if encoding.bits > 8:
         real = b.cast(codes, np.float32, f"{point}.float")
         return b.op("Mul", [real, b.f32(encoding.scale_array(2))], f"{point}.quantized")

@@ -325,11 +325,12 @@ def _cell_format(cell: Cell) -> tuple[float, float]:
         )
     if point["bits"] is None:
         return 0.0, 0.0
-    if point["rounding"] != Rounding.HALF_EVEN.value or output.kind == RELU_TABLE:
+    gate = cell.gate_activation(CELL)
+    if point["rounding"] != Rounding.HALF_EVEN.value or output.kind == RELU_TABLE or gate.kind != TABLE:
         raise NotHandled(
             "the cell state has a format without integer form.",
-            f"cell_state: {point['bits']} bits, {point['rounding']}, output activation {output.name}",
-            "whole numbers rounded half to even, and tabulated output activations, have one; use --form qcdq",
+            f"cell_state: {point['bits']} bits, {point['rounding']}, gate {gate.name}, output {output.name}",
+            "whole numbers rounded half to even, with tabulated activations, have one; use --form qcdq",
         )
     # float32 holds whole numbers of 24 bits: such a cell needs no limit but the one that keeps it finite.
     wide = point["bits"] == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)

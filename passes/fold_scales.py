@@ -55,11 +55,11 @@ class FoldScales(Pass):
         """Folds every quantized cell."""
         remarks: list[Remark] = []
         folded: dict[str, FoldedLstm] = {}
-        cells = [c for c in model.cells.values() if c.form == "qcdq"]
+        cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
         for cell in cells:
             result = _try_fold(model, cell)
             if isinstance(result, NotHandled):
-                reason = "quantized, not integer: " + result.reason
+                cell.kept = reason = "quantized, not integer: " + result.reason
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
             else:
                 folded[cell.name] = result
@@ -96,7 +96,7 @@ class FoldScales(Pass):
                 setattr(cell, key, cell.operands.get(key))
         if sites:
             model.remove_dead()
-        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
+        return PassResult(bool(cells), tuple(remarks), {"cells": len(sites)})
 
 
 def _fold(model: Model, cell: Cell) -> FoldedLstm:

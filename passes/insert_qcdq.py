@@ -22,6 +22,9 @@ MOVERS: dict[str, Sequence[int] | None] = {
 }  # fmt: skip
 
 
+USUAL_BITS = 6
+
+
 class InsertQcdq(Pass):
     """Quantizes every quantization point of every cell as the recipe says.
 
@@ -36,7 +39,7 @@ class InsertQcdq(Pass):
     info = PassInfo(
         name="insert-qcdq",
         summary="quantize the points of every cell as the recipe says",
-        numerics=Lossy(10.0),
+        numerics=Lossy(0.0),
         requires=frozenset({Property.CELLS_DECOMPOSED}),
         sets=frozenset({Property.CELLS_QUANTIZED}),
     )
@@ -46,7 +49,7 @@ class InsertQcdq(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
-        cells = [c for c in model.cells.values() if c.form == "float"]
+        cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
         if cells:
             missed = self.recipe.unmatched([c.name for c in cells])
             if missed:
@@ -66,7 +69,10 @@ class InsertQcdq(Pass):
         count = 0
         for cell in cells:
             if all(p["bits"] is None for p in cell.points.values()):
-                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, "the recipe quantizes nothing in it."))
+                cell.points, cell.kept = {}, "the recipe quantizes nothing in it."
+                found = "bits = none at every quantization point"
+                action = "choose another recipe, or give points bits with --set"
+                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, found, action))
                 continue
             graph = graph_of(model, cell)
             at = boundary_of(model, graph, cell)
@@ -79,7 +85,9 @@ class InsertQcdq(Pass):
             count += 1
         if count:
             model.remove_dead()
-        return PassResult(count > 0, tuple(remarks), {"cells": count})
+        widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
+        usual = all(bits >= USUAL_BITS for bits in widths)
+        return PassResult(bool(cells), tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
 
 
 def graph_of(model: Model, cell: Cell) -> Graph:

@@ -120,6 +120,8 @@ class VerifyNumerics(Instrument):
         for feeds, before in zip(self.feeds, self._results, strict=True):
             results = run_model(after, feeds)
             for name, reference in before.items():
+                if name not in results:
+                    self._fail(pass_, numerics, after, feeds, name, "the output is gone")
                 verdict = numerics.check(np.asarray(reference), np.asarray(results[name]))
                 self.checks.append((pass_.info.name, f"{name}: {verdict.text}"))
                 if not verdict.ok:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
+from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding, symmetric_scale
 from rnnqc.recipe import Recipe, Settings, require, rounding_of
 
@@ -60,7 +61,21 @@ def resolve_points(
         points[f"{gate}.activation"] = _activation(settings(f"{gate}.activation"))
     points["hidden.activation"] = _activation(settings("hidden.activation"))
     points["cell_state"] = _cell_state(cell, settings("cell_state"), path("cell_state"))
+    for name, point in points.items():
+        _check(path(name), point)
     return points
+
+
+def _check(path: str, point: Mapping[str, Any]) -> None:
+    """Raises CompileError if the settings make no number format, naming the quantization point."""
+    if point["bits"] is None or "table" in point:
+        return
+    try:
+        encoding_of({"scale": [1.0], **point, "axis": None} if "scale" not in point else point)
+    except CompileError as error:
+        raise CompileError(
+            f"Quantization point {path!r}: {error.message}", supported=error.supported, action=f"--set '{path}...'"
+        ) from error
 
 
 def encoding_of(point: Mapping[str, Any]) -> Encoding:
@@ -158,6 +173,8 @@ def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
 def cell_is_bounded(cell: Cell, limit: float) -> bool:
     """Whether whole numbers suit the state: |f| <= 1, small i * g, an output activation constant beyond `limit`."""
     f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
+    if cell.gate_activation(CELL).kind != TABLE:  # only a table can hold its values in units of the cell
+        return False
     if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
         return False
     return output.kind == TABLE and output.limit <= limit

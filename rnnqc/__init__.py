@@ -1,6 +1,6 @@
 """rnnqc: quantizes recurrent layers of ONNX models and runs them in onnxruntime."""
 
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from rnnqc import runtime_ops
@@ -12,7 +12,7 @@ from rnnqc.session import session
 
 try:
     __version__ = _version("rnnqc")
-except PackageNotFoundError:
+except _PackageNotFoundError:
     __version__ = "0+unknown"
 
 __all__ = [

@@ -43,10 +43,12 @@ def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[A
     x = np.asarray(values)
     if rounding is Rounding.HALF_EVEN:
         return np.asarray(np.rint(x))
-    if rounding is Rounding.HALF_AWAY:
-        return np.asarray(np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x))
-    if rounding is Rounding.HALF_UP:
-        return np.asarray(np.floor(x + x.dtype.type(0.5)))
+    if rounding in (Rounding.HALF_AWAY, Rounding.HALF_UP):
+        # x + 0.5 is itself rounded, once x is so large that it is a whole number anyway.
+        whole = np.abs(x) >= 2.0 ** (np.finfo(x.dtype).nmant)
+        if rounding is Rounding.HALF_UP:
+            return np.asarray(np.where(whole, x, np.floor(x + x.dtype.type(0.5))))
+        return np.asarray(np.where(whole, x, np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)))
     if rounding is Rounding.FLOOR:
         return np.asarray(np.floor(x))
     return np.asarray(np.ceil(x))
@@ -117,7 +119,7 @@ class Encoding:
     def quantize(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Codes of real `values` (any shape; computed in float32), as `dtype`."""
         x = np.asarray(values, dtype=np.float32)
-        codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding) + np.float32(self.zero_point)
+        codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding).astype(np.float64) + self.zero_point
         return np.asarray(np.clip(codes, self.minimum, self.maximum).astype(self.dtype))
 
     def dequantize(self, codes: npt.ArrayLike) -> FloatArray:

@@ -107,6 +107,8 @@ class Lossy(Numerics):
 
     def compare(self, before: Array, after: Array) -> Verdict:
         """SQNR against the floor."""
+        if before.dtype.kind == "f" and not np.array_equal(np.isfinite(before), np.isfinite(after)):
+            return Verdict(False, "other values are infinite or NaN")
         ratio = sqnr_db(before, after)
         return Verdict(ratio >= self.min_sqnr_db, f"SQNR {ratio:.1f} dB, at least {self.min_sqnr_db:g} dB declared")
 

@@ -75,6 +75,7 @@ class Recipe:
     name: str
     summary: str
     rules: tuple[Rule, ...]
+    overrides: int = 0
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -82,7 +83,8 @@ class Recipe:
         Raises:
             UsageError: An override is malformed or names an unknown key.
         """
-        return Recipe(self.name, self.summary, (*(parse_override(o) for o in overrides), *self.rules))
+        parsed = tuple(parse_override(o) for o in overrides)
+        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed))
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -94,9 +96,9 @@ class Recipe:
         return result
 
     def unmatched(self, cells: Sequence[str]) -> list[str]:
-        """Globs of overrides and rules that match no quantization point of any of `cells`."""
+        """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
         paths = [f"{c}.{p.name}" for c in cells for p in LSTM_POINTS]
-        return [r.points for r in self.rules if not any(r.matches(p) for p in paths)]
+        return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
 
 
 def parse_override(text: str) -> Rule:
@@ -165,7 +167,10 @@ def parse_recipe(text: str, source: str) -> Recipe:
     if unknown:
         raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, [[rule]]")
     rules = []
-    for number, entry in enumerate(data.get("rule", []), 1):
+    entries = data.get("rule", [])
+    if not isinstance(entries, list):
+        raise UsageError(f"{source}: 'rule' is no list of tables.", supported="[[rule]]")
+    for number, entry in enumerate(entries, 1):
         where = f"{source}, rule {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
             raise UsageError(f"{where}: 'points' is missing.", supported="a glob over <cell>.<point>")

@@ -71,6 +71,7 @@ class Cell:
         P: Initializer `[3H]` float32, or None.
         points: What a recipe says about each quantization point, once resolved.
         form: `float`, `qcdq`, `integer` or `fused`.
+        kept: Why a pass left the cell in this form.
         integer: Scalars of the integer form.
         operands: Initializers and values of the integer form, by input name of `QuantLSTMCell`.
         y_codes: Output value `[T,B,H]` of hidden codes, or None.
@@ -100,6 +101,7 @@ class Cell:
     P: str | None
     points: dict[str, dict[str, Any]] = field(default_factory=dict)
     form: str = "float"
+    kept: str = ""
     integer: dict[str, Any] = field(default_factory=dict)
     operands: dict[str, str] = field(default_factory=dict)
     y_codes: str | None = None

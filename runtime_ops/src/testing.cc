@@ -100,12 +100,13 @@ RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_
 
 RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const uint8_t* a, int64_t a_stride, int64_t rows,
                                        const void* packed, int64_t k, int64_t units, const int32_t* start,
-                                       int32_t* acc) {
+                                       int32_t descending, int32_t* acc) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   rnnqc::RecurrentArgs args{};
   args.matmul = Matmul(table, a, a_stride, rows, packed, k, units, start);
   args.acc = acc;
   args.acc_stride = rnnqc::BlockCount(units) * rnnqc::kBlockColumns;
+  args.descending = descending != 0;
   table.recurrent(args);
 }
 

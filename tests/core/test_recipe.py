@@ -157,7 +157,6 @@ def test_wrong_recipe_is_located(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["rule = 3", 'rule = "x"', "[rule]\npoints = '*'"])
-@pytest.mark.xfail(reason="a rule that is no list is iterated over")
 def test_rules_that_are_no_list(text: str) -> None:
     with pytest.raises(UsageError, match=r"mine\.toml.*\[\[rule\]\]"):
         parse_recipe(text, "mine.toml")

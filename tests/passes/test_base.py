@@ -136,7 +136,6 @@ def test_properties_that_do_not_hold(name: str, property_: Property, reason: str
     assert reason in violated(before(name, LstmCase().model()), property_)
 
 
-@pytest.mark.xfail(reason="CELLS_QUANTIZED, SCALES_FOLDED and CELLS_FUSED hold of float cells, too")
 def test_a_cell_that_was_forgotten_violates_the_property() -> None:
     model = before("insert-qcdq", LstmCase().model())
     assert nodes_of(model, "Scan")

@@ -136,9 +136,6 @@ def test_conversion_keeps_documentation() -> None:
         assert getattr(after.graph, field) == getattr(proto.graph, field), field
 
 
-@pytest.mark.xfail(
-    reason="the version converter drops documentation and metadata of nodes, and _restore does not put them back"
-)
 def test_conversion_keeps_documentation_of_nodes() -> None:
     proto = LstmCase(opset=11).model()
     proto.graph.node[0].doc_string = "the layer"
@@ -149,9 +146,6 @@ def test_conversion_keeps_documentation_of_nodes() -> None:
     assert (node.doc_string, [(p.key, p.value) for p in node.metadata_props]) == ("the layer", [("origin", "layer 1")])
 
 
-@pytest.mark.xfail(
-    reason="the version converter drops model-local functions: the calls of them stay, so the model no longer loads"
-)
 def test_conversion_keeps_functions() -> None:
     proto = LstmCase(opset=12).model()
     proto.ir_version = 8
@@ -195,7 +189,6 @@ def test_ir_version(before: int, after: int) -> None:
     assert IR_VERSIONS == (10, 13)
 
 
-@pytest.mark.xfail(reason="from IR 4 on an initializer listed as an input may be overridden: no constant any more")
 def test_initializers_of_ir_3_stay_constants() -> None:
     case = LstmCase(opset=8)
     assert case.model().ir_version == 3

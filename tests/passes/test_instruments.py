@@ -102,12 +102,7 @@ def test_modified_and_numerics_of_any_layer(case: LstmCase, form: str, unroll: b
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(
-            ["*.bits=none"],
-            marks=pytest.mark.xfail(
-                reason="insert-qcdq stores the resolved points of a cell that it leaves float", raises=InternalError
-            ),
-        ),
+        pytest.param(["*.bits=none"]),
         ["*.weight.bits=none"],
         ["*.weight.bits=12"],
         ["*.activation.bits=none"],
@@ -119,10 +114,6 @@ def test_modified_is_exact_with_other_recipes(overrides: list[str]) -> None:
         rnnqc.lower(model, overrides=overrides, instruments=[VerifyModified()])
 
 
-@pytest.mark.xfail(
-    reason="canonicalize declares equal bits, but onnxruntime multiplies constant weights in another order than others",
-    raises=NumericsError,
-)
 @pytest.mark.parametrize(
     "case",
     [
@@ -207,7 +198,6 @@ class NewShape(Pass):
         return PassResult(True)
 
 
-@pytest.mark.xfail(reason="a pass that loses an output ends in a KeyError", raises=KeyError)
 def test_a_pass_that_loses_an_output() -> None:
     case = LstmCase()
     with pytest.raises(NumericsError, match="'Y'"):

@@ -28,9 +28,9 @@ float Evaluate(Kind kind, float alpha, float beta, float v) {
     case Kind::kRelu:
       return Relu(v);
     case Kind::kLeakyRelu:
-      return v < 0 ? alpha * v : v;
+      return (v < 0 ? alpha * v : v) + 0.0f;
     case Kind::kThresholdedRelu:
-      return v > alpha ? v : 0.0f;
+      return (v > alpha ? v : 0.0f) + 0.0f;
     case Kind::kAffine: {
       const float scaled = alpha * v;
       return scaled + beta;
@@ -100,7 +100,7 @@ float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c)
 }  // namespace
 
 float InitialCell(const LstmConfig& config, float value) {
-  const float real = std::isnan(value) ? 0.0f : value;
+  const float real = std::isnan(value) ? 0.0f : value + 0.0f;
   return LimitCell(config, config.cell_is_quantized() ? real / config.cell_scale : real);
 }
 

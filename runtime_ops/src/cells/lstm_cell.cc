@@ -243,6 +243,7 @@ class LstmRun {
     recurrent.matmul = Matmul(packed_.r, h_, units_padded_, active);
     recurrent.acc = acc_;
     recurrent.acc_stride = columns_;
+    recurrent.descending = step % 2 != 0;
     kernels_.recurrent(recurrent);
     if (table_kernel_) {
       TableCells(active, p);
@@ -304,9 +305,24 @@ class LstmRun {
     }
   }
 
+  // With lengths, results pass a selection that keeps no sign of zero.
+  void ForgetSignsOfZeros() {
+    for (int64_t r = 0; r < args_.batch; ++r) {
+      for (int64_t t = 0; t < (args_.y != nullptr ? lengths_[r] : 0); ++t) {
+        float* row = args_.y + (t * args_.batch + order_[r]) * hidden_;
+        for (int64_t unit = 0; unit < hidden_; ++unit) row[unit] += 0.0f;
+      }
+      if (args_.y == nullptr && lengths_[r] > 0) {
+        for (int64_t unit = 0; unit < hidden_; ++unit) y_rows_[r][unit] += 0.0f;
+      }
+      for (int64_t unit = 0; unit < hidden_; ++unit) c_[r * units_padded_ + unit] += 0.0f;
+    }
+  }
+
   // y_rows_[r] still points to the row of r's last step.
   void WriteFinalStates() {
     const float scale = config_.cell_is_quantized() ? config_.cell_scale : 1.0f;
+    if (args_.sequence_lens != nullptr) ForgetSignsOfZeros();
     for (int64_t r = 0; r < args_.batch; ++r) {
       const int64_t offset = order_[r] * hidden_;
       const size_t bytes = static_cast<size_t>(hidden_) * sizeof(float);

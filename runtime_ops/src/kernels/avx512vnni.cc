@@ -5,18 +5,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/compiler.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
 namespace {
 
-// Blocks a single row takes at once, rows of a tile of one block.
-constexpr int kRowBlocks = 4;
+// Rows of a tile of one block.
 constexpr int kTileRows = 6;
 
 // Adds four products of unsigned codes and signed weights to each lane. As an instruction with a memory operand: g++
 // turns the intrinsic's operand into separate loads and copies of accumulators.
-inline __attribute__((always_inline)) void AddProducts(__m512i* sum, __m512i codes, const __m512i* weights) {
+RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, const __m512i* weights) {
 #if defined(__GNUC__)
   __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "m"(*weights));
 #else
@@ -24,7 +24,7 @@ inline __attribute__((always_inline)) void AddProducts(__m512i* sum, __m512i cod
 #endif
 }
 
-inline __attribute__((always_inline)) void AddProducts(__m512i* sum, __m512i codes, __m512i weights) {
+RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, __m512i weights) {
 #if defined(__GNUC__)
   __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
 #else
@@ -38,52 +38,67 @@ inline __m512i BroadcastCodes(const uint8_t* codes) {
   return _mm512_set1_epi32(four);
 }
 
-using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
-                    int64_t sums_stride);
+// A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
+constexpr int kUnroll = 4;
+constexpr int64_t kPrefetchBytes = 2048;
 
-// Sums of one row and kBlocks blocks, from `start` (of the first block) or 0 if that is null.
-template <int kBlocks>
-__attribute__((noinline)) void RowSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start,
-                                       int32_t* sums, int64_t /*sums_stride*/) {
-  const uint8_t* a = m.a + row * m.a_stride;
+// Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
+template <bool kDescending>
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
   const int64_t depth = m.k_padded / 4;
-  const int64_t stride = depth * kGates;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + block * stride;
-  __m512i sum[kBlocks][kGates];
-#pragma GCC unroll 4
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma GCC unroll 4
+  const int64_t first = kDescending ? depth - 1 : 0;
+  const uint8_t* a = m.a + 4 * first;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
+  __m512i sum[kUnroll][kGates];
+  RNNQC_UNROLL(4)
+  for (int i = 0; i < kUnroll; ++i) {
+    RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) {
-      sum[b][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + b * kBlockColumns + g * 16);
+      sum[i][g] = i > 0 || start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
     }
   }
-  for (int64_t j = 0; j < depth; ++j) {
-    const __m512i codes = BroadcastCodes(a + 4 * j);
-#pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma GCC unroll 4
-      for (int g = 0; g < kGates; ++g) AddProducts(&sum[b][g], codes, w + b * stride + g);
+  int64_t j = 0;
+  for (; j + kUnroll <= depth; j += kUnroll) {
+    RNNQC_UNROLL(4)
+    for (int i = 0; i < kUnroll; ++i) {
+      const __m512i codes = BroadcastCodes(a + i * kStep * 4);
+      RNNQC_UNROLL(4)
+      for (int g = 0; g < kGates; ++g) {
+        const __m512i* weights = w + i * kStep * kGates + g;
+        _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
+        AddProducts(&sum[i][g], codes, weights);
+      }
     }
-    w += kGates;
+    a += kUnroll * kStep * 4;
+    w += kUnroll * kStep * kGates;
   }
-#pragma GCC unroll 4
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma GCC unroll 4
-    for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + b * kBlockColumns + g * 16, sum[b][g]);
+  for (; j < depth; ++j) {
+    const __m512i codes = BroadcastCodes(a);
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) AddProducts(&sum[0][g], codes, w + g);
+    a += kStep * 4;
+    w += kStep * kGates;
+  }
+  RNNQC_UNROLL(4)
+  for (int g = 0; g < kGates; ++g) {
+    const __m512i low = _mm512_add_epi32(sum[0][g], sum[1][g]);
+    const __m512i high = _mm512_add_epi32(sum[2][g], sum[3][g]);
+    _mm512_storeu_si512(sums + g * 16, _mm512_add_epi32(low, high));
   }
 }
 
 // Sums of kRows rows and one block.
 template <int kRows>
-__attribute__((noinline)) void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start,
-                                        int32_t* sums, int64_t sums_stride) {
+RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                             int64_t sums_stride) {
   const uint8_t* a = m.a + row * m.a_stride;
   const int64_t depth = m.k_padded / 4;
   const __m512i* w = static_cast<const __m512i*>(m.weights) + block * depth * kGates;
   __m512i sum[kRows][kGates];
-#pragma GCC unroll 6
+  RNNQC_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
+    RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) {
       sum[r][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
     }
@@ -93,7 +108,7 @@ __attribute__((noinline)) void TileSums(const MatmulArgs& m, int64_t row, int64_
     const __m512i w1 = _mm512_load_si512(w + 1);
     const __m512i w2 = _mm512_load_si512(w + 2);
     const __m512i w3 = _mm512_load_si512(w + 3);
-#pragma GCC unroll 6
+    RNNQC_UNROLL(6)
     for (int r = 0; r < kRows; ++r) {
       const __m512i codes = BroadcastCodes(a + r * m.a_stride + 4 * j);
       AddProducts(&sum[r][0], codes, w0);
@@ -103,17 +118,18 @@ __attribute__((noinline)) void TileSums(const MatmulArgs& m, int64_t row, int64_
     }
     w += kGates;
   }
-#pragma GCC unroll 6
+  RNNQC_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
+    RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + r * sums_stride + g * 16, sum[r][g]);
   }
 }
 
-constexpr SumsFn* kRowSums[kRowBlocks] = {RowSums<1>, RowSums<2>, RowSums<3>, RowSums<4>};
-constexpr SumsFn* kTileSums[kTileRows] = {RowSums<1>, TileSums<2>, TileSums<3>, TileSums<4>, TileSums<5>, TileSums<6>};
+using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                        int64_t sums_stride);
 
-inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
+                                              TileSums<4>, TileSums<5>, TileSums<6>};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
@@ -129,7 +145,7 @@ struct Finish {
     const int64_t column = block * kBlockColumns;
     const __m512i zero_point = _mm512_set1_epi32(args.row_zero_point != nullptr ? args.row_zero_point[row] : 1);
     float* p = args.p + row * args.p_stride + column;
-#pragma GCC unroll 4
+    RNNQC_UNROLL(4)
     for (int64_t i = 0; i < kBlockColumns; i += 16) {
       __m512i start = _mm512_loadu_si512(args.matmul.start + column + i);
       if (args.row_zero_point != nullptr) start = _mm512_mullo_epi32(start, zero_point);
@@ -261,7 +277,7 @@ class Cells {
   void Blocks(int64_t row, int64_t block) const {
     __m512 o[kBlocks];
     __m512i code[kBlocks];
-#pragma GCC unroll 2
+    RNNQC_UNROLL(2)
     for (int b = 0; b < kBlocks; ++b) {
       __m512 gates[kGates];
       GatePair(row, block + b, 0, 1, gates);
@@ -335,9 +351,14 @@ void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
-    for (int64_t block = m.block_begin; block < m.block_end; block += kRowBlocks) {
-      const int64_t column = block * kBlockColumns;
-      kRowSums[Least(kRowBlocks, m.block_end - block) - 1](m, 0, block, m.start + column, args.acc + column, 0);
+    if (args.descending) {
+      for (int64_t block = m.block_end; block-- > m.block_begin;) {
+        RowSums<true>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
+    } else {
+      for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+        RowSums<false>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
     }
     return;
   }
@@ -356,10 +377,9 @@ void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
   const Finish finish{args};
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
-    for (int64_t block = m.block_begin; block < m.block_end; block += kRowBlocks) {
-      const int64_t count = Least(kRowBlocks, m.block_end - block);
-      kRowSums[count - 1](m, 0, block, nullptr, sums, 0);
-      for (int64_t b = 0; b < count; ++b) finish(0, block + b, sums + b * kBlockColumns);
+    for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+      RowSums<false>(m, block, nullptr, sums);
+      finish(0, block, sums);
     }
     return;
   }

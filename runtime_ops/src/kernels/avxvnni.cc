@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/compiler.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
@@ -12,11 +13,12 @@ namespace {
 
 // Rows of a tile. With sixteen registers a tile of three rows has room for the sums of two gates.
 constexpr int kTileRows = 3;
+constexpr int64_t kPrefetchBytes = 2048;
 constexpr int kRegisters = static_cast<int>(kBlockColumns / 8);
 
 // Adds four products of unsigned codes and signed weights to each lane. As an instruction with a memory operand: g++
 // turns the intrinsic's operand into separate loads and copies of accumulators.
-inline __attribute__((always_inline)) void AddProducts(__m256i* sum, __m256i codes, const __m256i* weights) {
+RNNQC_FORCEINLINE void AddProducts(__m256i* sum, __m256i codes, const __m256i* weights) {
 #if defined(__GNUC__)
   __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(*sum) : "x"(codes), "m"(*weights));
 #else
@@ -24,7 +26,7 @@ inline __attribute__((always_inline)) void AddProducts(__m256i* sum, __m256i cod
 #endif
 }
 
-inline __attribute__((always_inline)) void AddProducts(__m256i* sum, __m256i codes, __m256i weights) {
+RNNQC_FORCEINLINE void AddProducts(__m256i* sum, __m256i codes, __m256i weights) {
 #if defined(__GNUC__)
   __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(*sum) : "x"(codes), "x"(weights));
 #else
@@ -46,42 +48,67 @@ using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32
 
 // Sums of kRows rows and one block, kPart registers of eight columns at a time, from `start` or 0 if that is null.
 template <int kRows, int kPart>
-__attribute__((noinline)) void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start,
-                                        int32_t* sums, int64_t sums_stride) {
+RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                             int64_t sums_stride) {
   const uint8_t* a = m.a + row * m.a_stride;
   const int64_t depth = m.k_padded / 4;
   for (int part = 0; part < kRegisters; part += kPart) {
     const __m256i* w = static_cast<const __m256i*>(m.weights) + block * depth * kRegisters + part;
     __m256i sum[kRows][kPart];
-#pragma GCC unroll 3
+    RNNQC_UNROLL(3)
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+      RNNQC_UNROLL(8)
       for (int i = 0; i < kPart; ++i) {
         sum[r][i] = start == nullptr ? _mm256_setzero_si256() : LoadSums(start + (part + i) * 8);
       }
     }
     for (int64_t j = 0; j < depth; ++j) {
       __m256i codes[kRows];
-#pragma GCC unroll 3
+      RNNQC_UNROLL(3)
       for (int r = 0; r < kRows; ++r) codes[r] = BroadcastCodes(a + r * m.a_stride + 4 * j);
-#pragma GCC unroll 8
+      RNNQC_UNROLL(8)
       for (int i = 0; i < kPart; ++i) {
         if (kRows == 1) {
           AddProducts(&sum[0][i], codes[0], w + i);
         } else {
           const __m256i weights = _mm256_load_si256(w + i);
-#pragma GCC unroll 3
+          RNNQC_UNROLL(3)
           for (int r = 0; r < kRows; ++r) AddProducts(&sum[r][i], codes[r], weights);
         }
       }
       w += kRegisters;
     }
-#pragma GCC unroll 3
+    RNNQC_UNROLL(3)
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+      RNNQC_UNROLL(8)
       for (int i = 0; i < kPart; ++i) StoreSums(sums + r * sums_stride + (part + i) * 8, sum[r][i]);
     }
   }
+}
+
+// Sums of one row and one block; the weights in ascending or descending order.
+template <bool kDescending>
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  const int64_t depth = m.k_padded / 4;
+  const int64_t first = kDescending ? depth - 1 : 0;
+  const uint8_t* a = m.a + 4 * first;
+  const __m256i* w = static_cast<const __m256i*>(m.weights) + (block * depth + first) * kRegisters;
+  __m256i sum[kRegisters];
+  RNNQC_UNROLL(8)
+  for (int i = 0; i < kRegisters; ++i) sum[i] = start == nullptr ? _mm256_setzero_si256() : LoadSums(start + i * 8);
+  for (int64_t j = 0; j < depth; ++j) {
+    const __m256i codes = BroadcastCodes(a);
+    RNNQC_UNROLL(8)
+    for (int i = 0; i < kRegisters; ++i) {
+      if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(w + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+      AddProducts(&sum[i], codes, w + i);
+    }
+    a += kStep * 4;
+    w += kStep * kRegisters;
+  }
+  RNNQC_UNROLL(8)
+  for (int i = 0; i < kRegisters; ++i) StoreSums(sums + i * 8, sum[i]);
 }
 
 constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>, TileSums<3, 4>};
@@ -111,6 +138,18 @@ inline void Finish(const ProjectArgs& args, int64_t row, int64_t block, const in
 
 void u8s8_s32_recurrent_3x64__avxvnni(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) {
+    if (args.descending) {
+      for (int64_t block = m.block_end; block-- > m.block_begin;) {
+        RowSums<true>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
+    } else {
+      for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+        RowSums<false>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
+    }
+    return;
+  }
   for (int64_t block = m.block_begin; block < m.block_end; ++block) {
     const int64_t column = block * kBlockColumns;
     for (int64_t row = 0; row < m.rows;) {

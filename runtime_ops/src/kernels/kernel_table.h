@@ -29,6 +29,8 @@ struct RecurrentArgs {
   MatmulArgs matmul;
   int32_t* acc;  // block order, `rows` rows
   int64_t acc_stride;
+  // A hint for the order in which weights are read. Calls that alternate find the weights read last in the cache.
+  bool descending;
 };
 
 // p[r][column] = f32(acc) * multiplier + bias. With rows that have a grid each, acc starts from

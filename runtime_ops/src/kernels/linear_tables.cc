@@ -105,8 +105,10 @@ bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
     const int32_t rise = cell.knots[j + 1] - cell.knots[j];
     linear->knots[j] = static_cast<int16_t>(cell.knots[j]);
     linear->rises[j] = static_cast<int16_t>(rise);
-    linear->pairs[j] = static_cast<int32_t>((static_cast<uint32_t>(rise) << 16) |
-                                            (static_cast<uint32_t>(cell.knots[j]) & 0xffffu));
+    linear->bytes[0][j] = static_cast<uint8_t>(cell.knots[j] & 0xff);
+    linear->bytes[1][j] = static_cast<uint8_t>((cell.knots[j] >> 8) & 0xff);
+    linear->bytes[2][j] = static_cast<uint8_t>(rise & 0xff);
+    linear->bytes[3][j] = static_cast<uint8_t>((rise >> 8) & 0xff);
   }
   return true;
 }

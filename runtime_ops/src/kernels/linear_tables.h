@@ -18,11 +18,11 @@ constexpr int64_t kSegments = 64;
 //
 // with the bits of the tables they stand for. A gate's entry k + gate_zero belongs to code k.
 struct LinearTables {
-  alignas(kAlignment) int16_t knots[kSegments];   // K[j]
-  alignas(kAlignment) int16_t rises[kSegments];   // K[j + 1] - K[j]
-  alignas(kAlignment) int32_t pairs[kSegments];   // K[j] in the lower half, K[j + 1] - K[j] in the upper half
-  int32_t gate_zero;                              // at most 2^15
-  int32_t gate_shift;                             // 0 .. 9
+  alignas(kAlignment) int16_t knots[kSegments];     // K[j]
+  alignas(kAlignment) int16_t rises[kSegments];     // K[j + 1] - K[j]
+  alignas(kAlignment) uint8_t bytes[4][kSegments];  // lower and upper bytes of the knots, then of the rises
+  int32_t gate_zero;                                // at most 2^15
+  int32_t gate_shift;                               // 0 .. 9
   float gate_scale[kGates];
   float gate_offset[kGates];
   int32_t cell_shift;

@@ -350,7 +350,7 @@ class QuantLstmCellKernel {
   bool gate_table_is_checked_ = false;
   int64_t constant_cell_table_size_ = 0;
   std::unique_ptr<LinearTables> linear_;  // null if the tables are not constant or have no such form
-  std::unique_ptr<PackedLstm> packed_;  // null if the weights are not constant
+  std::unique_ptr<PackedLstm> packed_;    // null if the weights are not constant
   ScratchPool scratch_pool_;
 };
 

@@ -1,0 +1,416 @@
+// AVX2 without FMA: eight units of one gate to a register. Integer products are taken in int16, where every one is
+// exact; the byte product of AVX2 would saturate.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/compiler.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+constexpr int kTileRows = 2;
+// A register holds int16 weights of four units and four k: sixteen bytes of the packed form.
+constexpr int kQuads = static_cast<int>(kBlockColumns / 4);
+
+inline __m256i LoadSums(const int32_t* sums) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)); }
+inline void StoreSums(int32_t* sums, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), value); }
+
+inline __m256i BroadcastCodes(const uint8_t* codes) {
+  int32_t four;
+  std::memcpy(&four, codes, sizeof(four));
+  return _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+}
+
+// Sums over k of units 0 .. 3 and 4 .. 7, each in two neighbouring lanes -> of units 0 .. 7.
+inline __m256i AddNeighbours(__m256i low, __m256i high) {
+  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
+}
+
+using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums);
+
+// Sums of kRows rows and one block, without start values, kPart quads at a time.
+template <int kRows, int kPart>
+RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums) {
+  const uint8_t* a = m.a + row * m.a_stride;
+  const int64_t depth = m.k_padded / 4;
+  for (int part = 0; part < kQuads; part += kPart) {
+    const __m128i* w = static_cast<const __m128i*>(m.weights) + block * depth * kQuads + part;
+    __m256i sum[kRows][kPart];
+    RNNQC_UNROLL(2)
+    for (int r = 0; r < kRows; ++r) {
+      RNNQC_UNROLL(8)
+      for (int i = 0; i < kPart; ++i) sum[r][i] = _mm256_setzero_si256();
+    }
+    for (int64_t j = 0; j < depth; ++j) {
+      __m256i codes[kRows];
+      RNNQC_UNROLL(2)
+      for (int r = 0; r < kRows; ++r) codes[r] = BroadcastCodes(a + r * m.a_stride + 4 * j);
+      RNNQC_UNROLL(8)
+      for (int i = 0; i < kPart; ++i) {
+        const __m256i weights = _mm256_cvtepi8_epi16(_mm_load_si128(w + i));
+        RNNQC_UNROLL(2)
+        for (int r = 0; r < kRows; ++r) {
+          sum[r][i] = _mm256_add_epi32(sum[r][i], _mm256_madd_epi16(codes[r], weights));
+        }
+      }
+      w += kQuads;
+    }
+    RNNQC_UNROLL(2)
+    for (int r = 0; r < kRows; ++r) {
+      RNNQC_UNROLL(4)
+      for (int i = 0; i < kPart; i += 2) {
+        StoreSums(sums + r * kBlockColumns + (part + i) * 4, AddNeighbours(sum[r][i], sum[r][i + 1]));
+      }
+    }
+  }
+}
+
+constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>};
+
+inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// p of one row and one block, from its sums without start values.
+inline void Finish(const ProjectArgs& args, int64_t row, int64_t block, const int32_t* sums) {
+  const int64_t column = block * kBlockColumns;
+  const __m256i zero_point = _mm256_set1_epi32(args.row_zero_point != nullptr ? args.row_zero_point[row] : 1);
+  float* p = args.p + row * args.p_stride + column;
+  for (int64_t i = 0; i < kBlockColumns; i += 8) {
+    __m256i start = LoadSums(args.matmul.start + column + i);
+    if (args.row_zero_point != nullptr) start = _mm256_mullo_epi32(start, zero_point);
+    __m256 value = _mm256_cvtepi32_ps(_mm256_add_epi32(start, LoadSums(sums + i)));
+    if (args.row_scale != nullptr) value = _mm256_mul_ps(value, _mm256_set1_ps(args.row_scale[row]));
+    value = _mm256_mul_ps(value, _mm256_loadu_ps(args.multiplier + column + i));
+    _mm256_storeu_ps(p + i, _mm256_add_ps(value, _mm256_loadu_ps(args.bias + column + i)));
+  }
+}
+
+inline __m256i FirstLanes(int64_t count) {
+  const int32_t lanes = static_cast<int32_t>(count < 0 ? 0 : Least(count, 8));
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+inline __m256 Limit(__m256 v, __m256 lo, __m256 hi) { return _mm256_max_ps(_mm256_min_ps(v, hi), lo); }
+
+// The grid of uint8 codes.
+class Grid {
+ public:
+  Grid(float scale, int32_t zero_point)
+      : scale_(_mm256_set1_ps(scale)),
+        min_(_mm256_set1_ps(static_cast<float>(-zero_point))),
+        max_(_mm256_set1_ps(static_cast<float>(255 - zero_point))),
+        zero_point_(_mm256_set1_epi32(zero_point)) {}
+
+  // The codes of sixteen values.
+  __m128i operator()(__m256 first, __m256 second) const {
+    // Per half register: four of the first, four of the second.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(Code(first), Code(second)), 0xd8);
+    return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  }
+
+ private:
+  __m256i Code(__m256 value) const {
+    const __m256 limited = Limit(_mm256_div_ps(value, scale_), min_, max_);
+    return _mm256_add_epi32(_mm256_cvtps_epi32(limited), zero_point_);
+  }
+
+  __m256 scale_, min_, max_;
+  __m256i zero_point_;
+};
+
+struct Units {
+  __m256i low;
+  __m256i high;
+};
+
+// T of kernels/linear_tables.h.
+class LinearForm {
+ public:
+  LinearForm(const LinearTables& tables, int32_t shift)
+      : tables_(tables),
+        last_(_mm256_set1_epi16(static_cast<int16_t>((kSegments << shift) - 1))),
+        shift_(_mm_cvtsi32_si128(shift)),
+        position_(_mm_cvtsi32_si128(16 - shift)) {}
+
+  // Replaces twice sixteen codes.
+  void operator()(__m256i* first, __m256i* second) const {
+    const __m256i u0 = _mm256_min_epu16(_mm256_abs_epi16(*first), last_);
+    const __m256i u1 = _mm256_min_epu16(_mm256_abs_epi16(*second), last_);
+    const __m256i j = _mm256_packus_epi16(_mm256_srl_epi16(u0, shift_), _mm256_srl_epi16(u1, shift_));
+    const __m256i bit4 = _mm256_slli_epi16(j, 3);
+    const __m256i bit5 = _mm256_slli_epi16(j, 2);
+    const __m256i knot0 = Bytes(0, j, bit4, bit5);
+    const __m256i knot1 = Bytes(1, j, bit4, bit5);
+    const __m256i rise0 = Bytes(2, j, bit4, bit5);
+    const __m256i rise1 = Bytes(3, j, bit4, bit5);
+    *first = Value(*first, u0, _mm256_unpacklo_epi8(knot0, knot1), _mm256_unpacklo_epi8(rise0, rise1));
+    *second = Value(*second, u1, _mm256_unpackhi_epi8(knot0, knot1), _mm256_unpackhi_epi8(rise0, rise1));
+  }
+
+ private:
+  // tables_.bytes[plane][j]: byte shuffles are faster than gather instructions, on some processors by far.
+  __m256i Bytes(int plane, __m256i j, __m256i bit4, __m256i bit5) const {
+    const __m256i low = _mm256_blendv_epi8(Sixteen(plane, 0, j), Sixteen(plane, 16, j), bit4);
+    const __m256i high = _mm256_blendv_epi8(Sixteen(plane, 32, j), Sixteen(plane, 48, j), bit4);
+    return _mm256_blendv_epi8(low, high, bit5);
+  }
+
+  __m256i Sixteen(int plane, int64_t first, __m256i j) const {
+    const __m128i entries = _mm_load_si128(reinterpret_cast<const __m128i*>(tables_.bytes[plane] + first));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), j);
+  }
+
+  __m256i Value(__m256i codes, __m256i u, __m256i knot, __m256i rise) const {
+    // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
+    const __m256i v = _mm256_srli_epi16(_mm256_sll_epi16(u, position_), 1);
+    return _mm256_sign_epi16(_mm256_add_epi16(knot, _mm256_mulhrs_epi16(rise, v)), codes);
+  }
+
+  const LinearTables& tables_;
+  __m256i last_;
+  __m128i shift_;
+  __m128i position_;
+};
+
+// T * 2^16 of the first and of the second eight of sixteen units.
+inline __m256 Low(__m256i t) { return _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), t)); }
+inline __m256 High(__m256i t) { return _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), t)); }
+
+struct Floats {
+  __m256 low;
+  __m256 high;
+};
+
+const LinearTables kNoTables{};
+
+template <bool kLinear>
+class Cells {
+ public:
+  explicit Cells(const TableCellArgs& args)
+      : args_(args),
+        linear_(kLinear ? *args.linear : kNoTables),
+        gate_form_(linear_, linear_.gate_shift),
+        cell_form_(linear_, linear_.cell_shift),
+        grid_(args.h_scale, args.h_zero_point) {}
+
+  void Row(int64_t row) const {
+    int64_t block = args_.block_begin;
+    for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
+    if (block < args_.block_end) Blocks<1>(row, block);
+  }
+
+ private:
+  __m256i GateIndex(int64_t row, int64_t column, int gate) const {
+    const __m256 acc = _mm256_cvtepi32_ps(LoadSums(args_.acc + row * args_.acc_stride + column));
+    const __m256 product = _mm256_mul_ps(acc, _mm256_loadu_ps(args_.h_multiplier + column));
+    const __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(args_.p + row * args_.p_stride + column));
+    const __m256 limited = Limit(v, _mm256_set1_ps(args_.gate_min[gate]), _mm256_set1_ps(args_.gate_max[gate]));
+    return _mm256_cvttps_epi32(limited);
+  }
+
+  Units GateIndices(int64_t row, int64_t block, int gate) const {
+    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+    return {GateIndex(row, column, gate), GateIndex(row, column + 8, gate)};
+  }
+
+  __m256 GateValue(__m256 t, int gate) const {
+    const __m256 scaled = _mm256_mul_ps(t, _mm256_set1_ps(linear_.gate_scale[gate] * 0x1p-16f));
+    return _mm256_add_ps(scaled, _mm256_set1_ps(linear_.gate_offset[gate]));
+  }
+
+  // Gates `first` and `second`.
+  void GatePair(int64_t row, int64_t block, int first, int second, Floats* gates) const {
+    const Units a = GateIndices(row, block, first);
+    const Units b = GateIndices(row, block, second);
+    if (kLinear) {
+      // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+      const __m256i zero = _mm256_set1_epi16(static_cast<int16_t>(linear_.gate_zero));
+      __m256i t0 = _mm256_sub_epi16(_mm256_packus_epi32(a.low, a.high), zero);
+      __m256i t1 = _mm256_sub_epi16(_mm256_packus_epi32(b.low, b.high), zero);
+      gate_form_(&t0, &t1);
+      gates[first] = {GateValue(Low(t0), first), GateValue(High(t0), first)};
+      gates[second] = {GateValue(Low(t1), second), GateValue(High(t1), second)};
+    } else {
+      gates[first] = {GateEntry(a.low, first), GateEntry(a.high, first)};
+      gates[second] = {GateEntry(b.low, second), GateEntry(b.high, second)};
+    }
+  }
+
+  __m256 GateEntry(__m256i index, int gate) const { return _mm256_i32gather_ps(args_.gate_table[gate], index, 4); }
+
+  __m256 NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
+    const __m256 sum = _mm256_add_ps(_mm256_mul_ps(f, _mm256_loadu_ps(c)), _mm256_mul_ps(i, d));
+    const __m256 limited = Limit(sum, _mm256_set1_ps(-args_.cell_max), _mm256_set1_ps(args_.cell_max));
+    const __m256 next = _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_ps(c, next);
+    return next;
+  }
+
+  __m256i CellCode(__m256 c) const {
+    const float half = static_cast<float>(args_.cell_table_size / 2);
+    return _mm256_cvttps_epi32(Limit(c, _mm256_set1_ps(-half), _mm256_set1_ps(half - 1.0f)));
+  }
+
+  __m256 CellEntry(__m256i code) const {
+    const __m256i size = _mm256_set1_epi32(args_.cell_table_size);
+    const __m256i index = _mm256_add_epi32(code, _mm256_and_si256(_mm256_srai_epi32(code, 31), size));
+    return _mm256_i32gather_ps(args_.cell_table, index, 4);
+  }
+
+  Floats CellValues(__m256i t) const {
+    const __m256 scale = _mm256_set1_ps(linear_.cell_scale * 0x1p-16f);
+    return {_mm256_mul_ps(Low(t), scale), _mm256_mul_ps(High(t), scale)};
+  }
+
+  void Output(int64_t row, int64_t block, const Floats& o, const Floats& activated) const {
+    const int64_t unit = block * kBlockUnits;
+    const __m256 y0 = _mm256_mul_ps(o.low, activated.low);
+    const __m256 y1 = _mm256_mul_ps(o.high, activated.high);
+    float* y = args_.y[row] + unit;
+    const int64_t left = args_.units - unit;
+    if (left >= kBlockUnits) {
+      _mm256_storeu_ps(y, y0);
+      _mm256_storeu_ps(y + 8, y1);
+    } else {
+      _mm256_maskstore_ps(y, FirstLanes(left), y0);
+      if (left > 8) _mm256_maskstore_ps(y + 8, FirstLanes(left - 8), y1);
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(args_.h + row * args_.h_stride + unit), grid_(y0, y1));
+  }
+
+  template <int kBlocks>
+  void Blocks(int64_t row, int64_t block) const {
+    Floats o[kBlocks];
+    Units code[kBlocks];
+    RNNQC_UNROLL(2)
+    for (int b = 0; b < kBlocks; ++b) {
+      Floats gates[kGates];
+      GatePair(row, block + b, 0, 1, gates);
+      GatePair(row, block + b, 2, 3, gates);
+      float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
+      code[b].low = CellCode(NextCell(c, gates[0].low, gates[2].low, gates[3].low));
+      code[b].high = CellCode(NextCell(c + 8, gates[0].high, gates[2].high, gates[3].high));
+      o[b] = gates[1];
+    }
+    if (kLinear) {
+      __m256i t0 = _mm256_packs_epi32(code[0].low, code[0].high);
+      __m256i t1 = _mm256_packs_epi32(code[kBlocks - 1].low, code[kBlocks - 1].high);
+      cell_form_(&t0, &t1);
+      Output(row, block, o[0], CellValues(t0));
+      if (kBlocks > 1) Output(row, block + 1, o[kBlocks - 1], CellValues(t1));
+    } else {
+      for (int b = 0; b < kBlocks; ++b) {
+        Output(row, block + b, o[b], {CellEntry(code[b].low), CellEntry(code[b].high)});
+      }
+    }
+  }
+
+  const TableCellArgs& args_;
+  const LinearTables& linear_;
+  LinearForm gate_form_;
+  LinearForm cell_form_;
+  Grid grid_;
+};
+
+template <bool kLinear>
+void RunCells(const TableCellArgs& args) {
+  const Cells<kLinear> cells(args);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+}
+
+// Values x[i] .. x[i + 7], zeros from n on.
+inline __m256 LoadFirst(const float* x, int64_t i, int64_t n) {
+  if (i + 8 <= n) return _mm256_loadu_ps(x + i);
+  return i < n ? _mm256_maskload_ps(x + i, FirstLanes(n - i)) : _mm256_setzero_ps();
+}
+
+inline __m256 ZeroForNan(__m256 value) { return _mm256_and_ps(value, _mm256_cmp_ps(value, value, _CMP_ORD_Q)); }
+
+}  // namespace
+
+// The operand order of min and max below lets NaN yield to the second operand, and -0 to its +0.
+
+float f32_max_abs__avx2(const float* x, int64_t n) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 largest = _mm256_setzero_ps();
+  for (int64_t i = 0; i < n; i += 8) largest = _mm256_max_ps(_mm256_and_ps(LoadFirst(x, i, n), magnitude), largest);
+  float lanes[8];
+  _mm256_storeu_ps(lanes, largest);
+  float result = 0.0f;
+  for (const float lane : lanes) result = lane > result ? lane : result;
+  return result;
+}
+
+MinMax f32_min_max__avx2(const float* x, int64_t n) {
+  __m256 least = _mm256_setzero_ps();
+  __m256 largest = _mm256_setzero_ps();
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 value = LoadFirst(x, i, n);
+    least = _mm256_min_ps(value, least);
+    largest = _mm256_max_ps(value, largest);
+  }
+  float low[8];
+  float high[8];
+  _mm256_storeu_ps(low, least);
+  _mm256_storeu_ps(high, largest);
+  MinMax range{0.0f, 0.0f};
+  for (int64_t lane = 0; lane < 8; ++lane) {
+    range.min = low[lane] < range.min ? low[lane] : range.min;
+    range.max = high[lane] > range.max ? high[lane] : range.max;
+  }
+  return range;
+}
+
+void f32_u8_quantize_row__avx2(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
+  const Grid grid(scale, zero_point);
+  for (int64_t i = 0; i < n; i += 16) {
+    const __m256 first = ZeroForNan(LoadFirst(x, i, n));
+    const __m256 second = ZeroForNan(LoadFirst(x, i + 8, n));
+    uint8_t sixteen[16];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(n - i >= 16 ? codes + i : sixteen), grid(first, second));
+    if (n - i < 16) std::memcpy(codes + i, sixteen, static_cast<size_t>(n - i));
+  }
+}
+
+void u8s8_s32_recurrent_2x64__avx2(const RecurrentArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    const int64_t column = block * kBlockColumns;
+    for (int64_t row = 0; row < m.rows; row += kTileRows) {
+      const int64_t tile = Least(kTileRows, m.rows - row);
+      kTileSums[tile - 1](m, row, block, sums);
+      for (int64_t r = 0; r < tile; ++r) {
+        int32_t* acc = args.acc + (row + r) * args.acc_stride + column;
+        for (int64_t i = 0; i < kBlockColumns; i += 8) {
+          StoreSums(acc + i, _mm256_add_epi32(LoadSums(m.start + column + i), LoadSums(sums + r * kBlockColumns + i)));
+        }
+      }
+    }
+  }
+}
+
+void u8s8_f32_project_2x64__avx2(const ProjectArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    for (int64_t row = 0; row < m.rows; row += kTileRows) {
+      const int64_t tile = Least(kTileRows, m.rows - row);
+      kTileSums[tile - 1](m, row, block, sums);
+      for (int64_t r = 0; r < tile; ++r) Finish(args, row + r, block, sums + r * kBlockColumns);
+    }
+  }
+}
+
+void s32_table_cell_32__avx2(const TableCellArgs& args) {
+  if (args.linear != nullptr) {
+    RunCells<true>(args);
+  } else {
+    RunCells<false>(args);
+  }
+}
+
+}  // namespace rnnqc
