@@ -96,7 +96,7 @@ class FoldScales(Pass):
                 setattr(cell, key, cell.operands.get(key))
         if sites:
             model.remove_dead()
-        return PassResult(bool(cells), tuple(remarks), {"cells": len(sites)})
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
 
 
 def _fold(model: Model, cell: Cell) -> FoldedLstm:

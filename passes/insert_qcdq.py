@@ -87,7 +87,7 @@ class InsertQcdq(Pass):
             model.remove_dead()
         widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
-        return PassResult(bool(cells), tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
+        return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
 
 
 def graph_of(model: Model, cell: Cell) -> Graph:

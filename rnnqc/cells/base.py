@@ -71,7 +71,7 @@ class Cell:
         P: Initializer `[3H]` float32, or None.
         points: What a recipe says about each quantization point, once resolved.
         form: `float`, `qcdq`, `integer` or `fused`.
-        kept: Why a pass left the cell in this form.
+        kept: Why a pass left the cell in this form; not stored in files.
         integer: Scalars of the integer form.
         operands: Initializers and values of the integer form, by input name of `QuantLSTMCell`.
         y_codes: Output value `[T,B,H]` of hidden codes, or None.
@@ -118,6 +118,7 @@ class Cell:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values. The per-channel scales of an integer form stand in its multipliers, and are left out."""
         data = asdict(self)
+        del data["kept"]
         if self.form in ("integer", "fused"):
             for point in data["points"].values():
                 if len(point.get("scale") or []) > 1:

@@ -197,8 +197,11 @@ def test_builtin(recipe: Recipe) -> None:
 
 
 def test_unmatched_names_globs_that_speak_about_nothing() -> None:
-    recipe = Recipe("r", "", (Rule("a.*", {}), Rule("b.forward.W.weight", {}), Rule("*.inptu", {}), Rule("c.*", {})))
-    assert recipe.unmatched(["a.forward", "b.forward"]) == ["*.inptu", "c.*"]
+    rules = (Rule("a.*", {}), Rule("b.forward.W.weight", {}), Rule("*.inptu", {}), Rule("c.*", {}))
+    assert Recipe("r", "", rules, overrides=4).unmatched(["a.forward", "b.forward"]) == ["*.inptu", "c.*"]
+    # A recipe is for many models: only overrides have to match.
+    assert Recipe("r", "", rules, overrides=3).unmatched(["a.forward", "b.forward"]) == ["*.inptu"]
+    assert Recipe("r", "", rules).unmatched(["a.forward", "b.forward"]) == []
 
 
 def test_globs_are_case_sensitive() -> None:

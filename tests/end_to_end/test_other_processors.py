@@ -1,4 +1,4 @@
-"""The stock form gives the same bits on a processor without VNNI, where onnxruntime's uint8 x int8 product saturates."""
+"""Stock bits are the same on a processor without VNNI, where onnxruntime's uint8 x int8 product saturates."""
 
 from __future__ import annotations
 

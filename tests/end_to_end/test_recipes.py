@@ -1,4 +1,4 @@
-"""Overrides reach every quantization point, and every format that has an integer form gives the same bits everywhere."""
+"""Overrides reach every quantization point; every format with an integer form gives the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_point_can_be_turned_off_alone() -> None:
 
 
 def test_qcdq_and_integer_form_are_one_hidden_code_apart() -> None:
-    """fold-scales changes the pre-activation's rounding at ties and the activations by their piecewise-linear tables."""
+    """fold-scales changes the rounding of pre-activations at ties, and activations by their tables."""
     model, feeds = CASE.model(), CASE.feeds()
     qcdq = run_model(rnnqc.lower(model, form="qcdq").proto, feeds)
     integer = run_model(rnnqc.lower(model, form="integer").proto, feeds)
