@@ -26,10 +26,12 @@ class Tables:
 
     Args:
         model: The model whose main graph gets the tables.
+        functions: Whether to call `ActivationTable` or to write its nodes out.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, functions: bool) -> None:
         self.model = model
+        self.functions = functions
         self._made: dict[str, Value] = {}
         for node in model.graph.nodes:
             if node.name.startswith(PREFIX):
@@ -71,9 +73,14 @@ class Tables:
         tanh = spec.activation.name == "Tanh"
         scale = np.float32(KNOT_UNIT if tanh else KNOT_UNIT / 2) / unit
         offset = np.float32(0.0 if tanh else 0.5) / unit
-        result = b.value(name, np.float32, [None])
         knots = self.model.constant(np.asarray(TANH_KNOTS), np.int32)
         inputs = [knots, b.i32(first), b.i32(end), b.i32(n), b.f32(scale), b.f32(offset)]
+        if not self.functions:
+            inner = Builder(self.model, prefix=f"{b.prefix}/{name}")
+            result = _emit_entries(inner, inputs)
+            b.nodes += inner.nodes
+            return result
+        result = b.value(name, np.float32, [None])
         b.add(FUNCTION, inputs, [result], name, domain=DOMAIN)
         if not any((f.domain, f.name) == (DOMAIN, FUNCTION) for f in self.model.functions):
             self.model.functions.append(table_function(self.model.opset))
@@ -108,7 +115,19 @@ def table_function(opset: int) -> onnx.FunctionProto:
     scratch = Model(proto)
     scratch.constant_prefix = ""
     b = Builder(scratch)
-    knots, first, end, n, scale, offset = (Variable(name) for name in FUNCTION_INPUTS)
+    table = _emit_entries(b, [Variable(name) for name in FUNCTION_INPUTS])
+    function = onnx.FunctionProto(domain=DOMAIN, name=FUNCTION)
+    function.doc_string = "Entries of a piecewise-linear activation table: scale * T(k) + offset for first <= k < end."
+    function.input.extend(FUNCTION_INPUTS)
+    function.output.append(table.name)
+    function.opset_import.add(domain="", version=opset)
+    function.node.extend(body_nodes(b.nodes))
+    return function
+
+
+def _emit_entries(b: Builder, inputs: Sequence[Value]) -> Variable:
+    """The nodes of `ActivationTable`."""
+    knots, first, end, n, scale, offset = inputs
     length = b.op("Div", [n, b.i32(SEGMENTS)], "length")
     codes = b.op("Range", [first, end, b.i32(1)], "codes")
     u = b.op("Min", [b.op("Abs", [codes], "size"), n], "u")
@@ -121,14 +140,7 @@ def table_function(opset: int) -> onnx.FunctionProto:
     part = b.op("Div", [b.op("Add", [rise, half], "rise.raised"), length], "part")
     signed = b.op("Mul", [b.op("Sign", [codes], "sign"), b.op("Add", [low, part], "magnitude")], "T")
     scaled = b.op("Mul", [b.cast(signed, np.float32, "T.float"), scale], "T.scaled")
-    b.add("Add", [scaled, offset], [Variable("table")], "table")
-    function = onnx.FunctionProto(domain=DOMAIN, name=FUNCTION)
-    function.doc_string = "Entries of a piecewise-linear activation table: scale * T(k) + offset for first <= k < end."
-    function.input.extend(FUNCTION_INPUTS)
-    function.output.append("table")
-    function.opset_import.add(domain="", version=opset)
-    function.node.extend(body_nodes(b.nodes))
-    return function
+    return b.op("Add", [scaled, offset], "table")
 
 
 def _name(spec: TableSpec) -> str:

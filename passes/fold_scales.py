@@ -42,14 +42,16 @@ class FoldScales(Pass):
         sets=frozenset({Property.SCALES_FOLDED}),
     )
 
-    def __init__(self, *, dispatch: bool = True) -> None:
+    def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
         """Prepares the pass.
 
         Args:
             dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights
             are uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
+            functions: Whether tables may be calls of a model-local function.
         """
         self.dispatch = dispatch
+        self.functions = functions
 
     def run(self, model: Model) -> PassResult:
         """Folds every quantized cell."""
@@ -63,7 +65,7 @@ class FoldScales(Pass):
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
             else:
                 folded[cell.name] = result
-        tables = Tables(model)
+        tables = Tables(model, functions=self.functions)
         codes: dict[str, Value] = {}
         sites: list[tuple[Cell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:

@@ -13,7 +13,7 @@ from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import qcdq_quantizer, quantize_weight
 from rnnqc.passes.quantization import encoding_of, resolve_points
 from rnnqc.properties import Property
-from rnnqc.recipe import Recipe
+from rnnqc.recipe import Recipe, keys_of
 
 # Operators that move values without computing with them, and the inputs they move.
 MOVERS: dict[str, Sequence[int] | None] = {
@@ -57,7 +57,13 @@ class InsertQcdq(Pass):
                     f"No quantization point matches {missed[0]!r}.",
                     supported="points such as "
                     + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
-                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+                    action="cells are called <node>.forward and <node>.reverse; `rnnqc recipes` lists the points",
+                )
+            for points, key, kind in self.recipe.without_effect([c.name for c in cells]):
+                raise UsageError(
+                    f"{points}.{key}: no quantization point that matches understands {key!r}.",
+                    supported=f"{', '.join(keys_of(kind))} for {kind!r}",
+                    action="leave the override out",
                 )
         remarks: list[Remark] = []
         for cell in cells:

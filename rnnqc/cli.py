@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _out, _err = _console(sys.stdout), _console(sys.stderr)
     try:
         with _orderly_termination():
-            arguments = _parser().parse_args(argv)
+            arguments = _parser().parse_args(_separated(sys.argv[1:] if argv is None else argv))
             return int(arguments.command(arguments))
     except InternalError as error:
         _err.print(f"[red]rnnqc: a check failed:[/red] {escape(str(error))}")
@@ -130,16 +130,15 @@ def _parser() -> argparse.ArgumentParser:
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )
     lower.add_argument(
-        "--dim", nargs="+", action="extend", default=[], metavar="NAME=N", help="bind symbolic dimensions"
+        "--dim", action="append", default=[], metavar="NAME=N", help="bind symbolic dimensions; several may follow"
     )
     lower.add_argument(
         "--set",
-        nargs="+",
-        action="extend",
+        action="append",
         default=[],
         dest="overrides",
         metavar="PATH=VALUE",
-        help="override a recipe entry; the first match wins",
+        help="override a recipe entry, the first match wins; several may follow",
     )
     lower.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node stays float")
     lower.add_argument(
@@ -161,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--output", required=True, metavar="OUT.npz")
     run.add_argument("--stock", action="store_true", help="without the native library")
     run.add_argument(
-        "--state", nargs="+", action="extend", default=[], metavar="IN:OUT",
+        "--state", action="append", default=[], metavar="IN:OUT",
         help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
     )  # fmt: skip
     run.set_defaults(command=_run)
@@ -200,6 +199,27 @@ def _decibels(text: str) -> float:
 
 
 _decibels.__name__ = "number of decibels"  # what argparse calls it in messages
+
+
+# Options that take several values, and what is in every value.
+_MANY = {"--dim": "=", "--set": "=", "--state": ":"}
+
+
+def _separated(argv: Sequence[str]) -> list[str]:
+    """Gives every value of `--dim A=1 B=2` an option of its own: argparse would take the model's name for a value, too."""
+    result: list[str] = []
+    option, given = "", 0
+    for text in argv:
+        if option and (given == 0 or _MANY[option] in text) and not text.startswith("-"):
+            result.append(f"{option}={text}")
+            given += 1
+            continue
+        if option and given == 0:
+            result.append(option)  # argparse says what is missing
+        option, given = (text, 0) if text in _MANY else ("", 0)
+        if not option:
+            result.append(text)
+    return [*result, option] if option and given == 0 else result
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, int]:
@@ -241,10 +261,13 @@ def _lower(a: argparse.Namespace) -> int:
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip
     report = lowered.report
-    for entry in report.float_entries:
-        _err.print(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
+    for entry in report.entries:
+        if entry.reason:
+            _err.print(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
     if not report.entries:
-        _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
+        done = len(lowered.model.cells)
+        state = f"has {done} cell(s) that are lowered already" if done else "has no recurrent layer"
+        _err.print(f"[yellow]rnnqc:[/yellow] the model {state}; nothing was quantized.")
     for name in sorted({n for n, text in report.checks if text.startswith(NOT_COMPARED)}):
         reason = "onnxruntime does not run the model before it"
         _err.print(f"[yellow]rnnqc: --verify:[/yellow] pass {name!r} was not compared: {reason}.")
@@ -269,6 +292,12 @@ def _lower(a: argparse.Namespace) -> int:
         if code == OK:
             sizes = f"{_bytes(report.float_bytes)} -> {_bytes(report.bytes)}"
             _out.print(f"{escape(a.output)}: {sizes}, {time.perf_counter() - start:.1f} s")
+    if not a.quiet and code == OK:
+        if a.verify:
+            _out.print(f"verified: {len({n for n, _ in report.checks})} passes changed no more than they declare")
+        if report.sqnr_db:
+            name, value = min(report.sqnr_db.items(), key=lambda p: p[1])
+            _out.print(f"SQNR on generated data: at least {value:.1f} dB (output {escape(repr(name))})")
     if a.verbose:
         for note in report.notes:
             _err.print(escape(note))
@@ -395,8 +424,9 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
     for text in states:
         name, separator, output = text.partition(":")
         if not separator or name not in inputs or output not in outputs:
+            wrong = f"no input {name!r}" if name not in inputs else f"no output {output!r}"
             raise UsageError(
-                f"--state {text!r}: not of the form IN:OUT.",
+                f"--state {text!r}: " + (f"the model has {wrong}." if separator else "not of the form IN:OUT."),
                 supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}",
                 action="name an input of the model and the output that becomes it",
             )
@@ -438,13 +468,16 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
 
 
 def _verify(a: argparse.Namespace) -> int:
-    from rnnqc.feeds import generate_feeds, load_feeds
+    from rnnqc.feeds import load_feeds, with_dimensions_of
     from rnnqc.files import load_proto
+    from rnnqc.pipeline import generated_feeds
     from rnnqc.verify import compare_models
 
     reference, candidate = load_proto(Path(a.float_model)), load_proto(Path(a.quantized_model))
     with located(a.float_model):
-        feeds = load_feeds(a.data, reference) if a.data else [generate_feeds(reference, seed=s) for s in range(4)]
+        feeds = (
+            load_feeds(a.data, reference) if a.data else generated_feeds(with_dimensions_of(reference, candidate), 4)
+        )
     try:
         comparison = compare_models(reference, candidate, feeds, names=(a.float_model, a.quantized_model))
     except CompileError as error:
@@ -467,7 +500,9 @@ def _verify(a: argparse.Namespace) -> int:
             table.add_row(escape(c.name), f"{c.sqnr_db:.1f}", f"{c.max_abs:.3g}", f"{c.cosine:.6f}", f"{c.equal:.1%}")
         _out.print(table)
     if failed:
-        _err.print(f"[red]rnnqc: --min-sqnr:[/red] {worst:.1f} dB, {a.min_sqnr:g} dB asked for.")
+        name = min(comparison, key=lambda c: c.sqnr_db).name
+        text = f"output {name!r} has {worst:.1f} dB, {a.min_sqnr:g} dB asked for."
+        _err.print(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)}")
     return CHECK_FAILED if failed else OK
 
 

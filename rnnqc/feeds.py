@@ -162,6 +162,19 @@ def _element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
         ) from error
 
 
+def with_dimensions_of(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `model` whose free input dimensions have the sizes they are bound to in `other`."""
+    bound = {i.name: i.type.tensor_type.shape.dim for i in true_inputs(other)}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, known in zip(dims, bound.get(value.name, dims), strict=False):
+            if not dim.HasField("dim_value") and known.HasField("dim_value"):
+                dim.dim_value = known.dim_value
+    return copy
+
+
 def read_npz(path: Path) -> Feeds:
     """The arrays of an `.npz` file; pickled contents are refused.
 

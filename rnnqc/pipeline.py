@@ -116,7 +116,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool) -> list[Pass]:
     """The passes of a lowering, in order."""
     passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe)]
     if form != "qcdq":
-        passes.append(FoldScales(dispatch=not unroll))
+        passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
     passes.append(Cleanup())
     if unroll:
         passes += [Unroll(), Cleanup()]
@@ -184,7 +184,7 @@ def lower(
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
-        feeds = _generated(float_proto) if float_proto is not None else []
+        feeds = generated_feeds(float_proto) if float_proto is not None else []
         verifier = VerifyNumerics(feeds, options.reproducer)
         if verify:
             observers.append(verifier)
@@ -212,11 +212,11 @@ def lower(
     return lowered
 
 
-def _generated(proto: onnx.ModelProto) -> list[Feeds]:
+def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
     readable = Model.load(proto)
     PassManager(normal_form()).run(readable)
-    return [generate_feeds(readable.proto, seed=s) for s in range(2)]
+    return [generate_feeds(readable.proto, seed=s) for s in range(count)]
 
 
 class _Progress(Instrument):

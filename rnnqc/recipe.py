@@ -48,6 +48,15 @@ KEYS: dict[str, Key] = {
     "table": Key("piecewise-linear or exact", "how an activation is tabulated"),
     "chain": Key("true or false", "take the hidden codes of the layer before as they are"),
 }
+# What each kind of quantization point understands, by the last part of its name.
+POINT_KEYS: dict[str, tuple[str, ...]] = {
+    "weight": ("bits", "narrow", "granularity", "scale", "rounding"),
+    "input": ("bits", "signed", "mode", "scale", "zero_point", "rounding", "chain"),
+    "hidden": ("bits", "signed", "mode", "scale", "zero_point", "rounding"),
+    "acc": ("bits", "mode", "scale", "rounding"),
+    "activation": ("bits", "table"),
+    "cell_state": ("bits", "mode", "scale", "rounding"),
+}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "granularity": ("per-channel", "per-tensor"),
     "mode": ("dynamic-row", "static", "bounded", "activation"),
@@ -83,6 +92,10 @@ class Recipe:
         Raises:
             UsageError: An override is malformed or names an unknown key.
         """
+        if isinstance(overrides, str):
+            raise UsageError(
+                f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
+            )
         parsed = tuple(parse_override(o) for o in overrides)
         return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed))
 
@@ -95,10 +108,29 @@ class Recipe:
                     result.setdefault(key, value)
         return result
 
+    def without_effect(self, cells: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Glob, key and last part of a point's name for overrides whose key no matching point of `cells` understands."""
+        found: list[tuple[str, str, str]] = []
+        for rule in self.rules[: self.overrides]:
+            matching = [p for p in _paths(cells) if rule.matches(p)]
+            for key in rule.settings:
+                if matching and not any(key in keys_of(p) for p in matching):
+                    found.append((rule.points, key, matching[0].rpartition(".")[2]))
+        return found
+
     def unmatched(self, cells: Sequence[str]) -> list[str]:
         """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
-        paths = [f"{c}.{p.name}" for c in cells for p in LSTM_POINTS]
+        paths = _paths(cells)
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
+
+
+def _paths(cells: Sequence[str]) -> list[str]:
+    return [f"{c}.{p.name}" for c in cells for p in LSTM_POINTS]
+
+
+def keys_of(point: str) -> tuple[str, ...]:
+    """The keys that the quantization point `point` (a name or path) understands."""
+    return POINT_KEYS[point.rpartition(".")[2]]
 
 
 def parse_override(text: str) -> Rule:

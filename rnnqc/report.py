@@ -37,8 +37,9 @@ class Entry:
 
     @property
     def explanation(self) -> str:
-        """Why the node stays float, as a sentence for people."""
-        text = f'Operator "{self.op}" (node {self.node!r}) stays float: {self.reason}'
+        """Why the node stays float, or is not in the form asked for, as a sentence for people."""
+        what = "stays float" if self.status == "float" else f"becomes {self.form}"
+        text = f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}'
         text += f" Found: {self.found}." if self.found else ""
         return text + (f" Resolution: {self.action}." if self.action else "")
 
