@@ -30,8 +30,9 @@ class Cleanup(Pass):
         """Applies the five steps until the graph is tidy."""
         statistics = {"dead": 0, "identities": 0, "squeezes": 0, "shared": 0}
         statistics["dead"] += model.remove_dead()
-        statistics["squeezes"] = sum(_cancel_squeezes(model, g) for g in model.graphs())
-        statistics["identities"] = sum(_drop_identities(model, g) for g in model.graphs())
+        graphs = list(model.graphs())
+        statistics["squeezes"] = sum(_cancel_squeezes(model, g, graphs) for g in graphs)
+        statistics["identities"] = sum(_drop_identities(model, g, graphs) for g in graphs)
         statistics["shared"] = _share_initializers(model)
         statistics["dead"] += model.remove_dead()
         before = [n for g in model.graphs() for n in g.nodes]
@@ -44,15 +45,15 @@ def _own(node: Node) -> bool:
     return info(node).proto is None
 
 
-def _drop_identities(model: Model, graph: Graph) -> int:
+def _drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
     doomed: list[Node] = []
     outputs = {id(v) for v in graph.outputs}
     local = {id(v) for n in graph.nodes for v in n.outputs}
+    bound = {v for c in model.cells.values() for v in (c.y, c.y_h, c.y_c, c.y_codes)}
     for node in graph.nodes:
         if node.op != "Identity" or node.domain or not _own(node):
             continue
         source, target = node.inputs[0], node.outputs[0]
-        bound = {v for c in model.cells.values() for v in (c.y, c.y_h, c.y_c, c.y_codes)}
         if id(target) in outputs and (id(source) in outputs or id(source) not in local):
             continue
         keeps_name = id(target) in outputs or (
@@ -66,17 +67,17 @@ def _drop_identities(model: Model, graph: Graph) -> int:
             position = next(k for k, v in enumerate(producer.outputs) if v is source)
             producer.outputs[position] = target
             _rename_in_cells(model, source.name, target.name)
-            model.replace_all_uses(source, target)
+            model.replace_all_uses(source, target, graphs)
             local.add(id(target))
         else:
             _rename_in_cells(model, target.name, source.name)
-            model.replace_all_uses(target, source)
+            model.replace_all_uses(target, source, graphs)
         doomed.append(node)
     model.remove_nodes(graph, doomed)
     return len(doomed)
 
 
-def _cancel_squeezes(model: Model, graph: Graph) -> int:
+def _cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
     count = 0
     outputs = {id(v) for v in graph.outputs}
     for node in graph.nodes:
@@ -91,7 +92,7 @@ def _cancel_squeezes(model: Model, graph: Graph) -> int:
         if not any(v is before.inputs[0] for n in graph.nodes for v in n.outputs):
             continue
         _rename_in_cells(model, node.outputs[0].name, before.inputs[0].name)
-        model.replace_all_uses(node.outputs[0], before.inputs[0])
+        model.replace_all_uses(node.outputs[0], before.inputs[0], graphs)
         count += 1
     return count
 

@@ -15,6 +15,7 @@ from rnnqc.ir import (
     Node,
     Value,
     display_name,
+    graph_info,
     info,
     input_or_none,
     output_or_none,
@@ -74,11 +75,20 @@ class DecomposeLstm(Pass):
                     )
                     count += 1
                     continue
+                listed = [n for n in (v.name for v in node.inputs) if n in graph_info(model.graph).input_order]
+                stored = [n for n in listed if n in graph_info(model.graph).initializers]
                 _decompose(model, graph, node, lstm, name)
                 count += 1
                 remarks.append(
                     self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s).")
                 )
+                if stored:
+                    reason = (
+                        "its weights are defaults that a run could replace; the stored ones count, and the inputs go."
+                    )
+                    action = "take the initializers off the graph inputs, if the weights are constant"
+                    found = f"{', '.join(map(repr, stored))} both stored and listed as graph inputs"
+                    remarks.append(self.remark(Outcome.NOTE, name, node.op, reason, found, action))
         if count:
             model.remove_dead()
             model.infer_shapes()

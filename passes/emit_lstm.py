@@ -17,7 +17,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.diagnostics import StructureError
-from rnnqc.ir import Graph, Model, Value
+from rnnqc.ir import Graph, Model, Value, graph_info
 
 # One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
 # memory.
@@ -330,8 +330,6 @@ def positive_zeros(b: Builder, value: Value, name: str) -> Value:
 
 
 def _parameters(model: Model, cell: Cell) -> dict[str, Value]:
-    from rnnqc.ir import graph_info
-
     held = graph_info(model.graph).initializers
     return {
         key: held[name]

@@ -7,6 +7,7 @@ QuantizeLinear before operator set 21, and are written as Div, Round, Clip, Mul.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,17 @@ SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
 
 
-def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], codes: Mapping[str, Value]) -> Quantizer:
-    """A quantizer that looks the points of one cell up in `points`, and the codes of its weights in `codes`."""
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight matrix as constants: codes, scale and zero point."""
+
+    codes: Value
+    scale: Value
+    zero_point: Value
+
+
+def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str, QuantizedWeight]) -> Quantizer:
+    """A quantizer that looks the points of one cell up in `points`, and its weights in `weights`."""
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         settings = points.get(point, {"bits": None})
@@ -32,8 +42,8 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], codes: Mapping[str, 
             emit = emit_unsigned_row_fake_quant if point == "input" else emit_row_fake_quant
             return emit(b, point, value, settings)
         encoding = encoding_of(settings)
-        if point in codes:
-            return emit_weight(b, point, codes[point], encoding)
+        if point in weights:
+            return emit_weight(b, point, weights[point], encoding)
         if encoding.bits <= 8 and encoding.rounding is Rounding.HALF_EVEN:
             return emit_qcdq(b, point, value, encoding)
         return emit_fake_quant(b, point, value, encoding)
@@ -60,16 +70,14 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
     )
 
 
-def emit_weight(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
+def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding) -> Value:
     """Integer codes -> Clip -> DequantizeLinear; Cast -> Mul for codes wider than 8 bits."""
     if encoding.bits > 8:
-        real = b.cast(codes, np.float32, f"{point}.float")
-        return b.op("Mul", [real, b.f32(encoding.scale_array(2))], f"{point}.quantized")
-    scale, zero_point = scale_and_zero_point(b, encoding)
+        real = b.cast(weight.codes, np.float32, f"{point}.float")
+        return b.op("Mul", [real, weight.scale], f"{point}.quantized")
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
-    return b.op(
-        "DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs
-    )
+    codes = _clip(b, point, weight.codes, encoding)
+    return b.op("DequantizeLinear", [codes, weight.scale, weight.zero_point], f"{point}.quantized", **attrs)
 
 
 def quantize_weight(encoding: Encoding, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -29,13 +29,11 @@ class Tables:
         functions: Whether to call `ActivationTable` or to write its nodes out.
     """
 
-    def __init__(self, model: Model, *, functions: bool) -> None:
+    def __init__(self, model: Model, *, functions: bool = True) -> None:
         self.model = model
         self.functions = functions
         self._made: dict[str, Value] = {}
-        for node in model.graph.nodes:
-            if node.name.startswith(PREFIX):
-                self._made.update({v.name: v for v in node.outputs})
+        self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
         """The tables one after the other, `[N]` float32, codes in ascending order."""
@@ -97,8 +95,8 @@ class Tables:
         if full not in self._made:
             builder = Builder(self.model, prefix=PREFIX)
             self._made[full] = make(builder, name)
-            position = sum(1 for n in self.model.graph.nodes if n.name.startswith(PREFIX))
-            self.model.graph.nodes[position:position] = builder.nodes
+            self.model.graph.nodes[self._nodes : self._nodes] = builder.nodes
+            self._nodes += len(builder.nodes)
         return self._made[full]
 
 

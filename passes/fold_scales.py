@@ -9,14 +9,14 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array, graph_info
+from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows
-from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graph_of, replace_cell
+from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.properties import Property
 
@@ -58,8 +58,9 @@ class FoldScales(Pass):
         remarks: list[Remark] = []
         folded: dict[str, FoldedLstm] = {}
         cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
+        graphs = graphs_of_cells(model)
         for cell in cells:
-            result = _try_fold(model, cell)
+            result = _try_fold(model, graphs[cell.name], cell)
             if isinstance(result, NotHandled):
                 cell.kept = reason = "quantized, not integer: " + result.reason
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
@@ -69,19 +70,17 @@ class FoldScales(Pass):
         codes: dict[str, Value] = {}
         sites: list[tuple[Cell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:
-            graph = graph_of(model, cell)
+            graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
             if cell.points["input"]["mode"] == "codes":
                 sources = chain_sources(model, at.x) or []
-                if sources and all(
-                    c.name in folded or (c.form in ("integer", "fused") and c.y_codes) for c, _ in sources
-                ):
+                if sources and all(c.name in folded for c, _ in sources):
                     at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:
                     # The same codes, from the float hidden states.
                     cell.points["input"]["mode"] = "static"
-                    folded[cell.name] = _fold(model, cell)
+                    folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
             operands = _operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
@@ -98,19 +97,19 @@ class FoldScales(Pass):
                 setattr(cell, key, cell.operands.get(key))
         if sites:
             model.remove_dead()
+            model.sort()
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
 
 
-def _fold(model: Model, cell: Cell) -> FoldedLstm:
-    held = graph_info(model.graph).initializers
-    w, b = constant_array(held[cell.W]), constant_array(held[cell.B])
+def _fold(model: Model, graph: Graph, cell: Cell) -> FoldedLstm:
+    w, b = (constant_array(model.initializer(n, graph)) for n in (cell.W, cell.B))
     assert w is not None and b is not None
-    return fold_lstm(cell, w, b, constant_array(held[cell.P]) if cell.P is not None else None)
+    return fold_lstm(cell, w, b, constant_array(model.initializer(cell.P, graph)) if cell.P is not None else None)
 
 
-def _try_fold(model: Model, cell: Cell) -> FoldedLstm | NotHandled:
+def _try_fold(model: Model, graph: Graph, cell: Cell) -> FoldedLstm | NotHandled:
     try:
-        return _fold(model, cell)
+        return _fold(model, graph, cell)
     except NotHandled as refusal:
         return refusal
 
@@ -121,13 +120,12 @@ def _rest(at: Boundary) -> tuple[Value | None, ...]:
 
 def _operands(model: Model, graph: Graph, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
     """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
-    held = graph_info(model.graph).initializers
 
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:
         return model.add_initializer(f"{cell.name}/{key}", array, graph)
 
     def weight(key: str, name: str) -> Value:
-        codes = constant_array(held[name])
+        codes = constant_array(model.initializer(name, graph))
         assert codes is not None
         if dispatch:
             return add(key, codes)

@@ -18,7 +18,6 @@ from rnnqc.ir import (
     Value,
     Variable,
     attribute_reference,
-    graph_info,
     info,
     subgraphs,
 )
@@ -27,7 +26,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
-from rnnqc.passes.insert_qcdq import graph_of, replace_cell
+from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.properties import Property
 
 OP_TYPE = "QuantLSTMCell"
@@ -64,7 +63,8 @@ class FuseQuantLstmCell(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Fuses every integer cell; refuses a model of which some are fused already."""
-        sites = [_site(model, c) for c in model.cells.values() if c.form == "integer"]
+        graphs = graphs_of_cells(model)
+        sites = [_site(model, graphs[c.name], c) for c in model.cells.values() if c.form == "integer"]
         if not sites:
             return PassResult(False, (), {"cells": 0, "functions": 0})
         if any(c.form == "fused" for c in model.cells.values()):
@@ -85,6 +85,7 @@ class FuseQuantLstmCell(Pass):
             for site in members:
                 _fuse(model, site, function, number if several else None)
         model.remove_dead()
+        model.sort()
         return PassResult(True, (), {"cells": len(sites), "functions": len(groups)})
 
 
@@ -99,10 +100,9 @@ class _Site:
     outputs: dict[str, Value | None]
 
 
-def _site(model: Model, cell: Cell) -> _Site:
-    graph = graph_of(model, cell)
+def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
     at = boundary_of(model, graph, cell)
-    operands = {k: _operand(model, graph, name) for k, name in cell.operands.items()}
+    operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.items()}
     codes = model.find(cell.y_codes) if cell.y_codes is not None else None
     inputs: dict[str, Value | None] = {
         **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
@@ -126,13 +126,6 @@ def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int |
     replace_cell(model, site.graph, cell, [node])
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
     cell.form = "fused"
-
-
-def _operand(model: Model, graph: Graph, name: str) -> Value:
-    constant = graph_info(graph).initializers.get(name) or graph_info(model.graph).initializers.get(name)
-    value = constant if constant is not None else model.find(name)
-    assert value is not None
-    return value
 
 
 def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionProto:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
-from rnnqc.passes.emit_qcdq import qcdq_quantizer, quantize_weight
+from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer, quantize_weight
 from rnnqc.passes.quantization import encoding_of, resolve_points
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, keys_of
@@ -22,7 +24,7 @@ MOVERS: dict[str, Sequence[int] | None] = {
 }  # fmt: skip
 
 
-USUAL_BITS = 6
+USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
 class InsertQcdq(Pass):
@@ -70,8 +72,9 @@ class InsertQcdq(Pass):
             held = graph_info(model.graph).initializers
             arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R))}
             cell.points = resolve_points(cell, self.recipe, {k: a for k, a in arrays.items() if a is not None})
+        graphs = graphs_of_cells(model)
         for cell in cells:
-            _chain(model, cell)
+            _chain(model, graphs[cell.name], cell)
         count = 0
         for cell in cells:
             if all(p["bits"] is None for p in cell.points.values()):
@@ -80,51 +83,62 @@ class InsertQcdq(Pass):
                 action = "choose another recipe, or give points bits with --set"
                 remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, found, action))
                 continue
-            graph = graph_of(model, cell)
+            graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            codes = _weight_codes(model, cell)
-            replace_cell(model, graph, cell, emit_lstm(model, cell, at, qcdq_quantizer(cell.points, codes)).nodes)
+            weights = _quantized_weights(model, graph, cell)
+            replace_cell(model, graph, cell, emit_lstm(model, cell, at, qcdq_quantizer(cell.points, weights)).nodes)
             cell.W, cell.R = (
-                codes[p].name if p in codes else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
+                weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
             cell.form = "qcdq"
             count += 1
         if count:
             model.remove_dead()
+            model.sort()
         widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
 
 
-def graph_of(model: Model, cell: Cell) -> Graph:
-    """The graph that holds the nodes of `cell`."""
+def graphs_of_cells(model: Model) -> dict[str, Graph]:
+    """For each cell's name the graph that holds its nodes."""
+    found: dict[str, Graph] = {}
     for graph in model.graphs():
-        if any(info(n).metadata.get(CELL_TAG) == cell.name for n in graph.nodes):
-            return graph
-    raise UsageError(f"Cell {cell.name!r} is gone from the model.")
+        for node in graph.nodes:
+            cell = info(node).metadata.get(CELL_TAG)
+            if cell is not None:
+                found.setdefault(cell, graph)
+    return found
 
 
-def _weight_codes(model: Model, cell: Cell) -> dict[str, Value]:
-    """Initializers with the codes of W and R, for those that the recipe quantizes."""
-    codes: dict[str, Value] = {}
+def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, QuantizedWeight]:
+    """W and R as initializers of the cell's own graph, for those that the recipe quantizes.
+
+    onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
+    """
+    weights: dict[str, QuantizedWeight] = {}
     for key, name in (("W", cell.W), ("R", cell.R)):
         point = cell.points[f"{key}.weight"]
         array = constant_array(graph_info(model.graph).initializers[name])
         if point["bits"] is not None and array is not None:
-            codes[f"{key}.weight"] = model.add_initializer(
-                f"{cell.name}/{key}.codes", quantize_weight(encoding_of(point), array)
-            )
-    return codes
+            encoding = encoding_of(point)
+            arrays = {
+                "codes": quantize_weight(encoding, array),
+                "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
+                "zero_point": np.zeros(() if encoding.axis is None else len(encoding.scale), encoding.dtype),
+            }
+            stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
+            weights[f"{key}.weight"] = QuantizedWeight(**stored)
+    return weights
 
 
 def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:
-    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes."""
+    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes; the caller sorts."""
     fresh = {id(n) for n in nodes}
     old = [n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name and id(n) not in fresh]
     position = next(i for i, n in enumerate(graph.nodes) if n is old[0])
     model.remove_nodes(graph, old)
     graph.nodes[position:position] = list(nodes)
-    model.sort()
 
 
 def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None:
@@ -150,12 +164,11 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
     return found
 
 
-def _chain(model: Model, cell: Cell) -> None:
+def _chain(model: Model, graph: Graph, cell: Cell) -> None:
     """Lets the input of `cell` take the number format of the hidden states it consists of."""
     point = cell.points["input"]
     if point["bits"] is None or not point.get("chain"):
         return
-    graph = graph_of(model, cell)
     sources = chain_sources(model, boundary_of(model, graph, cell).x)
     if not sources:
         return

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import onnx
 
 from rnnqc.diagnostics import CompileError, InternalError, NumericsError
 from rnnqc.evaluate import run_model
+from rnnqc.feeds import npz_bytes
 from rnnqc.ir import Model
 from rnnqc.numerics import Numerics
 from rnnqc.passes.base import Pass, PassResult
@@ -118,7 +119,10 @@ class VerifyNumerics(Instrument):
         after = model.proto
         numerics = result.numerics or pass_.info.numerics
         for feeds, before in zip(self.feeds, self._results, strict=True):
-            results = run_model(after, feeds)
+            try:
+                results = run_model(after, feeds)
+            except CompileError as error:
+                self._fail(pass_, numerics, after, feeds, next(iter(before), ""), error.message)
             for name, reference in before.items():
                 if name not in results:
                     self._fail(pass_, numerics, after, feeds, name, "the output is gone")
@@ -129,7 +133,7 @@ class VerifyNumerics(Instrument):
 
     def _fail(
         self, pass_: Pass, numerics: Numerics, after: onnx.ModelProto, feeds: Feeds, output: str, text: str
-    ) -> None:
+    ) -> NoReturn:
         assert self._before is not None
         first = first_divergence(self._before, after, feeds, numerics)
         message = f"Pass {pass_.info.name!r} changed output {output!r} by more than it declares: {text}."
@@ -140,7 +144,7 @@ class VerifyNumerics(Instrument):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "before.onnx").write_bytes(self._before.SerializeToString())
             (folder / "after.onnx").write_bytes(after.SerializeToString())
-            np.savez(folder / "feeds.npz", allow_pickle=False, **{k: np.asarray(v) for k, v in feeds.items()})
+            (folder / "feeds.npz").write_bytes(npz_bytes(feeds))
             report = {"pass": pass_.info.name, "output": output, "difference": text, "first_divergence": first}
             (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
             files = [folder / name for name in ("before.onnx", "after.onnx", "feeds.npz")]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name, shape_of
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.properties import Property
@@ -25,8 +25,9 @@ class RecognizeLstmStep(Pass):
 
     The order of the gates is found from what the four parts do. What does not have this form exactly is left alone:
 
-    * W, R or b are not constant, or there is no h, or a part of the pre-activation is used elsewhere.
+    * W, R or b are not constant, or there is no h, or a part of the step is used elsewhere.
     * The four parts have different widths, or other activations.
+    * x, h and c are not known to be matrices with the same number of rows, or a constant of the sum is no row.
 
     Where both products have H rows, the second operand of the addition is taken for h, as Keras and torch write it.
     """
@@ -41,6 +42,7 @@ class RecognizeLstmStep(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every Split with four outputs in every graph."""
         remarks: list[Remark] = []
+        model.infer_shapes()
         for _, graph in list(model.paths()):
             for node in list(graph.nodes):
                 if node.op != "Split" or node.domain or len(node.outputs) != 4:
@@ -120,12 +122,21 @@ def _match(split: Node, outputs: set[int]) -> _Step | None:
     (x, w), (h, r) = products if products[1][1].shape[0] == hidden else products[::-1]
     if r.shape[0] != hidden:
         return None
+    if not _same_rows([x, h, state]):
+        return None
     whole = np.zeros(4 * hidden, np.float32)
     for term in bias:
-        if term.size not in (1, 4 * hidden):
+        if term.dtype != np.float32 or term.shape not in ((), (1,), (1, 1), (4 * hidden,), (1, 4 * hidden)):
             return None
         whole = whole + term.reshape(-1)
     return _Step(x, h, state, w, r, whole, (i, o, f, g), c_next, last.outputs[0])
+
+
+def _same_rows(values: list[Value]) -> bool:
+    """Whether `values` are matrices with one number of rows, as far as shapes are declared or inferred."""
+    shapes = [shape_of(v) for v in values]
+    rows = {shape[0] for shape in shapes if shape is not None and len(shape) == 2}
+    return all(shape is not None and len(shape) == 2 for shape in shapes) and len(rows) == 1 and None not in rows
 
 
 def _terms(value: Value) -> tuple[list[tuple[Value, npt.NDArray[np.float32]]] | None, list[npt.NDArray[np.float32]]]:

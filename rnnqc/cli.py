@@ -206,7 +206,7 @@ _MANY = {"--dim": "=", "--set": "=", "--state": ":"}
 
 
 def _separated(argv: Sequence[str]) -> list[str]:
-    """Gives every value of `--dim A=1 B=2` an option of its own: argparse would take the model's name for a value, too."""
+    """Gives every value of `--dim A=1 B=2` an option of its own: argparse would take the model for a value, too."""
     result: list[str] = []
     option, given = "", 0
     for text in argv:
@@ -247,6 +247,8 @@ def _lower(a: argparse.Namespace) -> int:
     output = Path(a.output)
     for path in [output, *([Path(a.json_path)] if a.json_path else [])]:
         check_writable(path)
+    if a.json_path and Path(a.json_path).resolve() in (output.resolve(), Path(a.model).resolve()):
+        raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=_err, transient=True, disable=a.quiet or not _err.is_terminal) as progress:
@@ -265,9 +267,7 @@ def _lower(a: argparse.Namespace) -> int:
         if entry.reason:
             _err.print(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
     if not report.entries:
-        done = len(lowered.model.cells)
-        state = f"has {done} cell(s) that are lowered already" if done else "has no recurrent layer"
-        _err.print(f"[yellow]rnnqc:[/yellow] the model {state}; nothing was quantized.")
+        _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
     for name in sorted({n for n, text in report.checks if text.startswith(NOT_COMPARED)}):
         reason = "onnxruntime does not run the model before it"
         _err.print(f"[yellow]rnnqc: --verify:[/yellow] pass {name!r} was not compared: {reason}.")

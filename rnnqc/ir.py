@@ -448,13 +448,23 @@ class Model:
         Model.__init__(self, proto, self.source)
         self.size = size
 
-    def replace_all_uses(self, old: Value, new: Value) -> None:
-        """Makes every consumer of `old`, graph outputs included, use `new`; a graph output keeps its name."""
+    def initializer(self, name: str, graph: Graph) -> Constant | None:
+        """The initializer called `name` of `graph` or of the main graph."""
+        return graph_info(graph).initializers.get(name) or graph_info(self.graph).initializers.get(name)
+
+    def replace_all_uses(self, old: Value, new: Value, graphs: Sequence[Graph] | None = None) -> None:
+        """Makes every consumer of `old`, graph outputs included, use `new`; a graph output keeps its name.
+
+        Args:
+            old: The value to replace.
+            new: Its replacement.
+            graphs: The graphs whose outputs may be concerned; all by default.
+        """
         for consumer in list(old.outputs):
             for index, value in enumerate(consumer.inputs):
                 if value is old:
                     consumer.inputs[index] = new
-        for graph in self.graphs():
+        for graph in graphs if graphs is not None else self.graphs():
             for index, value in enumerate(graph.outputs):
                 if value is old:
                     graph.outputs[index] = new

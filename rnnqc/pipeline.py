@@ -181,6 +181,7 @@ def lower(
     report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
+        _check_forms(loaded, resolved, unroll)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
@@ -219,6 +220,18 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     return [generate_feeds(readable.proto, seed=s) for s in range(count)]
 
 
+def _check_forms(model: Model, form: str, unroll: bool) -> None:
+    """Refuses a model whose cells are past the form asked for: passes only go forward."""
+    order = ("float", *reversed(FORMS))
+    for cell in model.cells.values():
+        if order.index(cell.form) > order.index(form) or (unroll and cell.form == "fused"):
+            raise UsageError(
+                f"cell {cell.name!r} is lowered already, to form {cell.form}.",
+                supported=f"--form {cell.form} or later forms of {', '.join(order[1:])}",
+                action="lower the float model",
+            )
+
+
 class _Progress(Instrument):
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -230,7 +243,7 @@ class _Progress(Instrument):
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
-    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.pass_name == "fold-scales"}
+    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
     for node in nodes:
         cells = [c for c in model.cells.values() if c.node == node.path]
         remark = refused.get(node.path)
@@ -250,4 +263,11 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
+    described = {c for e in report.entries for c in e.cells}
+    for name, cell in model.cells.items():
+        if name not in described:
+            size = weight_bytes(model, [cell])
+            report.entries.append(
+                Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)
+            )
     report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]

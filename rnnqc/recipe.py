@@ -109,13 +109,12 @@ class Recipe:
         return result
 
     def without_effect(self, cells: Sequence[str]) -> list[tuple[str, str, str]]:
-        """Glob, key and last part of a point's name for overrides whose key no matching point of `cells` understands."""
+        """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
         found: list[tuple[str, str, str]] = []
         for rule in self.rules[: self.overrides]:
             matching = [p for p in _paths(cells) if rule.matches(p)]
-            for key in rule.settings:
-                if matching and not any(key in keys_of(p) for p in matching):
-                    found.append((rule.points, key, matching[0].rpartition(".")[2]))
+            unknown = [k for k in rule.settings if matching and not any(k in keys_of(p) for p in matching)]
+            found += [(rule.points, key, matching[0].rpartition(".")[2]) for key in unknown]
         return found
 
     def unmatched(self, cells: Sequence[str]) -> list[str]:

@@ -273,3 +273,44 @@ def test_streaming_with_carried_states(cli: Callable[..., Result], source: Path,
         states = {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
         wanted.append(got["Y"])
     assert_same_bits({"Y": np.stack(wanted)}, {"Y": _load(tmp_path / "results.npz")["Y"]}, "streaming")
+
+
+def test_lowering_a_lowered_model(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """Forwards it goes on, backwards it is refused; what is there already is listed."""
+    fused, qcdq, again = (tmp_path / f"{n}.onnx" for n in ("fused", "qcdq", "again"))
+    assert cli("lower", source, "-o", fused).code == 0
+    assert cli("lower", source, "-o", qcdq, "--form", "qcdq").code == 0
+    for arguments in (["--form", "qcdq"], ["--form", "integer"], ["--unroll", "--dim", "T=3"]):
+        refused = cli("lower", fused, "-o", again, *arguments)
+        assert refused.code == 2
+        assert "lowered already, to form fused" in refused.err
+        assert not again.exists()
+    done = cli("lower", fused, "-o", again, "--strict")
+    assert done.code == 0
+    assert "lowered (fused)" in done.out
+    assert again.read_bytes() == fused.read_bytes()
+    assert cli("lower", qcdq, "-o", again).code == 0
+    assert "QuantLSTMCell" in {n.op_type for n in onnx.load(again).graph.node}
+
+
+def test_report_over_a_model(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    before = source.read_bytes()
+    for path in (source, out):
+        refused = cli("lower", source, "-o", out, "--json", path)
+        assert refused.code == 2
+        assert "is the model" in refused.err
+    assert source.read_bytes() == before
+    assert not out.exists()
+
+
+def test_options_end_where_their_values_end(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert cli("lower", "--set", "*.weight.bits=6", "*.acc.bits=12", source, "-o", out).code == 0
+
+
+def test_override_without_effect(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    refused = cli("lower", source, "-o", tmp_path / "out.onnx", "--set", "*.weight.zero_point=5")
+    assert refused.code == 2
+    assert "understands 'zero_point'" in refused.err
+    assert "granularity" in refused.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
+from lstm_models import LstmCase, Placement
 from running import sqnr
 
 import rnnqc
@@ -96,3 +96,15 @@ def test_qcdq_and_integer_form_are_one_hidden_code_apart() -> None:
     qcdq = run_model(rnnqc.lower(model, form="qcdq").proto, feeds)
     integer = run_model(rnnqc.lower(model, form="integer").proto, feeds)
     assert np.abs(qcdq["Y"] - integer["Y"]).max() <= 1 / 127
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20, 22])
+@pytest.mark.parametrize("placement", ["main", "if", "loop", "scan", "function"])
+def test_qcdq_form_loads_wherever_the_layer_is(placement: Placement, opset: int) -> None:
+    """With all optimizations of onnxruntime: some look for the constants of a DequantizeLinear in its own graph."""
+    case = LstmCase(T=3, B=2, I=8, H=16, placement=placement, opset=opset)
+    model, feeds = case.model(), case.feeds()
+    reference = run_model(model, feeds, optimize=True)
+    found = run_model(rnnqc.lower(model, form="qcdq").proto, feeds, optimize=True)
+    for name, value in reference.items():
+        assert sqnr(value, found[name]) > 30.0, name

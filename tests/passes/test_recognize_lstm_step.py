@@ -95,6 +95,33 @@ def test_another_form_is_left_alone(change: str) -> None:
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("h", (1, H)), ("c", (1, H)), ("x", (1, INPUTS)), ("h", (H,)), ("c", ("other", H)), ("x", (None, INPUTS))],
+)
+def test_rows_that_are_broadcast_or_unknown(name: str, shape: tuple[object, ...]) -> None:
+    """A value that is broadcast over the batch is no state of an LSTM."""
+    proto = step()
+    for value in proto.graph.input:
+        if value.name == name:
+            value.CopyFrom(make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(shape)))
+    model = Model.load(proto)
+    results = PassManager([Canonicalize(), RecognizeLstmStep()]).run(model)
+    assert not results[1].modified
+
+
+def test_constant_that_is_no_row() -> None:
+    """A column is added to the rows of the batch, not to the columns of the gates."""
+    proto = step()
+    for tensor in proto.graph.initializer:
+        if tensor.name == "b":
+            tensor.dims[:] = [4 * H, 1]
+    for value in proto.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 4 * H
+    model = Model.load(proto)
+    assert not PassManager([Canonicalize(), RecognizeLstmStep()]).run(model)[1].modified
+
+
 def test_the_step_is_lowered() -> None:
     lowered = rnnqc.lower(step())
     assert [e.status for e in lowered.report.entries] == ["lowered"]
