@@ -60,7 +60,6 @@ class Canonicalize(Pass):
            Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
            After:  Transpose -> LSTM(layout=0) -> Transpose
     5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
-
     6. Up to IR version 3 every initializer is listed as a graph input; later on that would make it a default that a
        run may replace, so such inputs go.
 
@@ -76,7 +75,7 @@ class Canonicalize(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Applies the five steps."""
+        """Applies the steps."""
         remarks: list[Remark] = []
         statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0}
         changed = self._inline(model, statistics)

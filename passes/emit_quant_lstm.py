@@ -95,8 +95,8 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
     """Codes of the sequence and the scales `[T*B]` of its rows.
 
     With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
-    meet rows of W
-    that add up to minus its column sums (see `_with_zero_point_rows`). Otherwise they are `[T,B,I]`, without scales.
+    meet rows of W that add up to minus its column sums (see `_with_zero_point_rows`). Otherwise they are `[T,B,I]`,
+    without scales.
     """
     x = at.x
     if cell.reverse and at.sequence_lens is not None:

@@ -46,11 +46,9 @@ class FuseQuantLstmCell(Pass):
     After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`
 
     Cells of one configuration share a function. With several configurations each function is an overload whose name
-    says what
-    the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the bodies of
-    such models check
-    that they are called by a node of their own configuration, and fail otherwise. Outputs in front of one that is
-    used are defined by the function too.
+    says what the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the
+    bodies of such models check that they are called by a node of their own configuration, and fail otherwise. Outputs
+    in front of one that is used are defined by the function too.
     """
 
     info = PassInfo(

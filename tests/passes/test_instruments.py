@@ -204,6 +204,23 @@ def test_a_pass_that_loses_an_output() -> None:
         PassManager([NewShape()], [VerifyNumerics([case.feeds()])]).run(Model.load(case.model()))
 
 
+class NoSuchOperator(Pass):
+    """Makes a model that onnxruntime refuses."""
+
+    info = PassInfo("no-such-operator", "break the model", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        model.graph.nodes[0].op = "NoSuchOperator"
+        return PassResult(True)
+
+
+def test_a_pass_that_breaks_the_model(tmp_path: Path) -> None:
+    case = LstmCase()
+    with pytest.raises(NumericsError, match="'no-such-operator'.*NoSuchOperator"):
+        PassManager([NoSuchOperator()], [VerifyNumerics([case.feeds()], tmp_path / "r")]).run(Model.load(case.model()))
+    assert {f.name for f in (tmp_path / "r").iterdir()} == {"before.onnx", "after.onnx", "feeds.npz", "report.json"}
+
+
 def test_a_model_that_onnxruntime_does_not_run() -> None:
     case = LstmCase(layout=1)
     verifier = VerifyNumerics([case.feeds()])
