@@ -216,7 +216,7 @@ class NoSuchOperator(Pass):
 
 def test_a_pass_that_breaks_the_model(tmp_path: Path) -> None:
     case = LstmCase()
-    with pytest.raises(NumericsError, match="'no-such-operator'.*NoSuchOperator"):
+    with pytest.raises(NumericsError, match=r"'no-such-operator'.*NoSuchOperator"):
         PassManager([NoSuchOperator()], [VerifyNumerics([case.feeds()], tmp_path / "r")]).run(Model.load(case.model()))
     assert {f.name for f in (tmp_path / "r").iterdir()} == {"before.onnx", "after.onnx", "feeds.npz", "report.json"}
 
