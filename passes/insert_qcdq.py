@@ -59,7 +59,7 @@ class InsertQcdq(Pass):
                     f"No quantization point matches {missed[0]!r}.",
                     supported="points such as "
                     + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
-                    action="cells are called <node>.forward and <node>.reverse; `rnnqc recipes` lists the points",
+                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
                 )
             for points, key, kind in self.recipe.without_effect([c.name for c in cells]):
                 raise UsageError(

@@ -357,11 +357,14 @@ def _inspect(a: argparse.Namespace) -> int:
         present = recurrent_nodes(model)
         refused = {r.node: r for r in DecomposeLstm()(model).remarks if r.outcome is Outcome.FLOAT}
     nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
+    cells: dict[str, list[str]] = {}
+    for cell in model.cells.values():
+        cells.setdefault(cell.node, []).append(cell.name)
     if a.json:
         entries = [
             {
                 "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
-                "lowering": n.status, "form": n.form,
+                "lowering": n.status, "form": n.form, "cells": cells.get(n.path, []),
                 "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
             }
             for n in nodes
@@ -380,7 +383,7 @@ def _inspect(a: argparse.Namespace) -> int:
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
         ]
         verdict = {
-            "lowered": "integer",
+            "lowered": "will be lowered: " + " ".join(cells.get(n.path, [])),
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
             "done": f"done ({n.form})",
         }[n.status]

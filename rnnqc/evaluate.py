@@ -45,7 +45,7 @@ def make_session(
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise CompileError(
-            f"onnxruntime {ort.__version__} refuses the model: {_first_line(error)}",
+            f"onnxruntime {ort.__version__} refuses the model: {_first_lines(error)}",
             supported="models that onnxruntime runs on the CPU",
             action="check that the float model runs in onnxruntime",
         ) from error
@@ -82,7 +82,7 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
         values = session.run(names, {k: v for k, v in feeds.items() if k in known})
     except Exception as error:
         raise CompileError(
-            f"onnxruntime failed while running the model: {_first_line(error)}",
+            f"onnxruntime failed while running the model: {_first_lines(error)}",
             action="check that the model runs on this data; give data that fits it",
         ) from error
     for name, value in zip(names, values, strict=True):
@@ -113,5 +113,7 @@ def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array |
         return None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _first_lines(error: Exception) -> str:
+    """What onnxruntime says, without the listings that may follow."""
+    lines = [line.strip() for line in str(error).strip().splitlines()[:3]]
+    return " ".join(line for line in lines if line) or type(error).__name__

@@ -147,7 +147,7 @@ def test_one_layer_of_two() -> None:
 def test_glob_without_a_point() -> None:
     model = before("insert-qcdq", CASE.model())
     with pytest.raises(
-        UsageError, match=r"No quantization point matches 'encoder\*'.*the_lstm\.forward\.input.*<node>\.forward"
+        UsageError, match=r"No quantization point matches 'encoder\*'.*the_lstm\.forward\.input.*rnnqc inspect"
     ):
         InsertQcdq(INT8.with_overrides(["encoder*.bits=4"]))(model)
 
