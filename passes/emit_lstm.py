@@ -224,23 +224,18 @@ def initial_states(b: Builder, cell: Cell, at: Boundary) -> tuple[Value, Value]:
     """The initial states, zeros `[B,H]` where the node has none."""
     h0, c0 = at.initial_h, at.initial_c
     if h0 is None or c0 is None:
-        batch = b.op("Shape", [at.x], "batch", start=1, end=2) if b.model.opset >= 15 else _dimension(b, at.x, 1)
-        shape = b.op("Concat", [batch, b.i64([cell.hidden_size])], "state.shape", axis=0)
+        shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
         zeros = b.op("Expand", [b.f32(0.0), shape], "state.zeros")
         h0, c0 = h0 or zeros, c0 or zeros
     return h0, c0
 
 
-def _dimension(b: Builder, value: Value, axis: int) -> Value:
-    shape = b.op("Shape", [value], f"shape.{axis}")
-    return b.op("Slice", [shape, b.i64([axis]), b.i64([axis + 1]), b.i64([0])], f"dimension.{axis}")
-
-
-def dimension(b: Builder, value: Value, axis: int, name: str) -> Value:
-    """One dimension of `value` as int64 `[1]`."""
+def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:
+    """The dimensions `start` to `end` (exclusive) of `value`, int64 `[end - start]`."""
     if b.model.opset >= 15:
-        return b.op("Shape", [value], name, start=axis, end=axis + 1)
-    return _dimension(b, value, axis)
+        return b.op("Shape", [value], name, start=start, end=end)
+    whole = b.op("Shape", [value], f"{name}.whole")
+    return b.op("Slice", [whole, b.i64([start]), b.i64([end]), b.i64([0])], name)
 
 
 def lens64(b: Builder, lens: Value | None) -> Value:
@@ -249,7 +244,7 @@ def lens64(b: Builder, lens: Value | None) -> Value:
     return b.op("Max", [b.cast(lens, np.int64, "lens.int64"), b.i64([1])], "lens.at_least_one")
 
 
-def finish(b: Builder, cell: Cell, at: Boundary, steps: Steps, zero_point: Value | None = None) -> None:
+def finish(b: Builder, cell: Cell, at: Boundary, steps: Steps) -> None:
     """Writes the boundary outputs from what the loop left behind."""
     if at.sequence_lens is None:
         if at.y is not None:
@@ -277,7 +272,7 @@ class LengthMasks:
         self.b = b
         lens = b.cast(at.sequence_lens, np.int64, "lens") if at.sequence_lens is not None else None
         assert lens is not None
-        time = dimension(b, at.x, 0, "time")
+        time = dimensions(b, at.x, 0, 1, "time")
         steps = b.op("Squeeze", [time, b.i64([0])], "time.scalar")
         past = b.op("Add", [steps, b.i64(1)], "time.past")
         allowed = b.op("Range", [b.i64(0), past, b.i64(1)], "lens.allowed")
@@ -309,7 +304,7 @@ class LengthMasks:
         """`[B,H]` after the last valid element, zeros for a length of 0."""
         b = self.b
         last = b.op("Max", [b.op("Sub", [self.lens, b.i64(1)], f"{name}.before"), b.i64([0])], f"{name}.index")
-        count = b.op("Squeeze", [dimension(b, self.lens, 0, f"{name}.batch"), b.i64([0])], f"{name}.batch.scalar")
+        count = b.op("Squeeze", [dimensions(b, self.lens, 0, 1, f"{name}.batch"), b.i64([0])], f"{name}.batch.scalar")
         rows = b.op("Range", [b.i64(0), count, b.i64(1)], f"{name}.rows")
         pairs = b.op(
             "Concat",

@@ -15,7 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
-from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimension, lens64, positive_zeros, scan
+from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimensions, lens64, positive_zeros, scan
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 
@@ -174,7 +174,7 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
         else:
             c0 = b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_c.limited")
     if h0 is None or c0 is None:
-        shape = b.op("Concat", [dimension(b, at.x, 1, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
+        shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
         h0 = h0 or b.op("Expand", [b.u8(numbers.h_zero_point) if static else b.f32(0.0), shape], "hidden.zeros")
         c0 = c0 or b.op("Expand", [b.f32(0.0), shape], "cell_state.zeros")
     return h0, c0
@@ -263,7 +263,7 @@ class _Loop:
             real = b.cast(product, np.float32, "x.product.float")
         p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
         if self.row_scale is not None:
-            shape = b.op("Shape", [self.at.x], "x.shape", start=0, end=2) if b.model.opset >= 15 else self._leading(b)
+            shape = dimensions(b, self.at.x, 0, 2, "x.shape")
             p = b.op(
                 "Reshape",
                 [p, b.op("Concat", [shape, b.i64([4 * hidden])], "x.projection.shape", axis=0)],
@@ -324,11 +324,6 @@ class _Loop:
         for name, value in made.items():
             value.dtype = np.dtype(np.uint8 if "codes" in name or (static and name == "hidden.last") else np.float32)
         return {k: v for k, v in made.items() if k in keep}
-
-    def _leading(self, b: Builder) -> Value:
-        return b.op(
-            "Slice", [b.op("Shape", [self.at.x], "x.shape.whole"), b.i64([0]), b.i64([2]), b.i64([0])], "x.shape"
-        )
 
     @property
     def _uniform(self) -> bool:

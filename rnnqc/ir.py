@@ -34,7 +34,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.files import external_tensors, load_proto_and_size, proto_size, serialized, write_atomically
 from rnnqc.spelling import respell
-from rnnqc.validation import blocks_of, check_model, standard_opset
+from rnnqc.validation import blocks_of, check_model
 
 __all__ = [
     "CELLS_KEY",
@@ -62,7 +62,6 @@ __all__ = [
     "output_or_none",
     "safe_name",
     "shape_of",
-    "standard_opset",
     "subgraphs",
 ]
 
