@@ -4,17 +4,29 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "cells/generic_step.h"
+#include "cells/team.h"
 
 namespace rnnqc {
 namespace {
 
 // Pre-activations of the input are computed for as many steps at once as fit here.
 constexpr int64_t kProjectionBytes = 512 * 1024;
-// Smallest share of a parallel projection.
-constexpr int64_t kTaskRows = 16;
-constexpr int64_t kTaskMultiplications = 1 << 20;
+// Fewer input values than this are quantized by one thread.
+constexpr int64_t kSharedQuantization = 16 * 1024;
+
+// Estimates to decide how many threads a call is worth, of a core with 8-bit dot products.
+constexpr double kBytesPerNanosecond = 100;
+constexpr double kProductsPerNanosecond = 300;
+// A call pays more than it gains if it is shorter than this (nanoseconds), and so does a step that ends in a barrier.
+constexpr double kSharedCall = 6000;
+constexpr double kSharedStep = 400;
+constexpr double kPartOfAStep = 250;
+// Threads take rows of their own, without barriers, if each has this many and the weights fit into its cache.
+constexpr int64_t kRowsOfAGroup = 4;
+constexpr double kPrivateWeights = 768 * 1024;
 
 constexpr float kSmallestMagnitude = 0x1p-100f;
 constexpr float kLargestMagnitude = 0x1p60f;
@@ -48,82 +60,137 @@ bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
   return HasTablesOnly(config) && packed.peephole.size() == 0;
 }
 
-// One call of the operator. Batch rows are kept sorted by decreasing length, so that the rows still running at a step
-// are the first `Active(step)` ones; `order_[r]` is the batch index of row r.
+// Some rows of one call of the operator: batch indices `first`, `first + stride`, ... They are kept sorted by decreasing
+// length, so that the rows still running at a step are the first `Active(step)` ones; `order_[r]` is the batch index of
+// row r. A step's columns may be divided into parts that run at the same time.
 class LstmRun {
  public:
   LstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
-          Parallel* parallel)
+          int64_t first, int64_t stride)
       : config_(config),
         kernels_(kernels),
         packed_(packed),
         args_(args),
-        parallel_(parallel),
+        first_(first),
+        stride_(stride),
+        rows_((args.batch - first + stride - 1) / stride),
         hidden_(config.hidden_size),
-        columns_(BlockCount(config.hidden_size) * kBlockColumns),
-        units_padded_(BlockCount(config.hidden_size) * kBlockUnits),
+        blocks_(BlockCount(hidden_)),
+        columns_(blocks_ * kBlockColumns),
+        units_padded_(blocks_ * kBlockUnits),
         chunk_steps_(std::max<int64_t>(
-            1, std::min(args.time, kProjectionBytes / (args.batch * columns_ * static_cast<int64_t>(sizeof(float)))))),
-        table_kernel_(UsesTableKernel(config, packed)) {}
+            1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(float)))))),
+        table_kernel_(UsesTableKernel(config, packed)),
+        team_(RunPart, this) {}
 
-  void Allocate(Scratch* scratch) {
-    const int64_t batch = args_.batch;
-    const int64_t rows = chunk_steps_ * batch;
-    const int64_t y_rows = args_.y == nullptr ? batch * hidden_ : 0;
-    scratch->Reset(2 * Scratch::BytesFor<int64_t>(batch) + Scratch::BytesFor<uint8_t>(rows * packed_.w.k_padded) +
-                   Scratch::BytesFor<float>(rows) + Scratch::BytesFor<int32_t>(rows) +
-                   Scratch::BytesFor<float>(rows * columns_) + Scratch::BytesFor<int32_t>(batch * columns_) +
-                   Scratch::BytesFor<float>(batch * units_padded_) + Scratch::BytesFor<uint8_t>(batch * units_padded_) +
-                   Scratch::BytesFor<float>(batch) + Scratch::BytesFor<float*>(batch) +
-                   Scratch::BytesFor<float>(y_rows) + Scratch::BytesFor<float>(hidden_));
-    order_ = scratch->Take<int64_t>(batch);
-    lengths_ = scratch->Take<int64_t>(batch);
-    x_codes_ = scratch->Take<uint8_t>(rows * packed_.w.k_padded);
-    x_scale_ = scratch->Take<float>(rows);
-    x_zero_point_ = scratch->Take<int32_t>(rows);
-    p_ = scratch->Take<float>(rows * columns_);
-    acc_ = scratch->Take<int32_t>(batch * columns_);
-    c_ = scratch->Take<float>(batch * units_padded_);
-    h_ = scratch->Take<uint8_t>(batch * units_padded_);
-    h_scale_ = scratch->Take<float>(batch);
-    y_rows_ = scratch->Take<float*>(batch);
-    y_scratch_ = scratch->Take<float>(y_rows);
-    limited_h_ = scratch->Take<float>(hidden_);
+  int64_t ScratchBytes() {
+    ScratchCounter counter;
+    ForEachPiece([&counter](auto*& pointer, int64_t count) { counter.Count(pointer, count); });
+    return counter.bytes();
   }
 
-  void Run() {
+  // `memory` has ScratchBytes() bytes.
+  void TakeScratch(uint8_t* memory) {
+    ScratchTaker taker(memory);
+    ForEachPiece([&taker](auto*& pointer, int64_t count) { taker.Take(&pointer, count); });
+  }
+
+  // Runs alone.
+  void Run() { Lead(1); }
+
+  // Every thread that can take part calls this; the first one runs, the others help it with at most `most_parts` parts.
+  void RunOrHelp(int64_t most_parts) {
+    if (team_.Lead()) {
+      Lead(std::min(most_parts, blocks_));
+      team_.Finish();
+    } else {
+      team_.Help();
+    }
+  }
+
+  int64_t Members() const { return team_.Members(); }
+
+ private:
+  enum class Phase { kQuantize, kProject, kProjectAndStep, kStep };
+
+  template <typename Visit>
+  void ForEachPiece(const Visit& visit) {
+    const int64_t chunk_rows = chunk_steps_ * rows_;
+    visit(order_, rows_);
+    visit(lengths_, rows_);
+    visit(positions_, chunk_rows);
+    visit(x_codes_, chunk_rows * packed_.w.k_padded);
+    visit(x_scale_, chunk_rows);
+    visit(x_zero_point_, chunk_rows);
+    visit(p_, chunk_rows * columns_);
+    visit(acc_, rows_ * columns_);
+    visit(c_, rows_ * units_padded_);
+    visit(h_[0], rows_ * units_padded_);
+    visit(h_[1], rows_ * units_padded_);
+    visit(h_scale_, rows_);
+    visit(y_rows_, rows_);
+    visit(y_scratch_, args_.y == nullptr ? rows_ * hidden_ : 0);
+    visit(limited_h_, hidden_);
+  }
+
+  void Lead(int64_t most_parts) {
+    most_parts_ = most_parts;
     SortByLength();
     InitializeStates();
     const int64_t steps = lengths_[0];
     for (int64_t first = 0; first < steps; first += chunk_steps_) {
       const int64_t last = std::min(first + chunk_steps_, steps);
-      Project(first, last);
+      QuantizeChunk(first, last);
       int64_t row = 0;
-      for (int64_t step = first; step < last; ++step) {
-        const int64_t active = Active(step);
-        Step(step, active, p_ + row * columns_);
-        row += active;
+      for (step_ = first; step_ < last; ++step_) {
+        active_ = Active(step_);
+        p_step_ = p_ + row * columns_;
+        for (int64_t r = 0; r < active_; ++r) {
+          y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + Position(step_, r) * hidden_;
+        }
+        // The parts of a step read the pre-activations of their own columns only.
+        RunPhase(step_ == first ? Phase::kProjectAndStep : Phase::kStep);
+        if (!table_kernel_) GenericCells();
+        row += active_;
       }
     }
     WriteFinalStates();
     ClearPadding();
   }
 
- private:
+  void RunPhase(Phase phase) {
+    phase_ = phase;
+    team_.Run(most_parts_ == 1 ? 1 : std::min(most_parts_, team_.Members()));
+  }
+
+  static void RunPart(void* self, int64_t part, int64_t parts) {
+    static_cast<LstmRun*>(self)->DoPart(part, parts);
+  }
+
+  void DoPart(int64_t part, int64_t parts) {
+    if (phase_ == Phase::kQuantize) {
+      for (int64_t row = chunk_rows_ * part / parts; row < chunk_rows_ * (part + 1) / parts; ++row) QuantizeInput(row);
+      return;
+    }
+    const Blocks blocks{blocks_ * part / parts, blocks_ * (part + 1) / parts};
+    if (phase_ == Phase::kProjectAndStep) Project(blocks);
+    Step(blocks);
+  }
+
   void SortByLength() {
-    for (int64_t b = 0; b < args_.batch; ++b) order_[b] = b;
+    for (int64_t r = 0; r < rows_; ++r) order_[r] = first_ + r * stride_;
     if (args_.sequence_lens != nullptr) {
       const int32_t* lens = args_.sequence_lens;
-      std::sort(order_, order_ + args_.batch,
+      std::sort(order_, order_ + rows_,
                 [lens](int64_t a, int64_t b) { return lens[a] != lens[b] ? lens[a] > lens[b] : a < b; });
     }
-    for (int64_t r = 0; r < args_.batch; ++r) {
+    for (int64_t r = 0; r < rows_; ++r) {
       lengths_[r] = args_.sequence_lens == nullptr ? args_.time : args_.sequence_lens[order_[r]];
     }
   }
 
   int64_t Active(int64_t step) const {
-    int64_t rows = args_.batch;
+    int64_t rows = rows_;
     while (rows > 0 && lengths_[rows - 1] <= step) --rows;
     return rows;
   }
@@ -134,13 +201,18 @@ class LstmRun {
     return t * args_.batch + order_[r];
   }
 
+  // Hidden codes before and after a step: parts of one step read the former while they write the latter.
+  uint8_t* CodesBefore(int64_t step) const { return h_[step % 2]; }
+  uint8_t* CodesAfter(int64_t step) const { return h_[(step + 1) % 2]; }
+
   void InitializeStates() {
-    std::memset(h_, static_cast<int>(config_.h_zero_point), static_cast<size_t>(args_.batch * units_padded_));
-    std::memset(c_, 0, static_cast<size_t>(args_.batch * units_padded_) * sizeof(float));
-    for (int64_t r = 0; r < args_.batch; ++r) {
+    uint8_t* h = CodesBefore(0);
+    std::memset(h, static_cast<int>(config_.h_zero_point), static_cast<size_t>(rows_ * units_padded_));
+    std::memset(c_, 0, static_cast<size_t>(rows_ * units_padded_) * sizeof(float));
+    for (int64_t r = 0; r < rows_; ++r) {
       const int64_t b = order_[r];
       h_scale_[r] = DynamicScale(0.0f);
-      if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_));
+      if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_), h);
       if (args_.initial_c == nullptr) continue;
       for (int64_t unit = 0; unit < hidden_; ++unit) {
         c_[r * units_padded_ + unit] = InitialCell(config_, args_.initial_c[b * hidden_ + unit]);
@@ -158,15 +230,29 @@ class LstmRun {
     return limited_h_;
   }
 
-  void QuantizeHidden(int64_t r, const float* values) {
+  void QuantizeHidden(int64_t r, const float* values, uint8_t* h) {
     const bool dynamic = config_.h_mode == CodeMode::kDynamicRow;
     if (dynamic) h_scale_[r] = DynamicScale(kernels_.max_abs(values, hidden_));
     kernels_.quantize_row(values, hidden_, dynamic ? h_scale_[r] : config_.h_scale,
-                          static_cast<int32_t>(config_.h_zero_point), h_ + r * units_padded_);
+                          static_cast<int32_t>(config_.h_zero_point), h + r * units_padded_);
   }
 
-  // Codes of the input row at `position`, written to row `row` of the chunk.
-  void QuantizeInput(int64_t position, int64_t row) {
+  // Codes of the steps `first` .. `last` - 1, in the order in which they run.
+  void QuantizeChunk(int64_t first, int64_t last) {
+    chunk_rows_ = 0;
+    for (int64_t step = first; step < last; ++step) {
+      const int64_t active = Active(step);
+      for (int64_t r = 0; r < active; ++r) positions_[chunk_rows_++] = Position(step, r);
+    }
+    if (chunk_rows_ * packed_.input_size < kSharedQuantization) {
+      for (int64_t row = 0; row < chunk_rows_; ++row) QuantizeInput(row);
+    } else {
+      RunPhase(Phase::kQuantize);
+    }
+  }
+
+  void QuantizeInput(int64_t row) {
+    const int64_t position = positions_[row];
     const int64_t size = packed_.input_size;
     uint8_t* codes = x_codes_ + row * packed_.w.k_padded;
     std::memset(codes + size, 0, static_cast<size_t>(packed_.w.k_padded - size));
@@ -184,45 +270,27 @@ class LstmRun {
     kernels_.quantize_row(x, size, grid.scale, grid.zero_point, codes);
   }
 
-  void Project(int64_t first, int64_t last) {
-    int64_t rows = 0;
-    for (int64_t step = first; step < last; ++step) {
-      const int64_t active = Active(step);
-      for (int64_t r = 0; r < active; ++r) QuantizeInput(Position(step, r), rows++);
-    }
-    projected_rows_ = rows;
-    const int64_t row_cost = packed_.w.k_padded * columns_;
-    task_rows_ = std::max(kTaskRows, kTaskMultiplications / row_cost);
-    const int64_t tasks = (rows + task_rows_ - 1) / task_rows_;
-    if (tasks < 2) {
-      ProjectRows(0, rows);
-    } else {
-      parallel_->For(
-          tasks, [](void* self, size_t task) { static_cast<LstmRun*>(self)->ProjectTask(static_cast<int64_t>(task)); },
-          this);
-    }
-  }
+  struct Blocks {
+    int64_t begin;
+    int64_t end;
+  };
 
-  void ProjectTask(int64_t task) {
-    const int64_t begin = task * task_rows_;
-    ProjectRows(begin, std::min(begin + task_rows_, projected_rows_));
-  }
-
-  void ProjectRows(int64_t begin, int64_t end) {
+  void Project(const Blocks& blocks) const {
     ProjectArgs project{};
-    project.matmul = Matmul(packed_.w, x_codes_ + begin * packed_.w.k_padded, packed_.w.k_padded, end - begin);
+    project.matmul = Matmul(packed_.w, x_codes_, packed_.w.k_padded, chunk_rows_, blocks);
     if (config_.x_mode == CodeMode::kDynamicRow) {
-      project.row_scale = x_scale_ + begin;
-      project.row_zero_point = x_zero_point_ + begin;
+      project.row_scale = x_scale_;
+      project.row_zero_point = x_zero_point_;
     }
     project.multiplier = packed_.x_multiplier.data();
     project.bias = packed_.bias.data();
-    project.p = p_ + begin * columns_;
+    project.p = p_;
     project.p_stride = columns_;
     kernels_.project(project);
   }
 
-  MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows) const {
+  static MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
+                           const Blocks& blocks) {
     MatmulArgs matmul{};
     matmul.a = a;
     matmul.a_stride = a_stride;
@@ -230,41 +298,40 @@ class LstmRun {
     matmul.weights = matrix.weights.data();
     matmul.k_padded = matrix.k_padded;
     matmul.start = matrix.start.data();
-    matmul.block_begin = 0;
-    matmul.block_end = columns_ / kBlockColumns;
+    matmul.block_begin = blocks.begin;
+    matmul.block_end = blocks.end;
     return matmul;
   }
 
-  void Step(int64_t step, int64_t active, const float* p) {
-    for (int64_t r = 0; r < active; ++r) {
-      y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + Position(step, r) * hidden_;
-    }
+  void Step(const Blocks& blocks) const {
     RecurrentArgs recurrent{};
-    recurrent.matmul = Matmul(packed_.r, h_, units_padded_, active);
+    recurrent.matmul = Matmul(packed_.r, CodesBefore(step_), units_padded_, active_, blocks);
     recurrent.acc = acc_;
     recurrent.acc_stride = columns_;
-    recurrent.descending = step % 2 != 0;
+    recurrent.descending = step_ % 2 != 0;
     kernels_.recurrent(recurrent);
-    if (table_kernel_) {
-      TableCells(active, p);
-    } else {
-      GenericCells(active, p);
-    }
+    if (!table_kernel_) return;
+    TableCells(blocks);
+    CopyCodes(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
+  }
+
+  void CopyCodes(int64_t begin, int64_t end) const {
     if (args_.y_codes == nullptr) return;
-    for (int64_t r = 0; r < active; ++r) {
-      std::memcpy(args_.y_codes + Position(step, r) * hidden_, h_ + r * units_padded_, static_cast<size_t>(hidden_));
+    for (int64_t r = 0; r < active_; ++r) {
+      std::memcpy(args_.y_codes + Position(step_, r) * hidden_ + begin, CodesAfter(step_) + r * units_padded_ + begin,
+                  static_cast<size_t>(end - begin));
     }
   }
 
-  void TableCells(int64_t active, const float* p) {
+  void TableCells(const Blocks& blocks) const {
     TableCellArgs cell{};
-    cell.rows = active;
+    cell.rows = active_;
     cell.units = hidden_;
-    cell.block_begin = 0;
-    cell.block_end = columns_ / kBlockColumns;
+    cell.block_begin = blocks.begin;
+    cell.block_end = blocks.end;
     cell.acc = acc_;
     cell.acc_stride = columns_;
-    cell.p = p;
+    cell.p = p_step_;
     cell.p_stride = columns_;
     cell.h_multiplier = packed_.h_multiplier.data();
     for (int64_t g = 0; g < kGates; ++g) {
@@ -281,17 +348,17 @@ class LstmRun {
     cell.c = c_;
     cell.c_stride = units_padded_;
     cell.y = y_rows_;
-    cell.h = h_;
+    cell.h = CodesAfter(step_);
     cell.h_stride = units_padded_;
     kernels_.table_cell(cell);
   }
 
-  void GenericCells(int64_t active, const float* p) {
-    for (int64_t r = 0; r < active; ++r) {
+  void GenericCells() {
+    for (int64_t r = 0; r < active_; ++r) {
       GenericStepArgs step{};
       step.units = hidden_;
       step.acc = acc_ + r * columns_;
-      step.p = p + r * columns_;
+      step.p = p_step_ + r * columns_;
       step.h_multiplier = packed_.h_multiplier.data();
       step.h_row_scale = config_.h_mode == CodeMode::kDynamicRow ? h_scale_ + r : nullptr;
       step.peephole = packed_.peephole.size() == 0 ? nullptr : packed_.peephole.data();
@@ -301,13 +368,14 @@ class LstmRun {
       step.c = c_ + r * units_padded_;
       step.y = y_rows_[r];
       GenericStep(config_, step);
-      QuantizeHidden(r, y_rows_[r]);
+      QuantizeHidden(r, y_rows_[r], CodesAfter(step_));
     }
+    CopyCodes(0, hidden_);
   }
 
   // With lengths, results pass a selection that keeps no sign of zero.
   void ForgetSignsOfZeros() {
-    for (int64_t r = 0; r < args_.batch; ++r) {
+    for (int64_t r = 0; r < rows_; ++r) {
       for (int64_t t = 0; t < (args_.y != nullptr ? lengths_[r] : 0); ++t) {
         float* row = args_.y + (t * args_.batch + order_[r]) * hidden_;
         for (int64_t unit = 0; unit < hidden_; ++unit) row[unit] += 0.0f;
@@ -323,7 +391,7 @@ class LstmRun {
   void WriteFinalStates() {
     const float scale = config_.cell_is_quantized() ? config_.cell_scale : 1.0f;
     if (args_.sequence_lens != nullptr) ForgetSignsOfZeros();
-    for (int64_t r = 0; r < args_.batch; ++r) {
+    for (int64_t r = 0; r < rows_; ++r) {
       const int64_t offset = order_[r] * hidden_;
       const size_t bytes = static_cast<size_t>(hidden_) * sizeof(float);
       if (args_.y_h != nullptr) {
@@ -341,7 +409,7 @@ class LstmRun {
   }
 
   void ClearPadding() {
-    for (int64_t r = 0; r < args_.batch; ++r) {
+    for (int64_t r = 0; r < rows_; ++r) {
       for (int64_t t = lengths_[r]; t < args_.time; ++t) {
         const int64_t offset = (t * args_.batch + order_[r]) * hidden_;
         if (args_.y != nullptr) std::memset(args_.y + offset, 0, static_cast<size_t>(hidden_) * sizeof(float));
@@ -356,28 +424,68 @@ class LstmRun {
   const KernelTable& kernels_;
   const PackedLstm& packed_;
   const LstmArgs& args_;
-  Parallel* parallel_;
+  const int64_t first_;
+  const int64_t stride_;
+  const int64_t rows_;
   const int64_t hidden_;
+  const int64_t blocks_;
   const int64_t columns_;
   const int64_t units_padded_;
   const int64_t chunk_steps_;
   const bool table_kernel_;
-  int64_t projected_rows_ = 0;
-  int64_t task_rows_ = 0;
+  int64_t most_parts_ = 1;
+
+  // The running phase; written by the leader between phases.
+  Phase phase_ = Phase::kStep;
+  int64_t chunk_rows_ = 0;
+  int64_t step_ = 0;
+  int64_t active_ = 0;
+  const float* p_step_ = nullptr;
+
   int64_t* order_ = nullptr;
   int64_t* lengths_ = nullptr;
+  int64_t* positions_ = nullptr;
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
   int32_t* x_zero_point_ = nullptr;
   float* p_ = nullptr;
   int32_t* acc_ = nullptr;
   float* c_ = nullptr;
-  uint8_t* h_ = nullptr;
+  uint8_t* h_[2] = {};
   float* h_scale_ = nullptr;
   float** y_rows_ = nullptr;
   float* y_scratch_ = nullptr;
   float* limited_h_ = nullptr;
+  Team team_;
 };
+
+// How the work of a call is divided; results do not depend on it.
+struct Division {
+  int64_t groups = 1;  // of rows, each run by one thread at a time
+  int64_t parts = 1;   // of the columns of each step, at most
+};
+
+// `members` threads took part in the last call.
+Division Divide(const PackedLstm& packed, const LstmArgs& args, int64_t members) {
+  static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const double r_bytes = static_cast<double>(packed.r.weights.size());
+  const double w_bytes = static_cast<double>(packed.w.weights.size());
+  const double batch = static_cast<double>(args.batch);
+  // Nanoseconds of one step: a product either streams its weights or is bound by its multiplications.
+  const double recurrent = std::max(r_bytes / kBytesPerNanosecond, r_bytes * batch / kProductsPerNanosecond);
+  const double projection = std::max(w_bytes / kBytesPerNanosecond / static_cast<double>(args.time),
+                                     w_bytes * batch / kProductsPerNanosecond);
+  Division division;
+  if (processors == 1 || (recurrent + projection) * static_cast<double>(args.time) < kSharedCall) return division;
+  const int64_t threads = std::min(members, processors);
+  if (threads > 1 && args.batch >= kRowsOfAGroup * threads && r_bytes <= kPrivateWeights) {
+    division.groups = threads;
+  } else if (args.time == 1 || recurrent >= kSharedStep) {
+    const double most = (args.time == 1 ? recurrent + projection : recurrent) / kPartOfAStep;
+    division.parts = std::min({processors, Team::kMaxMembers, std::max<int64_t>(1, static_cast<int64_t>(most))});
+  }
+  return division;
+}
 
 }  // namespace
 
@@ -417,9 +525,52 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel) {
-  LstmRun run(config, kernels, packed, args, parallel);
-  run.Allocate(scratch);
-  run.Run();
+  const Division division = Divide(packed, args, scratch->members());
+  if (division.groups > 1) {
+    struct Groups {
+      const LstmConfig& config;
+      const KernelTable& kernels;
+      const PackedLstm& packed;
+      const LstmArgs& args;
+      Scratch* scratch;
+      int64_t count;
+
+      LstmRun Group(int64_t index) const { return LstmRun(config, kernels, packed, args, index, count); }
+    };
+    Groups groups{config, kernels, packed, args, scratch, division.groups};
+    // The first group is a largest one.
+    scratch->Reset(groups.count, groups.Group(0).ScratchBytes());
+    parallel->For(
+        groups.count,
+        [](void* user, size_t index) {
+          const Groups& all = *static_cast<const Groups*>(user);
+          LstmRun run(all.config, all.kernels, all.packed, all.args, static_cast<int64_t>(index), all.count);
+          run.TakeScratch(all.scratch->Share(static_cast<int64_t>(index)));
+          run.Run();
+        },
+        &groups);
+    return;
+  }
+  LstmRun run(config, kernels, packed, args, 0, 1);
+  scratch->Reset(1, run.ScratchBytes());
+  run.TakeScratch(scratch->Share(0));
+  if (division.parts == 1) {
+    run.Run();
+    return;
+  }
+  struct Members {
+    LstmRun& run;
+    int64_t parts;
+  };
+  Members members{run, division.parts};
+  parallel->For(
+      members.parts,
+      [](void* user, size_t) {
+        const Members& all = *static_cast<const Members*>(user);
+        all.run.RunOrHelp(all.parts);
+      },
+      &members);
+  scratch->SetMembers(run.Members());
 }
 
 }  // namespace rnnqc

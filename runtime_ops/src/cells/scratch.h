@@ -11,30 +11,54 @@
 
 namespace rnnqc {
 
-// One growing buffer, handed out piece by piece.
-class Scratch {
+// Adds up the memory of pieces, each aligned to kAlignment.
+class ScratchCounter {
  public:
-  // Makes room for `bytes` in total and forgets the pieces handed out before.
-  void Reset(int64_t bytes) {
-    if (buffer_.size() < bytes) buffer_ = AlignedArray<uint8_t>(bytes);
-    used_ = 0;
+  template <typename T>
+  void Count(const T*, int64_t count) {
+    bytes_ += RoundUp(count * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(kAlignment));
   }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+// Hands the same pieces out.
+class ScratchTaker {
+ public:
+  explicit ScratchTaker(uint8_t* memory) : memory_(memory) {}
 
   template <typename T>
-  static int64_t BytesFor(int64_t count) {
-    return RoundUp(count * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(kAlignment));
-  }
-
-  template <typename T>
-  T* Take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(buffer_.data() + used_);
-    used_ += BytesFor<T>(count);
-    return piece;
+  void Take(T** pointer, int64_t count) {
+    *pointer = reinterpret_cast<T*>(memory_ + counter_.bytes());
+    counter_.Count(*pointer, count);
   }
 
  private:
+  uint8_t* memory_;
+  ScratchCounter counter_;
+};
+
+// One growing buffer, and what one call tells the next.
+class Scratch {
+ public:
+  // Makes room for `count` shares of `bytes` each, a multiple of kAlignment, and forgets the ones before.
+  void Reset(int64_t count, int64_t bytes) {
+    if (buffer_.size() < count * bytes) buffer_ = AlignedArray<uint8_t>(count * bytes);
+    bytes_ = bytes;
+  }
+
+  uint8_t* Share(int64_t index) { return buffer_.data() + index * bytes_; }
+
+  // Threads that took part in the last call that was divided into parts.
+  int64_t members() const { return members_; }
+  void SetMembers(int64_t members) { members_ = members; }
+
+ private:
   AlignedArray<uint8_t> buffer_;
-  int64_t used_ = 0;
+  int64_t bytes_ = 0;
+  int64_t members_ = 1;
 };
 
 // onnxruntime may run one kernel from several threads at once: each call takes a Scratch and gives it back.
