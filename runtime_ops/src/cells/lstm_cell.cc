@@ -14,6 +14,10 @@ namespace {
 
 // Pre-activations of the input are computed for as many steps at once as fit here.
 constexpr int64_t kProjectionBytes = 512 * 1024;
+// The projection takes so many rows at a time that their results stay in the second-level cache: at least
+// kProjectedRows, and about kProjectedProducts products.
+constexpr int64_t kProjectedRows = 16;
+constexpr int64_t kProjectedProducts = 1 << 20;
 // Fewer input values than this are quantized by one thread.
 constexpr int64_t kSharedQuantization = 16 * 1024;
 
@@ -60,9 +64,9 @@ bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
   return HasTablesOnly(config) && packed.peephole.size() == 0;
 }
 
-// Some rows of one call of the operator: batch indices `first`, `first + stride`, ... They are kept sorted by decreasing
-// length, so that the rows still running at a step are the first `Active(step)` ones; `order_[r]` is the batch index of
-// row r. A step's columns may be divided into parts that run at the same time.
+// Some rows of one call of the operator: batch indices `first`, `first + stride`, ... They are kept sorted by
+// decreasing length, so that the rows still running at a step are the first `Active(step)` ones; `order_[r]` is the
+// batch index of row r. A step's columns may be divided into parts that run at the same time.
 class LstmRun {
  public:
   LstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
@@ -118,7 +122,6 @@ class LstmRun {
     const int64_t chunk_rows = chunk_steps_ * rows_;
     visit(order_, rows_);
     visit(lengths_, rows_);
-    visit(positions_, chunk_rows);
     visit(x_codes_, chunk_rows * packed_.w.k_padded);
     visit(x_scale_, chunk_rows);
     visit(x_zero_point_, chunk_rows);
@@ -138,18 +141,18 @@ class LstmRun {
     SortByLength();
     InitializeStates();
     const int64_t steps = lengths_[0];
-    for (int64_t first = 0; first < steps; first += chunk_steps_) {
-      const int64_t last = std::min(first + chunk_steps_, steps);
-      QuantizeChunk(first, last);
+    for (chunk_begin_ = 0; chunk_begin_ < steps; chunk_begin_ += chunk_steps_) {
+      chunk_end_ = std::min(chunk_begin_ + chunk_steps_, steps);
+      QuantizeChunk();
       int64_t row = 0;
-      for (step_ = first; step_ < last; ++step_) {
+      for (step_ = chunk_begin_; step_ < chunk_end_; ++step_) {
         active_ = Active(step_);
         p_step_ = p_ + row * columns_;
         for (int64_t r = 0; r < active_; ++r) {
           y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + Position(step_, r) * hidden_;
         }
         // The parts of a step read the pre-activations of their own columns only.
-        RunPhase(step_ == first ? Phase::kProjectAndStep : Phase::kStep);
+        RunPhase(step_ == chunk_begin_ ? Phase::kProjectAndStep : Phase::kStep);
         if (!table_kernel_) GenericCells();
         row += active_;
       }
@@ -163,13 +166,12 @@ class LstmRun {
     team_.Run(most_parts_ == 1 ? 1 : std::min(most_parts_, team_.Members()));
   }
 
-  static void RunPart(void* self, int64_t part, int64_t parts) {
-    static_cast<LstmRun*>(self)->DoPart(part, parts);
-  }
+  static void RunPart(void* self, int64_t part, int64_t parts) { static_cast<LstmRun*>(self)->DoPart(part, parts); }
 
   void DoPart(int64_t part, int64_t parts) {
     if (phase_ == Phase::kQuantize) {
-      for (int64_t row = chunk_rows_ * part / parts; row < chunk_rows_ * (part + 1) / parts; ++row) QuantizeInput(row);
+      const int64_t steps = chunk_end_ - chunk_begin_;
+      QuantizeSteps(chunk_begin_ + steps * part / parts, chunk_begin_ + steps * (part + 1) / parts);
       return;
     }
     const Blocks blocks{blocks_ * part / parts, blocks_ * (part + 1) / parts};
@@ -197,8 +199,10 @@ class LstmRun {
 
   // Where row r's element of that step lies in X and Y, counted in rows of [time, batch].
   int64_t Position(int64_t step, int64_t r) const {
-    const int64_t t = config_.direction == Direction::kForward ? step : lengths_[r] - 1 - step;
-    return t * args_.batch + order_[r];
+    const bool sorted = args_.sequence_lens != nullptr;
+    const int64_t b = sorted ? order_[r] : first_ + r * stride_;
+    if (config_.direction == Direction::kForward) return step * args_.batch + b;
+    return ((sorted ? lengths_[r] : args_.time) - 1 - step) * args_.batch + b;
   }
 
   // Hidden codes before and after a step: parts of one step read the former while they write the latter.
@@ -237,22 +241,33 @@ class LstmRun {
                           static_cast<int32_t>(config_.h_zero_point), h + r * units_padded_);
   }
 
-  // Codes of the steps `first` .. `last` - 1, in the order in which they run.
-  void QuantizeChunk(int64_t first, int64_t last) {
-    chunk_rows_ = 0;
-    for (int64_t step = first; step < last; ++step) {
-      const int64_t active = Active(step);
-      for (int64_t r = 0; r < active; ++r) positions_[chunk_rows_++] = Position(step, r);
-    }
+  // Codes of the chunk, in the order in which its steps and rows run.
+  void QuantizeChunk() {
+    chunk_rows_ = RowsBefore(chunk_end_);
     if (chunk_rows_ * packed_.input_size < kSharedQuantization) {
-      for (int64_t row = 0; row < chunk_rows_; ++row) QuantizeInput(row);
+      QuantizeSteps(chunk_begin_, chunk_end_);
     } else {
       RunPhase(Phase::kQuantize);
     }
   }
 
-  void QuantizeInput(int64_t row) {
-    const int64_t position = positions_[row];
+  // Rows of the chunk's steps before this one.
+  int64_t RowsBefore(int64_t step) const {
+    if (args_.sequence_lens == nullptr) return (step - chunk_begin_) * rows_;
+    int64_t rows = 0;
+    for (int64_t earlier = chunk_begin_; earlier < step; ++earlier) rows += Active(earlier);
+    return rows;
+  }
+
+  void QuantizeSteps(int64_t begin, int64_t end) {
+    int64_t row = RowsBefore(begin);
+    for (int64_t step = begin; step < end; ++step) {
+      const int64_t active = Active(step);
+      for (int64_t r = 0; r < active; ++r) QuantizeInput(Position(step, r), row++);
+    }
+  }
+
+  void QuantizeInput(int64_t position, int64_t row) {
     const int64_t size = packed_.input_size;
     uint8_t* codes = x_codes_ + row * packed_.w.k_padded;
     std::memset(codes + size, 0, static_cast<size_t>(packed_.w.k_padded - size));
@@ -276,15 +291,20 @@ class LstmRun {
   };
 
   void Project(const Blocks& blocks) const {
+    const int64_t rows = std::max(kProjectedRows, kProjectedProducts / (packed_.w.k_padded * columns_));
+    for (int64_t row = 0; row < chunk_rows_; row += rows) ProjectRows(row, std::min(row + rows, chunk_rows_), blocks);
+  }
+
+  void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const {
     ProjectArgs project{};
-    project.matmul = Matmul(packed_.w, x_codes_, packed_.w.k_padded, chunk_rows_, blocks);
+    project.matmul = Matmul(packed_.w, x_codes_ + begin * packed_.w.k_padded, packed_.w.k_padded, end - begin, blocks);
     if (config_.x_mode == CodeMode::kDynamicRow) {
-      project.row_scale = x_scale_;
-      project.row_zero_point = x_zero_point_;
+      project.row_scale = x_scale_ + begin;
+      project.row_zero_point = x_zero_point_ + begin;
     }
     project.multiplier = packed_.x_multiplier.data();
     project.bias = packed_.bias.data();
-    project.p = p_;
+    project.p = p_ + begin * columns_;
     project.p_stride = columns_;
     kernels_.project(project);
   }
@@ -437,6 +457,8 @@ class LstmRun {
 
   // The running phase; written by the leader between phases.
   Phase phase_ = Phase::kStep;
+  int64_t chunk_begin_ = 0;
+  int64_t chunk_end_ = 0;
   int64_t chunk_rows_ = 0;
   int64_t step_ = 0;
   int64_t active_ = 0;
@@ -444,7 +466,6 @@ class LstmRun {
 
   int64_t* order_ = nullptr;
   int64_t* lengths_ = nullptr;
-  int64_t* positions_ = nullptr;
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
   int32_t* x_zero_point_ = nullptr;

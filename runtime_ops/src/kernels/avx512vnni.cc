@@ -179,7 +179,32 @@ struct LinearForm {
 inline __m512 First(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpacklo_epi16(_mm512_setzero_si512(), t)); }
 inline __m512 Second(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpackhi_epi16(_mm512_setzero_si512(), t)); }
 
-template <bool kLinear>
+enum class Form {
+  kLookUp,
+  kLinear,
+  kBounded,  // linear, with limits that packing with saturation keeps: see IsBounded
+};
+
+// Codes to be packed with saturation may not exceed int32 before.
+constexpr float kLargestCode = 0x1p30f;
+
+// Whether these limits need no instructions of their own: the lower ones of the gates' indices and of the cell's, those
+// of the hidden codes, and those of a cell state that cannot get beyond 2^60 (f * 2^60 + i * d is at most 2^60 for
+// |f| <= 1 and |i * d| < 2^36, half a unit of the last place).
+bool IsBounded(const TableCellArgs& args) {
+  const LinearTables& linear = *args.linear;
+  float largest[kGates];
+  for (int g = 0; g < kGates; ++g) {
+    const float offset = linear.gate_offset[g] < 0 ? -linear.gate_offset[g] : linear.gate_offset[g];
+    largest[g] = offset + linear.gate_scale[g] * kLargestKnot;
+    if (!(args.gate_min[g] < 1.0f)) return false;
+  }
+  const float y = largest[1] * (linear.cell_scale * kLargestKnot);
+  return y < kLargestCode * args.h_scale && args.cell_max == 0x1p60f && largest[2] <= 1.0f &&
+         largest[0] * largest[3] < 0x1p35f;
+}
+
+template <Form kForm>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args) : args_(args) {
@@ -196,7 +221,7 @@ class Cells {
     h_zero_point_ = _mm512_set1_epi32(args.h_zero_point);
     h_min_ = _mm512_set1_ps(static_cast<float>(-args.h_zero_point));
     h_max_ = _mm512_set1_ps(static_cast<float>(255 - args.h_zero_point));
-    if (!kLinear) return;
+    if (kForm == Form::kLookUp) return;
     const LinearTables& linear = *args.linear;
     for (int i = 0; i < 2; ++i) {
       form_.knots[i] = _mm512_load_si512(linear.knots + 32 * i);
@@ -218,6 +243,7 @@ class Cells {
 
   void Row(int64_t row) const {
     int64_t block = args_.block_begin;
+    for (; block + 4 <= args_.block_end; block += 4) Blocks<4>(row, block);
     for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
     if (block < args_.block_end) Blocks<1>(row, block);
   }
@@ -230,14 +256,15 @@ class Cells {
     const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(args_.acc + row * args_.acc_stride + column));
     const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(args_.h_multiplier + column));
     const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(args_.p + row * args_.p_stride + column));
-    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, max_[gate]), min_[gate]));
+    const __m512 upper = _mm512_min_ps(v, max_[gate]);
+    return _mm512_cvttps_epi32(kForm == Form::kBounded ? upper : _mm512_max_ps(upper, min_[gate]));
   }
 
   // Gates `first` and `second`.
   void GatePair(int64_t row, int64_t block, int first, int second, __m512* gates) const {
     const __m512i a = GateIndex(row, block, first);
     const __m512i b = GateIndex(row, block, second);
-    if (kLinear) {
+    if (kForm != Form::kLookUp) {
       // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
       const __m512i codes = _mm512_sub_epi16(_mm512_packus_epi32(a, b), gate_zero_);
       const __m512i t = form_(codes, gate_last_, gate_shift_, gate_position_);
@@ -250,7 +277,8 @@ class Cells {
   }
 
   __m512i CellCode(__m512 c) const {
-    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(c, code_max_), code_min_));
+    const __m512 upper = _mm512_min_ps(c, code_max_);
+    return _mm512_cvttps_epi32(kForm == Form::kBounded ? upper : _mm512_max_ps(upper, code_min_));
   }
 
   __m512 CellEntry(__m512i code) const {
@@ -259,44 +287,82 @@ class Cells {
     return _mm512_i32gather_ps(index, args_.cell_table, 4);
   }
 
-  void Output(int64_t row, int64_t block, __m512 o, __m512 activated) const {
+  __m512 NextCell(const __m512* gates, const float* c) const {
+    const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
+    const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
+    const __m512 limited = kForm == Form::kBounded ? sum : _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
+    return _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+
+  void StoreOutput(int64_t row, int64_t block, __m512 y) const {
     const int64_t unit = block * kBlockUnits;
     const int64_t left = args_.units - unit;
-    const __m512 y = _mm512_mul_ps(o, activated);
     if (left >= kBlockUnits) {
       _mm512_storeu_ps(args_.y[row] + unit, y);
     } else {
       _mm512_mask_storeu_ps(args_.y[row] + unit, static_cast<__mmask16>((1u << left) - 1), y);
     }
-    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_);
-    const __m512i h = _mm512_add_epi32(_mm512_cvtps_epi32(limited), h_zero_point_);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(args_.h + row * args_.h_stride + unit), _mm512_cvtepi32_epi8(h));
   }
 
+  uint8_t* HiddenCodes(int64_t row, int64_t block) const {
+    return args_.h + row * args_.h_stride + block * kBlockUnits;
+  }
+
+  void StoreHidden(int64_t row, int64_t block, __m512 y) const {
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_);
+    const __m512i h = _mm512_add_epi32(_mm512_cvtps_epi32(limited), h_zero_point_);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(HiddenCodes(row, block)), _mm512_cvtepi32_epi8(h));
+  }
+
+  // Four blocks of bounded codes: 64 bytes.
+  void StoreHidden4(int64_t row, int64_t block, const __m512* y) const {
+    __m512i code[4];
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < 4; ++b) code[b] = _mm512_cvtps_epi32(_mm512_div_ps(y[b], h_scale_));
+    const __m512i zero_point = _mm512_packs_epi32(h_zero_point_, h_zero_point_);
+    const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero_point);
+    const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero_point);
+    // Each 128 bits hold four codes of every block.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(HiddenCodes(row, block), _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+  }
+
+  // Stage by stage: a stage of all blocks fills the wait for the results of the stage before.
   template <int kBlocks>
   void Blocks(int64_t row, int64_t block) const {
-    __m512 o[kBlocks];
+    __m512 gates[kBlocks][kGates];
     __m512i code[kBlocks];
-    RNNQC_UNROLL(2)
+    __m512 y[kBlocks];
+    RNNQC_UNROLL(4)
     for (int b = 0; b < kBlocks; ++b) {
-      __m512 gates[kGates];
-      GatePair(row, block + b, 0, 1, gates);
-      GatePair(row, block + b, 2, 3, gates);
+      GatePair(row, block + b, 0, 1, gates[b]);
+      GatePair(row, block + b, 2, 3, gates[b]);
+    }
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) {
       float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
-      const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
-      const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
-      const __m512 limited = _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
-      const __m512 next = _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      const __m512 next = NextCell(gates[b], c);
       _mm512_storeu_ps(c, next);
-      o[b] = gates[1];
       code[b] = CellCode(next);
     }
-    if (kLinear) {
-      const __m512i t = form_(_mm512_packs_epi32(code[0], code[kBlocks - 1]), cell_last_, cell_shift_, cell_position_);
-      Output(row, block, o[0], _mm512_mul_ps(First(t), cell_scale_));
-      if (kBlocks > 1) Output(row, block + 1, o[kBlocks - 1], _mm512_mul_ps(Second(t), cell_scale_));
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) {
+      if (kForm == Form::kLookUp) {
+        y[b] = _mm512_mul_ps(gates[b][1], CellEntry(code[b]));
+      } else if (b % 2 == 0) {
+        const int other = b + 1 < kBlocks ? b + 1 : b;
+        const __m512i t = form_(_mm512_packs_epi32(code[b], code[other]), cell_last_, cell_shift_, cell_position_);
+        y[b] = _mm512_mul_ps(gates[b][1], _mm512_mul_ps(First(t), cell_scale_));
+        if (other != b) y[other] = _mm512_mul_ps(gates[other][1], _mm512_mul_ps(Second(t), cell_scale_));
+      }
+    }
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) StoreOutput(row, block + b, y[b]);
+    if (kForm == Form::kBounded && kBlocks == 4) {
+      StoreHidden4(row, block, y);
     } else {
-      for (int b = 0; b < kBlocks; ++b) Output(row, block + b, o[b], CellEntry(code[b]));
+      RNNQC_UNROLL(4)
+      for (int b = 0; b < kBlocks; ++b) StoreHidden(row, block + b, y[b]);
     }
   }
 
@@ -307,8 +373,20 @@ class Cells {
   __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
 };
 
-inline __mmask16 FirstLanes(int64_t count) {
-  return count >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1);
+template <Form kForm>
+void AllRows(const TableCellArgs& args) {
+  const Cells<kForm> cells(args);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+}
+
+constexpr __mmask16 kAllLanes = 0xffff;
+
+// visit(first element, lanes) for all vectors of n elements; only the last one may be partial.
+template <typename Visit>
+RNNQC_FORCEINLINE void ForEachVector(int64_t n, const Visit& visit) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) visit(i, kAllLanes);
+  if (i < n) visit(i, static_cast<__mmask16>((1u << (n - i)) - 1));
 }
 
 }  // namespace
@@ -317,20 +395,20 @@ inline __mmask16 FirstLanes(int64_t count) {
 
 float f32_max_abs__avx512vnni(const float* x, int64_t n) {
   __m512 largest = _mm512_setzero_ps();
-  for (int64_t i = 0; i < n; i += 16) {
-    largest = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(FirstLanes(n - i), x + i)), largest);
-  }
+  ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
+    largest = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(lanes, x + i)), largest);
+  });
   return _mm512_reduce_max_ps(largest);
 }
 
 MinMax f32_min_max__avx512vnni(const float* x, int64_t n) {
   __m512 least = _mm512_setzero_ps();
   __m512 largest = _mm512_setzero_ps();
-  for (int64_t i = 0; i < n; i += 16) {
-    const __m512 value = _mm512_maskz_loadu_ps(FirstLanes(n - i), x + i);
+  ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
+    const __m512 value = _mm512_maskz_loadu_ps(lanes, x + i);
     least = _mm512_min_ps(value, least);
     largest = _mm512_max_ps(value, largest);
-  }
+  });
   return {_mm512_reduce_min_ps(least), _mm512_reduce_max_ps(largest)};
 }
 
@@ -338,14 +416,17 @@ void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int
   const __m512 scales = _mm512_set1_ps(scale);
   const __m512 lo = _mm512_set1_ps(static_cast<float>(-zero_point));
   const __m512 hi = _mm512_set1_ps(static_cast<float>(255 - zero_point));
-  for (int64_t i = 0; i < n; i += 16) {
-    const __mmask16 lanes = FirstLanes(n - i);
+  ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
     const __m512 loaded = _mm512_maskz_loadu_ps(lanes, x + i);
     const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(loaded, loaded, _CMP_ORD_Q), loaded);
     const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scales), hi), lo);
     const __m512i code = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(zero_point));
-    _mm512_mask_cvtepi32_storeu_epi8(codes + i, lanes, code);
-  }
+    if (lanes == kAllLanes) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(code));
+    } else {
+      _mm512_mask_cvtepi32_storeu_epi8(codes + i, lanes, code);
+    }
+  });
 }
 
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
@@ -394,12 +475,12 @@ void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
 }
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
-  if (args.linear != nullptr) {
-    const Cells<true> cells(args);
-    for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  if (args.linear == nullptr) {
+    AllRows<Form::kLookUp>(args);
+  } else if (IsBounded(args)) {
+    AllRows<Form::kBounded>(args);
   } else {
-    const Cells<false> cells(args);
-    for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+    AllRows<Form::kLinear>(args);
   }
 }
 

@@ -8,7 +8,6 @@ namespace rnnqc {
 namespace {
 
 constexpr int32_t kMaxShift = 9;
-constexpr int32_t kOne = 1 << 14;  // the last knot
 constexpr int32_t kMaxCodes = 1 << 15;
 // Scales and their product with 2^-16 are normal numbers.
 constexpr float kSmallestScale = 0x1p-80f;
@@ -53,14 +52,14 @@ bool Fit(const Codes& codes, int32_t shift, Form* form) {
   if (end - 1 > codes.last) return false;
   form->shift = shift;
   form->offset = codes[0];
-  form->scale = (codes[end - 1] - form->offset) / static_cast<float>(kOne);
+  form->scale = (codes[end - 1] - form->offset) / static_cast<float>(kLargestKnot);
   if (!(form->scale >= kSmallestScale && form->scale <= kLargestScale)) return false;
   for (int32_t j = 0; j < kSegments; ++j) {
     const float knot = std::nearbyint((codes[j * length] - form->offset) / form->scale);
-    if (!(std::fabs(knot) <= static_cast<float>(kOne))) return false;
+    if (!(std::fabs(knot) <= static_cast<float>(kLargestKnot))) return false;
     form->knots[j] = static_cast<int32_t>(knot);
   }
-  form->knots[kSegments] = kOne;
+  form->knots[kSegments] = kLargestKnot;
   for (int32_t k = codes.first; k <= codes.last; ++k) {
     if (!SameBits(codes[k], Entry(*form, k))) return false;
   }

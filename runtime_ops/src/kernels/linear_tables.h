@@ -8,9 +8,11 @@
 namespace rnnqc {
 
 constexpr int64_t kSegments = 64;
+constexpr int32_t kLargestKnot = 1 << 14;
 
 // The tables of a cell in the form that fits into vector registers. They are all made of one odd, continuous,
-// piecewise-linear function of 64 segments with integer knots K. For a code k, in int16 arithmetic:
+// piecewise-linear function of 64 segments with integer knots K, |K| <= kLargestKnot. For a code k, in int16
+// arithmetic:
 //
 //   u = min(|k|, 64 * L - 1), j = u / L, v = u - j * L                      L = 2^shift codes in a segment
 //   T = sign(k) * (K[j] + floor(((K[j + 1] - K[j]) * v + L / 2) / L))
