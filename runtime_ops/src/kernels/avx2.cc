@@ -1,5 +1,4 @@
-// AVX2 without FMA: eight units of one gate to a register. Integer products are taken in int16, where every one is
-// exact; the byte product of AVX2 would saturate.
+// AVX2 without FMA: eight units of one gate to a register.
 
 #include <immintrin.h>
 
@@ -12,66 +11,202 @@
 namespace rnnqc {
 namespace {
 
-constexpr int kTileRows = 2;
-// A register holds int16 weights of four units and four k: sixteen bytes of the packed form.
-constexpr int kQuads = static_cast<int>(kBlockColumns / 4);
+// Rows of a tile. Sixteen registers have room for the sums of three rows and two gates.
+constexpr int kTileRows = 3;
+constexpr int kRegisters = static_cast<int>(kBlockColumns / 8);
+constexpr int64_t kPrefetchBytes = 2048;
 
 inline __m256i LoadSums(const int32_t* sums) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)); }
 inline void StoreSums(int32_t* sums, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), value); }
 
-inline __m256i BroadcastCodes(const uint8_t* codes) {
+inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline __m256i Broadcast(const uint8_t* four_bytes) {
   int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+  std::memcpy(&four, four_bytes, sizeof(four));
+  return _mm256_set1_epi32(four);
 }
 
-// Sums over k of units 0 .. 3 and 4 .. 7, each in two neighbouring lanes -> of units 0 .. 7.
-inline __m256i AddNeighbours(__m256i low, __m256i high) {
-  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
-}
+// The byte product multiplies an unsigned by a signed operand and adds pairs of products, with saturation, in int16.
+// It is exact for what a code a is turned into,
+//
+//   mask = a < 128 ? -1 : 0      size = |a - 128|, 0 .. 128
+//
+// as (a - 128) * w = size * (w ^ mask) + (size & mask), w ^ -1 being -w - 1, and two products size * (w ^ mask) add up
+// to -2 * 128 * 128 .. 2 * 128 * 127. The packed column sums make up for a - 128 instead of a.
+class Panel {
+ public:
+  static constexpr int64_t kRows = 16;
 
-using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums);
+  // As many codes of each row as are prepared at once.
+  static int64_t Depth(int64_t rows) { return kCodes / rows / 32 * 32; }
 
-// Sums of kRows rows and one block, without start values, kPart quads at a time.
-template <int kRows, int kPart>
-RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums) {
-  const uint8_t* a = m.a + row * m.a_stride;
-  const int64_t depth = m.k_padded / 4;
-  for (int part = 0; part < kQuads; part += kPart) {
-    const __m128i* w = static_cast<const __m128i*>(m.weights) + block * depth * kQuads + part;
-    __m256i sum[kRows][kPart];
-    RNNQC_UNROLL(2)
-    for (int r = 0; r < kRows; ++r) {
-      RNNQC_UNROLL(8)
-      for (int i = 0; i < kPart; ++i) sum[r][i] = _mm256_setzero_si256();
+  // Prepares codes [begin, begin + depth) of rows [row, row + rows).
+  void Prepare(const MatmulArgs& m, int64_t row, int64_t rows, int64_t begin, int64_t depth) {
+    stride_ = RoundUp(2 * depth, kAlignment);
+    for (int64_t r = 0; r < rows; ++r) {
+      added_[r] = PrepareRow(m.a + (row + r) * m.a_stride + begin, depth, bytes_ + r * stride_);
     }
-    for (int64_t j = 0; j < depth; ++j) {
-      __m256i codes[kRows];
-      RNNQC_UNROLL(2)
-      for (int r = 0; r < kRows; ++r) codes[r] = BroadcastCodes(a + r * m.a_stride + 4 * j);
+  }
+
+  // Four sizes, then their four masks, and so on.
+  const uint8_t* row(int64_t r) const { return bytes_ + r * stride_; }
+  int64_t stride() const { return stride_; }
+  // Sum over the row's codes of size & mask.
+  const int32_t* added(int64_t r) const { return added_ + r; }
+
+ private:
+  static constexpr int64_t kCodes = 8192;
+
+  static int32_t PrepareRow(const uint8_t* codes, int64_t depth, uint8_t* bytes) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i middle = _mm256_set1_epi8(-128);
+    __m256i added = zero;
+    int64_t k = 0;
+    for (; k + 32 <= depth; k += 32) {
+      const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + k));
+      const __m256i centred = _mm256_xor_si256(loaded, middle);
+      const __m256i size = _mm256_abs_epi8(centred);
+      const __m256i mask = _mm256_cmpgt_epi8(zero, centred);
+      added = _mm256_add_epi64(added, _mm256_sad_epu8(_mm256_and_si256(size, mask), zero));
+      const __m256i even = _mm256_unpacklo_epi32(size, mask);
+      const __m256i odd = _mm256_unpackhi_epi32(size, mask);
+      __m256i* to = reinterpret_cast<__m256i*>(bytes + 2 * k);
+      _mm256_store_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_store_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+    int64_t lanes[4];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), added);
+    int64_t sum = lanes[0] + lanes[1] + lanes[2] + lanes[3];
+    for (; k < depth; ++k) {
+      const bool lower = codes[k] < 128;
+      const int32_t size = lower ? 128 - codes[k] : codes[k] - 128;
+      uint8_t* four = bytes + 2 * (k - k % 4) + k % 4;
+      four[0] = static_cast<uint8_t>(size);
+      four[4] = lower ? 255 : 0;
+      sum += lower ? size : 0;
+    }
+    return static_cast<int32_t>(sum);
+  }
+
+  int64_t stride_ = 0;
+  int32_t added_[kRows];
+  alignas(kAlignment) uint8_t bytes_[2 * kCodes];
+};
+
+// Adds the products of prepared codes and of the weights of one block to `base`.
+struct Tile {
+  const uint8_t* codes;
+  int64_t codes_stride;
+  int64_t groups;  // of four k
+  const int32_t* added;
+  const __m256i* weights;  // of the first group
+  const int32_t* base;
+  int64_t base_stride;
+  int32_t* sums;
+  int64_t sums_stride;
+};
+
+using SumsFn = void(const Tile& tile);
+
+template <int kRows, int kPart, bool kDescending = false>
+RNNQC_NOINLINE void TileSums(const Tile& tile) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  const __m256i ones = _mm256_set1_epi16(1);
+  const int64_t first = kDescending ? tile.groups - 1 : 0;
+  for (int part = 0; part < kRegisters; part += kPart) {
+    const uint8_t* codes = tile.codes + 8 * first;
+    const __m256i* w = tile.weights + first * kRegisters + part;
+    __m256i sum[kRows][kPart];
+    RNNQC_UNROLL(3)
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i added = _mm256_set1_epi32(tile.added[r]);
       RNNQC_UNROLL(8)
       for (int i = 0; i < kPart; ++i) {
-        const __m256i weights = _mm256_cvtepi8_epi16(_mm_load_si128(w + i));
-        RNNQC_UNROLL(2)
-        for (int r = 0; r < kRows; ++r) {
-          sum[r][i] = _mm256_add_epi32(sum[r][i], _mm256_madd_epi16(codes[r], weights));
+        sum[r][i] = _mm256_add_epi32(added, LoadSums(tile.base + r * tile.base_stride + (part + i) * 8));
+      }
+    }
+    for (int64_t j = 0; j < tile.groups; ++j) {
+      RNNQC_UNROLL(3)
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i size = Broadcast(codes + r * tile.codes_stride);
+        const __m256i mask = Broadcast(codes + r * tile.codes_stride + 4);
+        RNNQC_UNROLL(8)
+        for (int i = 0; i < kPart; ++i) {
+          if (r == 0 && i % 2 == 0) {
+            _mm_prefetch(reinterpret_cast<const char*>(w + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+          }
+          const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_xor_si256(mask, _mm256_load_si256(w + i)));
+          sum[r][i] = _mm256_add_epi32(sum[r][i], _mm256_madd_epi16(pairs, ones));
         }
       }
-      w += kQuads;
+      codes += kStep * 8;
+      w += kStep * kRegisters;
     }
-    RNNQC_UNROLL(2)
+    RNNQC_UNROLL(3)
     for (int r = 0; r < kRows; ++r) {
-      RNNQC_UNROLL(4)
-      for (int i = 0; i < kPart; i += 2) {
-        StoreSums(sums + r * kBlockColumns + (part + i) * 4, AddNeighbours(sum[r][i], sum[r][i + 1]));
-      }
+      RNNQC_UNROLL(8)
+      for (int i = 0; i < kPart; ++i) StoreSums(tile.sums + r * tile.sums_stride + (part + i) * 8, sum[r][i]);
     }
   }
 }
 
-constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>};
+constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>, TileSums<3, 4>};
 
-inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+// Rows of the next tile, so that the remaining tiles are about equal.
+inline int64_t NextTile(int64_t rows_left) {
+  const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
+  return (rows_left + tiles - 1) / tiles;
+}
+
+// All sums, from `start` if kStart, else from 0. finish(row, block) is called for sums that are complete.
+template <bool kStart, typename Finish>
+inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t sums_stride, const Finish& finish) {
+  const int64_t block_bytes = kBlockColumns * m.k_padded + kColumnSumBytes;
+  Panel panel;
+  alignas(kAlignment) int32_t start[kBlockColumns];
+  int64_t panel_rows = 0;
+  for (int64_t row = 0; row < m.rows; row += panel_rows) {
+    panel_rows = Least(Panel::kRows, m.rows - row);
+    int64_t depth = 0;
+    for (int64_t begin = 0; begin < m.k_padded; begin += depth) {
+      depth = Least(Panel::Depth(panel_rows), m.k_padded - begin);
+      panel.Prepare(m, row, panel_rows, begin, depth);
+      for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+        const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
+        const uint8_t* packed = static_cast<const uint8_t*>(m.weights) + block * block_bytes;
+        const int64_t column = block * kBlockColumns;
+        Tile tile{};
+        tile.groups = depth / 4;
+        tile.codes_stride = panel.stride();
+        tile.weights = reinterpret_cast<const __m256i*>(packed + kColumnSumBytes + begin * kBlockColumns);
+        if (begin == 0) {
+          tile.base = reinterpret_cast<const int32_t*>(packed);
+          if (kStart) {
+            for (int64_t j = 0; j < kBlockColumns; j += 8) {
+              StoreSums(start + j, _mm256_add_epi32(LoadSums(tile.base + j), LoadSums(m.start + column + j)));
+            }
+            tile.base = start;
+          }
+        } else {
+          tile.base_stride = sums_stride;
+        }
+        tile.sums_stride = sums_stride;
+        int64_t tile_rows = 0;
+        for (int64_t r = 0; r < panel_rows; r += tile_rows) {
+          tile_rows = NextTile(panel_rows - r);
+          tile.codes = panel.row(r);
+          tile.added = panel.added(r);
+          tile.sums = sums + (row + r) * sums_stride + column;
+          if (begin > 0) tile.base = tile.sums;
+          (descending ? TileSums<1, 8, true> : kTileSums[tile_rows - 1])(tile);
+          if (begin + depth < m.k_padded) continue;
+          for (int64_t done = r; done < r + tile_rows; ++done) finish(row + done, block);
+        }
+      }
+    }
+  }
+}
 
 // p of one row and one block, from its sums without start values.
 inline void Finish(const ProjectArgs& args, int64_t row, int64_t block, const int32_t* sums) {
@@ -375,34 +510,17 @@ void f32_u8_quantize_row__avx2(const float* x, int64_t n, float scale, int32_t z
   }
 }
 
-void u8s8_s32_recurrent_2x64__avx2(const RecurrentArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    const int64_t column = block * kBlockColumns;
-    for (int64_t row = 0; row < m.rows; row += kTileRows) {
-      const int64_t tile = Least(kTileRows, m.rows - row);
-      kTileSums[tile - 1](m, row, block, sums);
-      for (int64_t r = 0; r < tile; ++r) {
-        int32_t* acc = args.acc + (row + r) * args.acc_stride + column;
-        for (int64_t i = 0; i < kBlockColumns; i += 8) {
-          StoreSums(acc + i, _mm256_add_epi32(LoadSums(m.start + column + i), LoadSums(sums + r * kBlockColumns + i)));
-        }
-      }
-    }
-  }
+void u8s8_s32_recurrent_3x64__avx2(const RecurrentArgs& args) {
+  const bool descending = args.descending && args.matmul.rows == 1;
+  Sums<true>(args.matmul, descending, args.acc, args.acc_stride, [](int64_t, int64_t) {});
 }
 
-void u8s8_f32_project_2x64__avx2(const ProjectArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    for (int64_t row = 0; row < m.rows; row += kTileRows) {
-      const int64_t tile = Least(kTileRows, m.rows - row);
-      kTileSums[tile - 1](m, row, block, sums);
-      for (int64_t r = 0; r < tile; ++r) Finish(args, row + r, block, sums + r * kBlockColumns);
-    }
-  }
+void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
+  // Integer sums stand where their results go to.
+  int32_t* sums = reinterpret_cast<int32_t*>(args.p);
+  Sums<false>(args.matmul, false, sums, args.p_stride, [&args, sums](int64_t row, int64_t block) {
+    Finish(args, row, block, sums + row * args.p_stride + block * kBlockColumns);
+  });
 }
 
 void s32_table_cell_32__avx2(const TableCellArgs& args) {
