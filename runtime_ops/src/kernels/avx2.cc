@@ -78,13 +78,14 @@ class Panel {
     int64_t lanes[4];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), added);
     int64_t sum = lanes[0] + lanes[1] + lanes[2] + lanes[3];
-    for (; k < depth; ++k) {
-      const bool lower = codes[k] < 128;
-      const int32_t size = lower ? 128 - codes[k] : codes[k] - 128;
-      uint8_t* four = bytes + 2 * (k - k % 4) + k % 4;
-      four[0] = static_cast<uint8_t>(size);
-      four[4] = lower ? 255 : 0;
-      sum += lower ? size : 0;
+    for (; k < depth; k += 4) {
+      int32_t four;
+      std::memcpy(&four, codes + k, sizeof(four));
+      const __m128i centred = _mm_xor_si128(_mm_cvtsi32_si128(four), _mm_cvtsi32_si128(INT32_C(-0x7f7f7f80)));
+      const __m128i size = _mm_abs_epi8(centred);
+      const __m128i mask = _mm_cmpgt_epi8(_mm_setzero_si128(), centred);
+      sum += _mm_cvtsi128_si32(_mm_sad_epu8(_mm_and_si128(size, mask), _mm_setzero_si128()));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes + 2 * k), _mm_unpacklo_epi32(size, mask));
     }
     return static_cast<int32_t>(sum);
   }
@@ -165,46 +166,43 @@ template <bool kStart, typename Finish>
 inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t sums_stride, const Finish& finish) {
   const int64_t block_bytes = kBlockColumns * m.k_padded + kColumnSumBytes;
   Panel panel;
-  alignas(kAlignment) int32_t start[kBlockColumns];
-  int64_t panel_rows = 0;
-  for (int64_t row = 0; row < m.rows; row += panel_rows) {
-    panel_rows = Least(Panel::kRows, m.rows - row);
+  alignas(kAlignment) int32_t base[kBlockColumns];
+  for (int64_t row = 0; row < m.rows; row += Panel::kRows) {
+    const int64_t rows = Least(Panel::kRows, m.rows - row);
+    int64_t begin = 0;
     int64_t depth = 0;
-    for (int64_t begin = 0; begin < m.k_padded; begin += depth) {
-      depth = Least(Panel::Depth(panel_rows), m.k_padded - begin);
-      panel.Prepare(m, row, panel_rows, begin, depth);
+    do {
+      depth = Least(Panel::Depth(rows), m.k_padded - begin);
+      panel.Prepare(m, row, rows, begin, depth);
       for (int64_t i = m.block_begin; i < m.block_end; ++i) {
         const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
-        const uint8_t* packed = static_cast<const uint8_t*>(m.weights) + block * block_bytes;
         const int64_t column = block * kBlockColumns;
-        Tile tile{};
-        tile.groups = depth / 4;
-        tile.codes_stride = panel.stride();
-        tile.weights = reinterpret_cast<const __m256i*>(packed + kColumnSumBytes + begin * kBlockColumns);
-        if (begin == 0) {
-          tile.base = reinterpret_cast<const int32_t*>(packed);
-          if (kStart) {
-            for (int64_t j = 0; j < kBlockColumns; j += 8) {
-              StoreSums(start + j, _mm256_add_epi32(LoadSums(tile.base + j), LoadSums(m.start + column + j)));
-            }
-            tile.base = start;
+        const uint8_t* packed = static_cast<const uint8_t*>(m.weights) + block * block_bytes;
+        const int32_t* column_sums = reinterpret_cast<const int32_t*>(packed);
+        if (kStart && begin == 0) {
+          for (int64_t j = 0; j < kBlockColumns; j += 8) {
+            StoreSums(base + j, _mm256_add_epi32(LoadSums(column_sums + j), LoadSums(m.start + column + j)));
           }
-        } else {
-          tile.base_stride = sums_stride;
         }
-        tile.sums_stride = sums_stride;
         int64_t tile_rows = 0;
-        for (int64_t r = 0; r < panel_rows; r += tile_rows) {
-          tile_rows = NextTile(panel_rows - r);
+        for (int64_t r = 0; r < rows; r += tile_rows) {
+          tile_rows = NextTile(rows - r);
+          Tile tile{};
           tile.codes = panel.row(r);
+          tile.codes_stride = panel.stride();
+          tile.groups = depth / 4;
           tile.added = panel.added(r);
+          tile.weights = reinterpret_cast<const __m256i*>(packed + kColumnSumBytes + begin * kBlockColumns);
           tile.sums = sums + (row + r) * sums_stride + column;
-          if (begin > 0) tile.base = tile.sums;
+          tile.sums_stride = sums_stride;
+          tile.base = begin > 0 ? tile.sums : kStart ? base : column_sums;
+          tile.base_stride = begin > 0 ? sums_stride : 0;
           (descending ? TileSums<1, 8, true> : kTileSums[tile_rows - 1])(tile);
           if (begin + depth == m.k_padded) finish(row + r, tile_rows, block);
         }
       }
-    }
+      begin += depth;
+    } while (begin < m.k_padded);
   }
 }
 
@@ -226,7 +224,8 @@ RNNQC_NOINLINE void Finish(const ProjectArgs& args, int64_t row, int64_t rows, i
       const __m256i sums = _mm256_castps_si256(_mm256_loadu_ps(p));
       __m256 value;
       if (kRowGrids) {
-        const __m256i all = _mm256_add_epi32(_mm256_mullo_epi32(starts, _mm256_set1_epi32(args.row_zero_point[row + r])), sums);
+        const __m256i all =
+            _mm256_add_epi32(_mm256_mullo_epi32(starts, _mm256_set1_epi32(args.row_zero_point[row + r])), sums);
         value = _mm256_mul_ps(_mm256_cvtepi32_ps(all), _mm256_set1_ps(args.row_scale[row + r]));
       } else {
         value = _mm256_cvtepi32_ps(_mm256_add_epi32(starts, sums));
@@ -315,13 +314,14 @@ class LinearForm {
     Words(const LinearTables& tables, int plane) {
       RNNQC_UNROLL(4)
       for (int part = 0; part < 4; ++part) {
-        lower_[part] = Sixteen(tables.byte_changes[plane] + 16 * part);
-        upper_[part] = Sixteen(tables.byte_changes[plane + 1] + 16 * part);
+        lower_[part] = Change(tables.bytes[plane], part);
+        upper_[part] = Change(tables.bytes[plane + 1], part);
       }
     }
 
     RNNQC_FORCEINLINE Units operator[](__m256i segments) const {
-      // A byte shuffle takes the lowest four bits of an index, or gives 0 if it is negative.
+      // A byte shuffle takes the lowest four bits of an index, or gives 0 if it is negative: the changes add up as far
+      // as the segment's part of the table.
       __m256i lower = _mm256_shuffle_epi8(lower_[0], segments);
       __m256i upper = _mm256_shuffle_epi8(upper_[0], segments);
       RNNQC_UNROLL(3)
@@ -334,8 +334,11 @@ class LinearForm {
     }
 
    private:
-    static __m256i Sixteen(const uint8_t* bytes) {
-      return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+    // Entries of one part, exclusive or with those of the part before.
+    static __m256i Change(const uint8_t* bytes, int part) {
+      const __m128i* entries = reinterpret_cast<const __m128i*>(bytes) + part;
+      const __m128i before = part > 0 ? _mm_load_si128(entries - 1) : _mm_setzero_si128();
+      return _mm256_broadcastsi128_si256(_mm_xor_si128(_mm_load_si128(entries), before));
     }
 
     __m256i lower_[4];
@@ -486,7 +489,8 @@ class Cells {
 
   Floats GateEntries(const Place& at, int64_t block, int gate) const {
     const Units index = GateIndices(at, block, gate);
-    return {_mm256_i32gather_ps(gate_table_[gate], index.low, 4), _mm256_i32gather_ps(gate_table_[gate], index.high, 4)};
+    return {_mm256_i32gather_ps(gate_table_[gate], index.low, 4),
+            _mm256_i32gather_ps(gate_table_[gate], index.high, 4)};
   }
 
   RNNQC_FORCEINLINE void NextCell(float* c, __m256 i, __m256 f, __m256 d) const {

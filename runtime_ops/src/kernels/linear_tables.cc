@@ -109,10 +109,6 @@ bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
     linear->bytes[1][j] = static_cast<uint8_t>((cell.knots[j] >> 8) & 0xff);
     linear->bytes[2][j] = static_cast<uint8_t>(rise & 0xff);
     linear->bytes[3][j] = static_cast<uint8_t>((rise >> 8) & 0xff);
-    for (int plane = 0; plane < 4; ++plane) {
-      const uint8_t* bytes = linear->bytes[plane];
-      linear->byte_changes[plane][j] = static_cast<uint8_t>(bytes[j] ^ (j < 16 ? 0 : bytes[j - 16]));
-    }
   }
   return true;
 }

@@ -21,9 +21,6 @@ struct LinearTables {
   alignas(kAlignment) int16_t knots[kSegments];     // K[j]
   alignas(kAlignment) int16_t rises[kSegments];     // K[j + 1] - K[j]
   alignas(kAlignment) uint8_t bytes[4][kSegments];  // lower and upper bytes of the knots, then of the rises
-  // bytes[.][j] ^ bytes[.][j - 16], or bytes[.][j] for j < 16: the exclusive or of the entries j, j - 16, j - 32, ...
-  // is bytes[.][j].
-  alignas(kAlignment) uint8_t byte_changes[4][kSegments];
   int32_t gate_zero;                                // at most 2^15
   int32_t gate_shift;                               // 0 .. 9
   float gate_scale[kGates];
