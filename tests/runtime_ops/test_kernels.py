@@ -568,6 +568,18 @@ def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: 
         assert found == tables.run("reference", guarded)[1]
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("knot", [-16383, -16384])
+def test_a_rise_beyond_int16_takes_shorter_segments(
+    isa: str, knot: int, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (0, knot, *[16384] * (len(TANH_KNOTS) - 2)))
+    tables = LinearTables()
+    linear, found, _ = tables.run(isa, guarded)
+    assert linear
+    assert found == tables.run("reference", guarded)[1]
+
+
 def test_guard_pages_work() -> None:
     # In a child process, which has to die of the read beyond the end.
     pid = os.fork()
