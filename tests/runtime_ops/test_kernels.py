@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import mmap
 import os
 from collections.abc import Iterator
@@ -183,20 +184,21 @@ class Product:
     """Operands of an integer product in guarded memory, packed for one instruction set."""
 
     def __init__(
-        self, guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, extreme: str
+        self,
+        guarded: Guarded,
+        isa: str,
+        weights: npt.NDArray[np.int8],
+        codes: npt.NDArray[np.uint8],
+        zero_point: int,
     ) -> None:
-        rng = np.random.default_rng([rows, k, units, zero_point])
-        weights = rng.integers(-128, 128, (k, GATES * units), dtype=np.int8)
-        codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
-        if extreme != "random":
-            weights[:] = {"low": -128, "high": 127}[extreme]
-            codes[:] = 255 - zero_point
+        """`weights` `[k, 4 * units]`, `codes` `[rows, k]`."""
+        (rows, k), units = codes.shape, weights.shape[1] // GATES
         self.isa, self.rows, self.k, self.units, self.weights = isa.encode(), rows, k, units, weights
         self.expected = block_order((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64), units)
         depth = NATIVE.rnnqc_test_padded_depth(self.isa, ctypes.c_int64(k))
         size = NATIVE.rnnqc_test_packed_bytes(self.isa, ctypes.c_int64(k), ctypes.c_int64(units))
         assert depth >= k
-        padded = np.full((rows, depth), 255, np.uint8)
+        padded = np.random.default_rng(k).choice(np.uint8([0, 255]), (rows, depth))
         padded[:, :k] = codes
         self.a, self.stride = guarded.array(padded), depth
         self.packed = guarded.empty((size,), np.uint8, alignment=64)
@@ -210,6 +212,20 @@ class Product:
             pointer(self.packed),
             pointer(self.start),
         )
+
+    @staticmethod
+    def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, kind: str) -> Product:
+        """All weights -128 ("low") or 127 ("high") and codes as far from the zero point; or "random", or "corners"."""
+        rng = np.random.default_rng([rows, k, units, zero_point])
+        weights = rng.integers(-128, 128, (k, GATES * units), dtype=np.int8)
+        codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
+        if kind == "corners":
+            weights[:] = rng.choice(np.int8([-128, -127, -1, 0, 126, 127]), weights.shape)
+            codes[:] = rng.choice(np.uint8([0, 1, 127, 128, 129, 254, 255]), codes.shape)
+        elif kind != "random":
+            weights[:] = {"low": -128, "high": 127}[kind]
+            codes[:] = 255 - zero_point
+        return Product(guarded, isa, weights, codes, zero_point)
 
     def arguments(self) -> tuple[Any, ...]:
         return (
@@ -228,25 +244,64 @@ class Product:
 PRODUCTS = [
     (rows, k, units)
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 13)
-    for k, units in ((1, 1), (3, 17), (4, 16), (5, 33), (16, 15), (61, 31), (64, 64), (131, 5), (256, 48))
+    for k, units in ((0, 3), (1, 1), (3, 17), (4, 16), (5, 33), (16, 15), (61, 31), (64, 64), (131, 5), (256, 48))
+]
+# More rows and more of k than a kernel prepares codes of at once.
+LARGE_PRODUCTS = [
+    (1, 8190, 16),
+    (1, 8193, 3),
+    (1, 16500, 17),
+    (2, 4100, 17),
+    (3, 2731, 16),
+    (5, 3333, 2),
+    (13, 1300, 5),
+    (15, 544, 17),
+    (16, 513, 16),
+    (17, 512, 33),
+    (31, 1100, 16),
+    (35, 70, 17),
+    (50, 1030, 1),
 ]
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize(
-    ("zero_point", "extreme"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low")]
+    ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
 )
 @pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
 def test_integer_products(
-    isa: str, zero_point: int, extreme: str, rows: int, k: int, units: int, guarded: Guarded
+    isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
-    product = Product(guarded, isa, rows, k, units, zero_point, extreme)
+    _check_products(guarded, Product.example(guarded, isa, rows, k, units, zero_point, kind))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "corners")])
+@pytest.mark.parametrize(("rows", "k", "units"), LARGE_PRODUCTS)
+def test_large_integer_products(
+    isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    _check_products(guarded, Product.example(guarded, isa, rows, k, units, zero_point, kind))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], guarded: Guarded) -> None:
+    # Sums of two products that int16 does not hold, and weights whose negative int8 does not hold.
+    weights = list(itertools.product([-128, -127, 126, 127], repeat=2))
+    product = Product(guarded, isa, np.int8(weights * GATES).T.copy(), np.uint8([codes] * rows), 0)
+    _check_products(guarded, product)
+
+
+def _check_products(guarded: Guarded, product: Product) -> None:
+    rows, units = product.rows, product.units
     for descending in (0, 1):
         acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
         NATIVE.rnnqc_test_recurrent(*product.arguments(), ctypes.c_int32(descending), pointer(acc))
         np.testing.assert_array_equal(acc, product.expected)
 
-    rng = np.random.default_rng(k)
+    rng = np.random.default_rng(product.k)
     columns = GATES * units
     multiplier, bias = (block_order(rng.normal(0, 1, columns).astype(np.float32), units) for _ in range(2))
     row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
@@ -290,23 +345,23 @@ def _check_row_grids(guarded: Guarded, product: Product, zero_points: npt.NDArra
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
 def test_rows_with_a_zero_point_each(isa: str, rows: int, k: int, units: int, guarded: Guarded) -> None:
-    product = Product(guarded, isa, rows, k, units, 1, "random")
+    product = Product.example(guarded, isa, rows, k, units, 1, "random")
     zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
     zero_points[0], zero_points[-1] = 0, 255
     _check_row_grids(guarded, product, zero_points)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@pytest.mark.parametrize("extreme", ["low", "high"])
-def test_largest_depth_with_a_zero_point_each_does_not_overflow(isa: str, extreme: str, guarded: Guarded) -> None:
-    product = Product(guarded, isa, 3, 65536, 1, 1, extreme)
+@pytest.mark.parametrize("kind", ["low", "high"])
+def test_largest_depth_with_a_zero_point_each_does_not_overflow(isa: str, kind: str, guarded: Guarded) -> None:
+    product = Product.example(guarded, isa, 3, 65536, 1, 1, kind)
     product.a[:, :65536] = np.uint8([[0], [255], [255]])
     _check_row_grids(guarded, product, np.int32([255, 0, 255]))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
-    product = Product(guarded, isa, 1, 65536, 1, 0, "low")
+    product = Product.example(guarded, isa, 1, 65536, 1, 0, "low")
     assert product.expected.min() == -255 * 128 * 65536
     for descending in (0, 1):
         acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
@@ -511,6 +566,18 @@ def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: 
     assert not linear
     if change != "not a number":
         assert found == tables.run("reference", guarded)[1]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("knot", [-16383, -16384])
+def test_a_rise_beyond_int16_takes_shorter_segments(
+    isa: str, knot: int, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (0, knot, *[16384] * (len(TANH_KNOTS) - 2)))
+    tables = LinearTables()
+    linear, found, _ = tables.run(isa, guarded)
+    assert linear
+    assert found == tables.run("reference", guarded)[1]
 
 
 def test_guard_pages_work() -> None:

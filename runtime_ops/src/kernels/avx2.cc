@@ -1,5 +1,4 @@
-// AVX2 without FMA: eight units of one gate to a register. Integer products are taken in int16, where every one is
-// exact; the byte product of AVX2 would saturate.
+// AVX2 without FMA: eight units of one gate to a register.
 
 #include <immintrin.h>
 
@@ -12,79 +11,227 @@
 namespace rnnqc {
 namespace {
 
-constexpr int kTileRows = 2;
-// A register holds int16 weights of four units and four k: sixteen bytes of the packed form.
-constexpr int kQuads = static_cast<int>(kBlockColumns / 4);
+// Rows of a tile. Sixteen registers have room for the sums of three rows and two gates.
+constexpr int kTileRows = 3;
+constexpr int kRegisters = static_cast<int>(kBlockColumns / 8);
+constexpr int64_t kPrefetchBytes = 2048;
 
 inline __m256i LoadSums(const int32_t* sums) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)); }
 inline void StoreSums(int32_t* sums, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), value); }
 
-inline __m256i BroadcastCodes(const uint8_t* codes) {
+inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline __m256i Broadcast(const uint8_t* four_bytes) {
   int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+  std::memcpy(&four, four_bytes, sizeof(four));
+  return _mm256_set1_epi32(four);
 }
 
-// Sums over k of units 0 .. 3 and 4 .. 7, each in two neighbouring lanes -> of units 0 .. 7.
-inline __m256i AddNeighbours(__m256i low, __m256i high) {
-  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
-}
+// The byte product multiplies an unsigned by a signed operand and adds pairs of products, with saturation, in int16.
+// It is exact for what a code a is turned into,
+//
+//   mask = a < 128 ? -1 : 0      size = |a - 128|, 0 .. 128
+//
+// as (a - 128) * w = size * (w ^ mask) + (size & mask), w ^ -1 being -w - 1, and two products size * (w ^ mask) add up
+// to -2 * 128 * 128 .. 2 * 128 * 127. The packed column sums make up for a - 128 instead of a.
+class Panel {
+ public:
+  static constexpr int64_t kRows = 16;
 
-using SumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums);
+  // As many codes of each row as are prepared at once.
+  static int64_t Depth(int64_t rows) { return kCodes / rows / 32 * 32; }
 
-// Sums of kRows rows and one block, without start values, kPart quads at a time.
-template <int kRows, int kPart>
-RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, int32_t* sums) {
-  const uint8_t* a = m.a + row * m.a_stride;
-  const int64_t depth = m.k_padded / 4;
-  for (int part = 0; part < kQuads; part += kPart) {
-    const __m128i* w = static_cast<const __m128i*>(m.weights) + block * depth * kQuads + part;
-    __m256i sum[kRows][kPart];
-    RNNQC_UNROLL(2)
-    for (int r = 0; r < kRows; ++r) {
-      RNNQC_UNROLL(8)
-      for (int i = 0; i < kPart; ++i) sum[r][i] = _mm256_setzero_si256();
+  // Prepares codes [begin, begin + depth) of rows [row, row + rows).
+  void Prepare(const MatmulArgs& m, int64_t row, int64_t rows, int64_t begin, int64_t depth) {
+    stride_ = RoundUp(2 * depth, kAlignment);
+    for (int64_t r = 0; r < rows; ++r) {
+      added_[r] = PrepareRow(m.a + (row + r) * m.a_stride + begin, depth, bytes_ + r * stride_);
     }
-    for (int64_t j = 0; j < depth; ++j) {
-      __m256i codes[kRows];
-      RNNQC_UNROLL(2)
-      for (int r = 0; r < kRows; ++r) codes[r] = BroadcastCodes(a + r * m.a_stride + 4 * j);
+  }
+
+  // Four sizes, then their four masks, and so on.
+  const uint8_t* row(int64_t r) const { return bytes_ + r * stride_; }
+  int64_t stride() const { return stride_; }
+  // Sum over the row's codes of size & mask.
+  const int32_t* added(int64_t r) const { return added_ + r; }
+
+ private:
+  static constexpr int64_t kCodes = 8192;
+
+  static int32_t PrepareRow(const uint8_t* codes, int64_t depth, uint8_t* bytes) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i middle = _mm256_set1_epi8(-128);
+    __m256i added = zero;
+    int64_t k = 0;
+    for (; k + 32 <= depth; k += 32) {
+      const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + k));
+      const __m256i centred = _mm256_xor_si256(loaded, middle);
+      const __m256i size = _mm256_abs_epi8(centred);
+      const __m256i mask = _mm256_cmpgt_epi8(zero, centred);
+      added = _mm256_add_epi64(added, _mm256_sad_epu8(_mm256_and_si256(size, mask), zero));
+      const __m256i even = _mm256_unpacklo_epi32(size, mask);
+      const __m256i odd = _mm256_unpackhi_epi32(size, mask);
+      __m256i* to = reinterpret_cast<__m256i*>(bytes + 2 * k);
+      _mm256_store_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_store_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+    int64_t lanes[4];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), added);
+    int64_t sum = lanes[0] + lanes[1] + lanes[2] + lanes[3];
+    for (; k < depth; k += 4) {
+      int32_t four;
+      std::memcpy(&four, codes + k, sizeof(four));
+      const __m128i centred = _mm_xor_si128(_mm_cvtsi32_si128(four), _mm_cvtsi32_si128(INT32_C(-0x7f7f7f80)));
+      const __m128i size = _mm_abs_epi8(centred);
+      const __m128i mask = _mm_cmpgt_epi8(_mm_setzero_si128(), centred);
+      sum += _mm_cvtsi128_si32(_mm_sad_epu8(_mm_and_si128(size, mask), _mm_setzero_si128()));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes + 2 * k), _mm_unpacklo_epi32(size, mask));
+    }
+    return static_cast<int32_t>(sum);
+  }
+
+  int64_t stride_ = 0;
+  int32_t added_[kRows];
+  alignas(kAlignment) uint8_t bytes_[2 * kCodes];
+};
+
+// Adds the products of prepared codes and of the weights of one block to `base`.
+struct Tile {
+  const uint8_t* codes;
+  int64_t codes_stride;
+  int64_t groups;  // of four k
+  const int32_t* added;
+  const __m256i* weights;  // of the first group
+  const int32_t* base;
+  int64_t base_stride;
+  int32_t* sums;
+  int64_t sums_stride;
+};
+
+using SumsFn = void(const Tile& tile);
+
+template <int kRows, int kPart, bool kDescending = false>
+RNNQC_NOINLINE void TileSums(const Tile& shared) {
+  const Tile tile = shared;  // which no store can change
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  const __m256i ones = _mm256_set1_epi16(1);
+  const int64_t first = kDescending ? tile.groups - 1 : 0;
+  for (int part = 0; part < kRegisters; part += kPart) {
+    const uint8_t* codes = tile.codes + 8 * first;
+    const __m256i* w = tile.weights + first * kRegisters + part;
+    __m256i sum[kRows][kPart];
+    RNNQC_UNROLL(3)
+    for (int r = 0; r < kRows; ++r) {
+      const __m256i added = _mm256_set1_epi32(tile.added[r]);
       RNNQC_UNROLL(8)
       for (int i = 0; i < kPart; ++i) {
-        const __m256i weights = _mm256_cvtepi8_epi16(_mm_load_si128(w + i));
-        RNNQC_UNROLL(2)
-        for (int r = 0; r < kRows; ++r) {
-          sum[r][i] = _mm256_add_epi32(sum[r][i], _mm256_madd_epi16(codes[r], weights));
+        sum[r][i] = _mm256_add_epi32(added, LoadSums(tile.base + r * tile.base_stride + (part + i) * 8));
+      }
+    }
+    for (int64_t j = 0; j < tile.groups; ++j) {
+      RNNQC_UNROLL(3)
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i size = Broadcast(codes + r * tile.codes_stride);
+        const __m256i mask = Broadcast(codes + r * tile.codes_stride + 4);
+        RNNQC_UNROLL(8)
+        for (int i = 0; i < kPart; ++i) {
+          if (r == 0 && i % 2 == 0) {
+            _mm_prefetch(reinterpret_cast<const char*>(w + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+          }
+          const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_xor_si256(mask, _mm256_load_si256(w + i)));
+          sum[r][i] = _mm256_add_epi32(sum[r][i], _mm256_madd_epi16(pairs, ones));
         }
       }
-      w += kQuads;
+      codes += kStep * 8;
+      w += kStep * kRegisters;
     }
-    RNNQC_UNROLL(2)
+    RNNQC_UNROLL(3)
     for (int r = 0; r < kRows; ++r) {
-      RNNQC_UNROLL(4)
-      for (int i = 0; i < kPart; i += 2) {
-        StoreSums(sums + r * kBlockColumns + (part + i) * 4, AddNeighbours(sum[r][i], sum[r][i + 1]));
-      }
+      RNNQC_UNROLL(8)
+      for (int i = 0; i < kPart; ++i) StoreSums(tile.sums + r * tile.sums_stride + (part + i) * 8, sum[r][i]);
     }
   }
 }
 
-constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>};
+constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>, TileSums<3, 4>};
 
-inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+// Rows of the next tile, so that the remaining tiles are about equal.
+inline int64_t NextTile(int64_t rows_left) {
+  const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
+  return (rows_left + tiles - 1) / tiles;
+}
 
-// p of one row and one block, from its sums without start values.
-inline void Finish(const ProjectArgs& args, int64_t row, int64_t block, const int32_t* sums) {
+// All sums, from `start` if kStart, else from 0. finish(row, rows, block) is called for sums that are complete.
+template <bool kStart, typename Finish>
+inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t sums_stride, const Finish& finish) {
+  const int64_t block_bytes = kBlockColumns * m.k_padded + kColumnSumBytes;
+  Panel panel;
+  alignas(kAlignment) int32_t base[kBlockColumns];
+  for (int64_t row = 0; row < m.rows; row += Panel::kRows) {
+    const int64_t rows = Least(Panel::kRows, m.rows - row);
+    int64_t begin = 0;
+    int64_t depth = 0;
+    do {
+      depth = Least(Panel::Depth(rows), m.k_padded - begin);
+      panel.Prepare(m, row, rows, begin, depth);
+      for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+        const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
+        const int64_t column = block * kBlockColumns;
+        const uint8_t* packed = static_cast<const uint8_t*>(m.weights) + block * block_bytes;
+        const int32_t* column_sums = reinterpret_cast<const int32_t*>(packed);
+        if (kStart && begin == 0) {
+          for (int64_t j = 0; j < kBlockColumns; j += 8) {
+            StoreSums(base + j, _mm256_add_epi32(LoadSums(column_sums + j), LoadSums(m.start + column + j)));
+          }
+        }
+        int64_t tile_rows = 0;
+        for (int64_t r = 0; r < rows; r += tile_rows) {
+          tile_rows = NextTile(rows - r);
+          Tile tile{};
+          tile.codes = panel.row(r);
+          tile.codes_stride = panel.stride();
+          tile.groups = depth / 4;
+          tile.added = panel.added(r);
+          tile.weights = reinterpret_cast<const __m256i*>(packed + kColumnSumBytes + begin * kBlockColumns);
+          tile.sums = sums + (row + r) * sums_stride + column;
+          tile.sums_stride = sums_stride;
+          tile.base = begin > 0 ? tile.sums : kStart ? base : column_sums;
+          tile.base_stride = begin > 0 ? sums_stride : 0;
+          (descending ? TileSums<1, 8, true> : kTileSums[tile_rows - 1])(tile);
+          if (begin + depth == m.k_padded) finish(row + r, tile_rows, block);
+        }
+      }
+      begin += depth;
+    } while (begin < m.k_padded);
+  }
+}
+
+// p of some rows and one block, from their sums without start values, which stand there.
+template <bool kRowGrids>
+RNNQC_NOINLINE void Finish(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block) {
   const int64_t column = block * kBlockColumns;
-  const __m256i zero_point = _mm256_set1_epi32(args.row_zero_point != nullptr ? args.row_zero_point[row] : 1);
-  float* p = args.p + row * args.p_stride + column;
+  const int32_t* start = args.matmul.start + column;
+  const float* multiplier = args.multiplier + column;
+  const float* bias = args.bias + column;
+  const int64_t stride = args.p_stride;
+  float* first = args.p + row * stride + column;
   for (int64_t i = 0; i < kBlockColumns; i += 8) {
-    __m256i start = LoadSums(args.matmul.start + column + i);
-    if (args.row_zero_point != nullptr) start = _mm256_mullo_epi32(start, zero_point);
-    __m256 value = _mm256_cvtepi32_ps(_mm256_add_epi32(start, LoadSums(sums + i)));
-    if (args.row_scale != nullptr) value = _mm256_mul_ps(value, _mm256_set1_ps(args.row_scale[row]));
-    value = _mm256_mul_ps(value, _mm256_loadu_ps(args.multiplier + column + i));
-    _mm256_storeu_ps(p + i, _mm256_add_ps(value, _mm256_loadu_ps(args.bias + column + i)));
+    const __m256i starts = LoadSums(start + i);
+    const __m256 multipliers = _mm256_loadu_ps(multiplier + i);
+    const __m256 biases = _mm256_loadu_ps(bias + i);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* p = first + r * stride + i;
+      const __m256i sums = _mm256_castps_si256(_mm256_loadu_ps(p));
+      __m256 value;
+      if (kRowGrids) {
+        const __m256i all =
+            _mm256_add_epi32(_mm256_mullo_epi32(starts, _mm256_set1_epi32(args.row_zero_point[row + r])), sums);
+        value = _mm256_mul_ps(_mm256_cvtepi32_ps(all), _mm256_set1_ps(args.row_scale[row + r]));
+      } else {
+        value = _mm256_cvtepi32_ps(_mm256_add_epi32(starts, sums));
+      }
+      _mm256_storeu_ps(p, _mm256_add_ps(_mm256_mul_ps(value, multipliers), biases));
+    }
   }
 }
 
@@ -126,6 +273,10 @@ struct Units {
   __m256i high;
 };
 
+// Blocks that go through one loop before the next. Each loop is a short chain of dependent instructions, so that the
+// processor can work on several blocks at a time.
+constexpr int64_t kChunk = 16;
+
 // T of kernels/linear_tables.h.
 class LinearForm {
  public:
@@ -135,38 +286,70 @@ class LinearForm {
         shift_(_mm_cvtsi32_si128(shift)),
         position_(_mm_cvtsi32_si128(16 - shift)) {}
 
-  // Replaces twice sixteen codes.
-  void operator()(__m256i* first, __m256i* second) const {
-    const __m256i u0 = _mm256_min_epu16(_mm256_abs_epi16(*first), last_);
-    const __m256i u1 = _mm256_min_epu16(_mm256_abs_epi16(*second), last_);
-    const __m256i j = _mm256_packus_epi16(_mm256_srl_epi16(u0, shift_), _mm256_srl_epi16(u1, shift_));
-    const __m256i bit4 = _mm256_slli_epi16(j, 3);
-    const __m256i bit5 = _mm256_slli_epi16(j, 2);
-    const __m256i knot0 = Bytes(0, j, bit4, bit5);
-    const __m256i knot1 = Bytes(1, j, bit4, bit5);
-    const __m256i rise0 = Bytes(2, j, bit4, bit5);
-    const __m256i rise1 = Bytes(3, j, bit4, bit5);
-    *first = Value(*first, u0, _mm256_unpacklo_epi8(knot0, knot1), _mm256_unpacklo_epi8(rise0, rise1));
-    *second = Value(*second, u1, _mm256_unpackhi_epi8(knot0, knot1), _mm256_unpackhi_epi8(rise0, rise1));
+  // Replaces n times twice sixteen codes, n <= 2 * kChunk.
+  RNNQC_NOINLINE void operator()(Units* codes, int64_t n) const {
+    __m256i segments[2 * kChunk];
+    Units positions[2 * kChunk];
+    Units knots[2 * kChunk];
+    for (int64_t i = 0; i < n; ++i) {
+      const __m256i low = _mm256_min_epu16(_mm256_abs_epi16(codes[i].low), last_);
+      const __m256i high = _mm256_min_epu16(_mm256_abs_epi16(codes[i].high), last_);
+      segments[i] = _mm256_packus_epi16(_mm256_srl_epi16(low, shift_), _mm256_srl_epi16(high, shift_));
+      positions[i] = {Position(low), Position(high)};
+    }
+    const Words knot(tables_, 0);
+    for (int64_t i = 0; i < n; ++i) knots[i] = knot[segments[i]];
+    const Words rise(tables_, 2);
+    for (int64_t i = 0; i < n; ++i) {
+      const Units rises = rise[segments[i]];
+      codes[i].low = Value(codes[i].low, positions[i].low, knots[i].low, rises.low);
+      codes[i].high = Value(codes[i].high, positions[i].high, knots[i].high, rises.high);
+    }
   }
 
  private:
-  // tables_.bytes[plane][j]: byte shuffles are faster than gather instructions, on some processors by far.
-  __m256i Bytes(int plane, __m256i j, __m256i bit4, __m256i bit5) const {
-    const __m256i low = _mm256_blendv_epi8(Sixteen(plane, 0, j), Sixteen(plane, 16, j), bit4);
-    const __m256i high = _mm256_blendv_epi8(Sixteen(plane, 32, j), Sixteen(plane, 48, j), bit4);
-    return _mm256_blendv_epi8(low, high, bit5);
-  }
+  // A table of words in registers: byte shuffles are faster than gather instructions, on some processors by far.
+  class Words {
+   public:
+    Words(const LinearTables& tables, int plane) {
+      RNNQC_UNROLL(4)
+      for (int part = 0; part < 4; ++part) {
+        lower_[part] = Change(tables.bytes[plane], part);
+        upper_[part] = Change(tables.bytes[plane + 1], part);
+      }
+    }
 
-  __m256i Sixteen(int plane, int64_t first, __m256i j) const {
-    const __m128i entries = _mm_load_si128(reinterpret_cast<const __m128i*>(tables_.bytes[plane] + first));
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), j);
-  }
+    RNNQC_FORCEINLINE Units operator[](__m256i segments) const {
+      // A byte shuffle takes the lowest four bits of an index, or gives 0 if it is negative: the changes add up as far
+      // as the segment's part of the table.
+      __m256i lower = _mm256_shuffle_epi8(lower_[0], segments);
+      __m256i upper = _mm256_shuffle_epi8(upper_[0], segments);
+      RNNQC_UNROLL(3)
+      for (int part = 1; part < 4; ++part) {
+        const __m256i index = _mm256_sub_epi8(segments, _mm256_set1_epi8(static_cast<char>(16 * part)));
+        lower = _mm256_xor_si256(lower, _mm256_shuffle_epi8(lower_[part], index));
+        upper = _mm256_xor_si256(upper, _mm256_shuffle_epi8(upper_[part], index));
+      }
+      return {_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)};
+    }
 
-  __m256i Value(__m256i codes, __m256i u, __m256i knot, __m256i rise) const {
-    // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
-    const __m256i v = _mm256_srli_epi16(_mm256_sll_epi16(u, position_), 1);
-    return _mm256_sign_epi16(_mm256_add_epi16(knot, _mm256_mulhrs_epi16(rise, v)), codes);
+   private:
+    // Entries of one part, exclusive or with those of the part before.
+    static __m256i Change(const uint8_t* bytes, int part) {
+      const __m128i* entries = reinterpret_cast<const __m128i*>(bytes) + part;
+      const __m128i before = part > 0 ? _mm_load_si128(entries - 1) : _mm_setzero_si128();
+      return _mm256_broadcastsi128_si256(_mm_xor_si128(_mm_load_si128(entries), before));
+    }
+
+    __m256i lower_[4];
+    __m256i upper_[4];
+  };
+
+  // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
+  RNNQC_FORCEINLINE __m256i Position(__m256i u) const { return _mm256_srli_epi16(_mm256_sll_epi16(u, position_), 1); }
+
+  static __m256i Value(__m256i codes, __m256i position, __m256i knot, __m256i rise) {
+    return _mm256_sign_epi16(_mm256_add_epi16(knot, _mm256_mulhrs_epi16(rise, position)), codes);
   }
 
   const LinearTables& tables_;
@@ -190,87 +373,151 @@ template <bool kLinear>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args)
-      : args_(args),
-        linear_(kLinear ? *args.linear : kNoTables),
+      : linear_(kLinear ? *args.linear : kNoTables),
         gate_form_(linear_, linear_.gate_shift),
         cell_form_(linear_, linear_.cell_shift),
-        grid_(args.h_scale, args.h_zero_point) {}
-
-  void Row(int64_t row) const {
-    int64_t block = args_.block_begin;
-    for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
-    if (block < args_.block_end) Blocks<1>(row, block);
-  }
-
- private:
-  __m256i GateIndex(int64_t row, int64_t column, int gate) const {
-    const __m256 acc = _mm256_cvtepi32_ps(LoadSums(args_.acc + row * args_.acc_stride + column));
-    const __m256 product = _mm256_mul_ps(acc, _mm256_loadu_ps(args_.h_multiplier + column));
-    const __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(args_.p + row * args_.p_stride + column));
-    const __m256 limited = Limit(v, _mm256_set1_ps(args_.gate_min[gate]), _mm256_set1_ps(args_.gate_max[gate]));
-    return _mm256_cvttps_epi32(limited);
-  }
-
-  Units GateIndices(int64_t row, int64_t block, int gate) const {
-    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
-    return {GateIndex(row, column, gate), GateIndex(row, column + 8, gate)};
-  }
-
-  __m256 GateValue(__m256 t, int gate) const {
-    const __m256 scaled = _mm256_mul_ps(t, _mm256_set1_ps(linear_.gate_scale[gate] * 0x1p-16f));
-    return _mm256_add_ps(scaled, _mm256_set1_ps(linear_.gate_offset[gate]));
-  }
-
-  // Gates `first` and `second`.
-  void GatePair(int64_t row, int64_t block, int first, int second, Floats* gates) const {
-    const Units a = GateIndices(row, block, first);
-    const Units b = GateIndices(row, block, second);
-    if (kLinear) {
-      // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
-      const __m256i zero = _mm256_set1_epi16(static_cast<int16_t>(linear_.gate_zero));
-      __m256i t0 = _mm256_sub_epi16(_mm256_packus_epi32(a.low, a.high), zero);
-      __m256i t1 = _mm256_sub_epi16(_mm256_packus_epi32(b.low, b.high), zero);
-      gate_form_(&t0, &t1);
-      gates[first] = {GateValue(Low(t0), first), GateValue(High(t0), first)};
-      gates[second] = {GateValue(Low(t1), second), GateValue(High(t1), second)};
-    } else {
-      gates[first] = {GateEntry(a.low, first), GateEntry(a.high, first)};
-      gates[second] = {GateEntry(b.low, second), GateEntry(b.high, second)};
+        grid_(args.h_scale, args.h_zero_point),
+        cell_table_(args.cell_table),
+        cell_table_size_(_mm256_set1_epi32(args.cell_table_size)),
+        cell_min_(_mm256_set1_ps(-args.cell_max)),
+        cell_max_(_mm256_set1_ps(args.cell_max)),
+        code_min_(_mm256_set1_ps(static_cast<float>(-(args.cell_table_size / 2)))),
+        code_max_(_mm256_set1_ps(static_cast<float>(args.cell_table_size / 2 - 1))),
+        // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+        gate_zero_(_mm256_set1_epi16(static_cast<int16_t>(linear_.gate_zero))),
+        cell_scale_(_mm256_set1_ps(linear_.cell_scale * 0x1p-16f)) {
+    for (int g = 0; g < kGates; ++g) {
+      gate_table_[g] = args.gate_table[g];
+      gate_min_[g] = _mm256_set1_ps(args.gate_min[g]);
+      gate_max_[g] = _mm256_set1_ps(args.gate_max[g]);
+      gate_scale_[g] = _mm256_set1_ps(linear_.gate_scale[g] * 0x1p-16f);
+      gate_offset_[g] = _mm256_set1_ps(linear_.gate_offset[g]);
     }
   }
 
-  __m256 GateEntry(__m256i index, int gate) const { return _mm256_i32gather_ps(args_.gate_table[gate], index, 4); }
-
-  __m256 NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
-    const __m256 sum = _mm256_add_ps(_mm256_mul_ps(f, _mm256_loadu_ps(c)), _mm256_mul_ps(i, d));
-    const __m256 limited = Limit(sum, _mm256_set1_ps(-args_.cell_max), _mm256_set1_ps(args_.cell_max));
-    const __m256 next = _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_storeu_ps(c, next);
-    return next;
+  void Row(const TableCellArgs& args, int64_t row) const {
+    for (int64_t first = args.block_begin; first < args.block_end; first += kChunk) {
+      const int64_t column = first * kBlockColumns;
+      const int64_t unit = first * kBlockUnits;
+      const Place at{Least(kChunk, args.block_end - first),
+                     args.acc + row * args.acc_stride + column,
+                     args.p + row * args.p_stride + column,
+                     args.h_multiplier + column,
+                     args.c + row * args.c_stride + unit,
+                     args.units - unit,
+                     args.y[row] + unit,
+                     args.h + row * args.h_stride + unit};
+      Chunk(at);
+    }
   }
 
-  __m256i CellCode(__m256 c) const {
-    const float half = static_cast<float>(args_.cell_table_size / 2);
-    return _mm256_cvttps_epi32(Limit(c, _mm256_set1_ps(-half), _mm256_set1_ps(half - 1.0f)));
+ private:
+  // A chunk in every array.
+  struct Place {
+    int64_t blocks;
+    const int32_t* acc;
+    const float* p;
+    const float* h_multiplier;
+    float* c;
+    int64_t units;  // that are left
+    float* y;
+    uint8_t* h;
+  };
+
+  void Chunk(const Place& at) const {
+    Units forms[2 * kChunk];
+    Floats o[kChunk];
+    if (kLinear) {
+      for (int64_t i = 0; i < 2 * at.blocks; ++i) forms[i] = GateCodes(at, i / 2, i % 2 == 0 ? 0 : 2);
+      gate_form_(forms, 2 * at.blocks);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      Floats gates[kGates];
+      RNNQC_UNROLL(2)
+      for (int g = 0; g < 4; g += 2) {
+        gates[g] = kLinear ? GateValues(forms[2 * b + g / 2].low, g) : GateEntries(at, b, g);
+        gates[g + 1] = kLinear ? GateValues(forms[2 * b + g / 2].high, g + 1) : GateEntries(at, b, g + 1);
+      }
+      float* c = at.c + b * kBlockUnits;
+      NextCell(c, gates[0].low, gates[2].low, gates[3].low);
+      NextCell(c + 8, gates[0].high, gates[2].high, gates[3].high);
+      o[b] = gates[1];
+    }
+    if (kLinear) {
+      for (int64_t b = 0; b < at.blocks; b += 2) {
+        const Units first = CellCodes(at, b);
+        const Units second = CellCodes(at, Least(b + 1, at.blocks - 1));
+        forms[b / 2] = {_mm256_packs_epi32(first.low, first.high), _mm256_packs_epi32(second.low, second.high)};
+      }
+      cell_form_(forms, (at.blocks + 1) / 2);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      if (kLinear) {
+        const __m256i t = b % 2 == 0 ? forms[b / 2].low : forms[b / 2].high;
+        Output(at, b, o[b], {_mm256_mul_ps(Low(t), cell_scale_), _mm256_mul_ps(High(t), cell_scale_)});
+      } else {
+        const Units code = CellCodes(at, b);
+        Output(at, b, o[b], {CellEntry(code.low), CellEntry(code.high)});
+      }
+    }
+  }
+
+  RNNQC_FORCEINLINE __m256i GateIndex(const Place& at, int64_t column, int gate) const {
+    const __m256 acc = _mm256_cvtepi32_ps(LoadSums(at.acc + column));
+    const __m256 product = _mm256_mul_ps(acc, _mm256_loadu_ps(at.h_multiplier + column));
+    const __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(at.p + column));
+    return _mm256_cvttps_epi32(Limit(v, gate_min_[gate], gate_max_[gate]));
+  }
+
+  RNNQC_FORCEINLINE Units GateIndices(const Place& at, int64_t block, int gate) const {
+    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+    return {GateIndex(at, column, gate), GateIndex(at, column + 8, gate)};
+  }
+
+  // Codes of sixteen units of a gate and of the next gate.
+  RNNQC_FORCEINLINE Units GateCodes(const Place& at, int64_t block, int gate) const {
+    const Units a = GateIndices(at, block, gate);
+    const Units b = GateIndices(at, block, gate + 1);
+    return {_mm256_sub_epi16(_mm256_packus_epi32(a.low, a.high), gate_zero_),
+            _mm256_sub_epi16(_mm256_packus_epi32(b.low, b.high), gate_zero_)};
+  }
+
+  RNNQC_FORCEINLINE Floats GateValues(__m256i t, int gate) const {
+    return {_mm256_add_ps(_mm256_mul_ps(Low(t), gate_scale_[gate]), gate_offset_[gate]),
+            _mm256_add_ps(_mm256_mul_ps(High(t), gate_scale_[gate]), gate_offset_[gate])};
+  }
+
+  Floats GateEntries(const Place& at, int64_t block, int gate) const {
+    const Units index = GateIndices(at, block, gate);
+    return {_mm256_i32gather_ps(gate_table_[gate], index.low, 4),
+            _mm256_i32gather_ps(gate_table_[gate], index.high, 4)};
+  }
+
+  RNNQC_FORCEINLINE void NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
+    const __m256 sum = _mm256_add_ps(_mm256_mul_ps(f, _mm256_loadu_ps(c)), _mm256_mul_ps(i, d));
+    const __m256 limited = Limit(sum, cell_min_, cell_max_);
+    _mm256_storeu_ps(c, _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
+  RNNQC_FORCEINLINE __m256i CellCode(const float* c) const {
+    return _mm256_cvttps_epi32(Limit(_mm256_loadu_ps(c), code_min_, code_max_));
+  }
+
+  RNNQC_FORCEINLINE Units CellCodes(const Place& at, int64_t block) const {
+    const float* c = at.c + block * kBlockUnits;
+    return {CellCode(c), CellCode(c + 8)};
   }
 
   __m256 CellEntry(__m256i code) const {
-    const __m256i size = _mm256_set1_epi32(args_.cell_table_size);
-    const __m256i index = _mm256_add_epi32(code, _mm256_and_si256(_mm256_srai_epi32(code, 31), size));
-    return _mm256_i32gather_ps(args_.cell_table, index, 4);
+    const __m256i index = _mm256_add_epi32(code, _mm256_and_si256(_mm256_srai_epi32(code, 31), cell_table_size_));
+    return _mm256_i32gather_ps(cell_table_, index, 4);
   }
 
-  Floats CellValues(__m256i t) const {
-    const __m256 scale = _mm256_set1_ps(linear_.cell_scale * 0x1p-16f);
-    return {_mm256_mul_ps(Low(t), scale), _mm256_mul_ps(High(t), scale)};
-  }
-
-  void Output(int64_t row, int64_t block, const Floats& o, const Floats& activated) const {
-    const int64_t unit = block * kBlockUnits;
+  RNNQC_FORCEINLINE void Output(const Place& at, int64_t block, const Floats& o, const Floats& activated) const {
     const __m256 y0 = _mm256_mul_ps(o.low, activated.low);
     const __m256 y1 = _mm256_mul_ps(o.high, activated.high);
-    float* y = args_.y[row] + unit;
-    const int64_t left = args_.units - unit;
+    float* y = at.y + block * kBlockUnits;
+    const int64_t left = at.units - block * kBlockUnits;
     if (left >= kBlockUnits) {
       _mm256_storeu_ps(y, y0);
       _mm256_storeu_ps(y + 8, y1);
@@ -278,47 +525,26 @@ class Cells {
       _mm256_maskstore_ps(y, FirstLanes(left), y0);
       if (left > 8) _mm256_maskstore_ps(y + 8, FirstLanes(left - 8), y1);
     }
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(args_.h + row * args_.h_stride + unit), grid_(y0, y1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at.h + block * kBlockUnits), grid_(y0, y1));
   }
 
-  template <int kBlocks>
-  void Blocks(int64_t row, int64_t block) const {
-    Floats o[kBlocks];
-    Units code[kBlocks];
-    RNNQC_UNROLL(2)
-    for (int b = 0; b < kBlocks; ++b) {
-      Floats gates[kGates];
-      GatePair(row, block + b, 0, 1, gates);
-      GatePair(row, block + b, 2, 3, gates);
-      float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
-      code[b].low = CellCode(NextCell(c, gates[0].low, gates[2].low, gates[3].low));
-      code[b].high = CellCode(NextCell(c + 8, gates[0].high, gates[2].high, gates[3].high));
-      o[b] = gates[1];
-    }
-    if (kLinear) {
-      __m256i t0 = _mm256_packs_epi32(code[0].low, code[0].high);
-      __m256i t1 = _mm256_packs_epi32(code[kBlocks - 1].low, code[kBlocks - 1].high);
-      cell_form_(&t0, &t1);
-      Output(row, block, o[0], CellValues(t0));
-      if (kBlocks > 1) Output(row, block + 1, o[kBlocks - 1], CellValues(t1));
-    } else {
-      for (int b = 0; b < kBlocks; ++b) {
-        Output(row, block + b, o[b], {CellEntry(code[b].low), CellEntry(code[b].high)});
-      }
-    }
-  }
-
-  const TableCellArgs& args_;
   const LinearTables& linear_;
   LinearForm gate_form_;
   LinearForm cell_form_;
   Grid grid_;
+  const float* gate_table_[kGates];
+  const float* cell_table_;
+  __m256i cell_table_size_;
+  __m256 gate_min_[kGates], gate_max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
+  __m256 cell_min_, cell_max_, code_min_, code_max_;
+  __m256i gate_zero_;
+  __m256 cell_scale_;
 };
 
 template <bool kLinear>
 void RunCells(const TableCellArgs& args) {
   const Cells<kLinear> cells(args);
-  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(args, row);
 }
 
 // Values x[i] .. x[i + 7], zeros from n on.
@@ -375,34 +601,17 @@ void f32_u8_quantize_row__avx2(const float* x, int64_t n, float scale, int32_t z
   }
 }
 
-void u8s8_s32_recurrent_2x64__avx2(const RecurrentArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    const int64_t column = block * kBlockColumns;
-    for (int64_t row = 0; row < m.rows; row += kTileRows) {
-      const int64_t tile = Least(kTileRows, m.rows - row);
-      kTileSums[tile - 1](m, row, block, sums);
-      for (int64_t r = 0; r < tile; ++r) {
-        int32_t* acc = args.acc + (row + r) * args.acc_stride + column;
-        for (int64_t i = 0; i < kBlockColumns; i += 8) {
-          StoreSums(acc + i, _mm256_add_epi32(LoadSums(m.start + column + i), LoadSums(sums + r * kBlockColumns + i)));
-        }
-      }
-    }
-  }
+void u8s8_s32_recurrent_3x64__avx2(const RecurrentArgs& args) {
+  const bool descending = args.descending && args.matmul.rows == 1;
+  Sums<true>(args.matmul, descending, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
 }
 
-void u8s8_f32_project_2x64__avx2(const ProjectArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    for (int64_t row = 0; row < m.rows; row += kTileRows) {
-      const int64_t tile = Least(kTileRows, m.rows - row);
-      kTileSums[tile - 1](m, row, block, sums);
-      for (int64_t r = 0; r < tile; ++r) Finish(args, row + r, block, sums + r * kBlockColumns);
-    }
-  }
+void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
+  // Integer sums stand where their results go to.
+  Sums<false>(args.matmul, false, reinterpret_cast<int32_t*>(args.p), args.p_stride,
+              [&args](int64_t row, int64_t rows, int64_t block) {
+                (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
+              });
 }
 
 void s32_table_cell_32__avx2(const TableCellArgs& args) {

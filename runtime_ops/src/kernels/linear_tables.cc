@@ -1,6 +1,7 @@
 #include "kernels/linear_tables.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -60,6 +61,9 @@ bool Fit(const Codes& codes, int32_t shift, Form* form) {
     form->knots[j] = static_cast<int32_t>(knot);
   }
   form->knots[kSegments] = kLargestKnot;
+  for (int32_t j = 0; j < kSegments; ++j) {
+    if (form->knots[j + 1] - form->knots[j] > INT16_MAX) return false;
+  }
   for (int32_t k = codes.first; k <= codes.last; ++k) {
     if (!SameBits(codes[k], Entry(*form, k))) return false;
   }

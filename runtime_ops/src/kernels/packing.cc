@@ -18,15 +18,27 @@ void PackS16Columns(const int8_t* weights, int64_t k, int64_t units, int64_t k_p
   }
 }
 
-void PackS8Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, int8_t* packed) {
+// Blocks of kS8Blocks, each after `gap` bytes that are left alone.
+void PackS8Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, int64_t gap, int8_t* packed) {
+  const int64_t block_bytes = kBlockColumns * k_padded + gap;
   for (int64_t i = 0; i < k; ++i) {
     for (int64_t gate = 0; gate < kGates; ++gate) {
       const int8_t* row = weights + (i * kGates + gate) * units;
       for (int64_t unit = 0; unit < units; ++unit) {
-        const int64_t group = (unit / kBlockUnits) * (k_padded / 4) + i / 4;
-        packed[(group * kBlockColumns + gate * kBlockUnits + unit % kBlockUnits) * 4 + i % 4] = row[unit];
+        int8_t* group = packed + (unit / kBlockUnits) * block_bytes + gap + (i / 4) * kBlockColumns * 4;
+        group[(gate * kBlockUnits + unit % kBlockUnits) * 4 + i % 4] = row[unit];
       }
     }
+  }
+}
+
+// In front of every block.
+void PackColumnSums(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, uint8_t* packed) {
+  AlignedArray<int32_t> sums(BlockCount(units) * kBlockColumns);
+  PackStartValues(weights, k, units, -128, sums.data());
+  for (int64_t block = 0; block < BlockCount(units); ++block) {
+    std::memcpy(packed + block * (kBlockColumns * k_padded + kColumnSumBytes), sums.data() + block * kBlockColumns,
+                static_cast<size_t>(kColumnSumBytes));
   }
 }
 
@@ -36,16 +48,24 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) { return RoundUp(k, format =
 
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units) {
   const int64_t element = format == PackedFormat::kS16Columns ? 2 : 1;
-  return BlockCount(units) * kBlockColumns * PaddedDepth(format, k) * element;
+  const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
+  return BlockCount(units) * (kBlockColumns * PaddedDepth(format, k) * element + sums);
 }
 
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed) {
   std::memset(packed, 0, static_cast<size_t>(PackedBytes(format, k, units)));
   const int64_t k_padded = PaddedDepth(format, k);
-  if (format == PackedFormat::kS16Columns) {
-    PackS16Columns(weights, k, units, k_padded, static_cast<int16_t*>(packed));
-  } else {
-    PackS8Blocks(weights, k, units, k_padded, static_cast<int8_t*>(packed));
+  switch (format) {
+    case PackedFormat::kS16Columns:
+      PackS16Columns(weights, k, units, k_padded, static_cast<int16_t*>(packed));
+      break;
+    case PackedFormat::kS8Blocks:
+      PackS8Blocks(weights, k, units, k_padded, 0, static_cast<int8_t*>(packed));
+      break;
+    case PackedFormat::kS8BlocksWithSums:
+      PackS8Blocks(weights, k, units, k_padded, kColumnSumBytes, static_cast<int8_t*>(packed));
+      PackColumnSums(weights, k, units, k_padded, static_cast<uint8_t*>(packed));
+      break;
   }
 }
 

@@ -36,7 +36,13 @@ enum class PackedFormat {
   //
   // k padded to 4. For four-way dot product instructions, which add four products into each 32-bit lane.
   kS8Blocks,
+  // The same with kColumnSumBytes in front of every block: int32 128 * (sum over k of W) of its columns, in block
+  // order.
+  // For kernels that multiply codes minus 128.
+  kS8BlocksWithSums,
 };
+
+constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));
 
 // Allocation aligned to kAlignment; empty by default.
 template <typename T>
