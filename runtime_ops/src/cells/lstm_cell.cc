@@ -18,6 +18,8 @@ constexpr int64_t kProjectionBytes = 512 * 1024;
 // kProjectedRows, and about kProjectedProducts products.
 constexpr int64_t kProjectedRows = 16;
 constexpr int64_t kProjectedProducts = 1 << 20;
+// Rows whose sums of columns of eight bits are taken at a time.
+constexpr int64_t kWideRows = 16;
 // Fewer input values than this are quantized by one thread.
 constexpr int64_t kSharedQuantization = 16 * 1024;
 
@@ -244,7 +246,7 @@ class LstmRun {
   // Codes of the chunk, in the order in which its steps and rows run.
   void QuantizeChunk() {
     chunk_rows_ = RowsBefore(chunk_end_);
-    if (chunk_rows_ * packed_.input_size < kSharedQuantization) {
+    if (chunk_rows_ * packed_.w.k < kSharedQuantization) {
       QuantizeSteps(chunk_begin_, chunk_end_);
     } else {
       RunPhase(Phase::kQuantize);
@@ -268,7 +270,7 @@ class LstmRun {
   }
 
   void QuantizeInput(int64_t position, int64_t row) {
-    const int64_t size = packed_.input_size;
+    const int64_t size = packed_.w.k;
     uint8_t* codes = x_codes_ + row * packed_.w.k_padded;
     std::memset(codes + size, 0, static_cast<size_t>(packed_.w.k_padded - size));
     if (config_.x_mode == CodeMode::kCodes) {
@@ -306,7 +308,7 @@ class LstmRun {
     project.bias = packed_.bias.data();
     project.p = p_ + begin * columns_;
     project.p_stride = columns_;
-    kernels_.project(project);
+    (packed_.w.format == PackedFormat::kS4Blocks ? kernels_.project_s4 : kernels_.project)(project);
   }
 
   static MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
@@ -317,6 +319,8 @@ class LstmRun {
     matmul.rows = rows;
     matmul.weights = matrix.weights.data();
     matmul.k_padded = matrix.k_padded;
+    matmul.multipliers = matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data();
+    matmul.group_size = matrix.group_size;
     matmul.start = matrix.start.data();
     matmul.block_begin = blocks.begin;
     matmul.block_end = blocks.end;
@@ -329,10 +333,42 @@ class LstmRun {
     recurrent.acc = acc_;
     recurrent.acc_stride = columns_;
     recurrent.descending = step_ % 2 != 0;
-    kernels_.recurrent(recurrent);
+    (packed_.r.format == PackedFormat::kS4Blocks ? kernels_.recurrent_s4 : kernels_.recurrent)(recurrent);
+    if (packed_.r.wide != nullptr) AddWideColumns(blocks);
     if (!table_kernel_) return;
     TableCells(blocks);
     CopyCodes(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
+  }
+
+  // Adds the sums of the columns of eight bits. A block of them that belongs to two parts is computed by both.
+  void AddWideColumns(const Blocks& blocks) const {
+    const PackedMatrix& wide = *packed_.r.wide;
+    const std::vector<int32_t>& columns = packed_.r.wide_columns;
+    const int32_t begin = static_cast<int32_t>(blocks.begin * kBlockColumns);
+    const int32_t end = static_cast<int32_t>(blocks.end * kBlockColumns);
+    const auto padding = std::find(columns.begin(), columns.end(), -1);
+    const int64_t first = std::lower_bound(columns.begin(), padding, begin) - columns.begin();
+    const int64_t last = std::lower_bound(columns.begin(), padding, end) - columns.begin();
+    alignas(kAlignment) int32_t sums[kWideRows * kBlockColumns];
+    for (int64_t block = first / kBlockColumns; block * kBlockColumns < last; ++block) {
+      for (int64_t row = 0; row < active_; row += kWideRows) {
+        const int64_t rows = std::min(kWideRows, active_ - row);
+        RecurrentArgs recurrent{};
+        recurrent.matmul = Matmul(wide, CodesBefore(step_) + row * units_padded_, units_padded_, rows, {0, 1});
+        recurrent.matmul.weights = wide.weights.data() + block * PackedBytes(wide.format, wide.k, kBlockUnits);
+        recurrent.acc = sums;
+        recurrent.acc_stride = kBlockColumns;
+        recurrent.descending = step_ % 2 != 0;
+        kernels_.recurrent(recurrent);
+        const int64_t from = std::max(first, block * kBlockColumns);
+        const int64_t to = std::min(last, (block + 1) * kBlockColumns);
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t j = from; j < to; ++j) {
+            acc_[(row + r) * columns_ + columns[static_cast<size_t>(j)]] += sums[r * kBlockColumns + j % kBlockColumns];
+          }
+        }
+      }
+    }
   }
 
   void CopyCodes(int64_t begin, int64_t end) const {
@@ -518,12 +554,13 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
     return packed;
   };
   PackedLstm packed;
-  packed.input_size = parameters.input_size;
   // Rows with a grid each multiply the start values of zero point 1 by their own.
   const int64_t x_zero_point = config.x_mode == CodeMode::kDynamicRow ? 1 : config.x_zero_point;
+  const bool four = kernels.recurrent_s4 != nullptr;
   packed.w =
-      PackMatrix(kernels.format, parameters.w, parameters.input_size, hidden, static_cast<int32_t>(x_zero_point));
-  packed.r = PackMatrix(kernels.format, parameters.r, hidden, hidden, static_cast<int32_t>(config.h_zero_point));
+      PackMatrix(kernels.format, four ? Width::kFour : Width::kEight, parameters.w, static_cast<int32_t>(x_zero_point));
+  packed.r = PackMatrix(kernels.format, four ? Width::kMixed : Width::kEight, parameters.r,
+                        static_cast<int32_t>(config.h_zero_point));
   packed.x_multiplier = columns(parameters.x_multiplier, kGates);
   packed.h_multiplier = columns(parameters.h_multiplier, kGates);
   packed.bias = columns(parameters.bias, kGates);

@@ -12,9 +12,8 @@ namespace rnnqc {
 // Weights and per-column vectors as the operator gives them: W [input_size, 4H], R [H, 4H], vectors [4H],
 // peephole [3H] or null.
 struct LstmParameters {
-  int64_t input_size;
-  const int8_t* w;
-  const int8_t* r;
+  Matrix w;
+  Matrix r;
   const float* x_multiplier;
   const float* h_multiplier;
   const float* bias;
@@ -22,7 +21,6 @@ struct LstmParameters {
 };
 
 struct PackedLstm {
-  int64_t input_size = 0;
   PackedMatrix w;
   PackedMatrix r;
   AlignedArray<float> x_multiplier;

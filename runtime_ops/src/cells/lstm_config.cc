@@ -31,6 +31,12 @@ void CheckZeroPoint(const char* attribute, int64_t value) {
   if (value < 0 || value > 255) Fail(attribute, value, "a uint8 value, 0 .. 255");
 }
 
+void CheckGroupSize(const char* attribute, int64_t value) {
+  if (value < 0 || value % kGroupDepth != 0 || value > kMaxDepth) {
+    Fail(attribute, value, "a multiple of " + std::to_string(kGroupDepth) + " up to " + std::to_string(kMaxDepth));
+  }
+}
+
 void CheckFinite(const std::string& attribute, float value) {
   if (!std::isfinite(value)) Fail(attribute, value, "a finite number");
 }
@@ -83,6 +89,8 @@ void ValidateConfig(const LstmConfig& config) {
   CheckFinite("output_beta", config.output_beta);
   CheckFinite("cell_index_scale", config.cell_index_scale);
   CheckFinite("one", config.one);
+  CheckGroupSize("w_group_size", config.w_group_size);
+  CheckGroupSize("r_group_size", config.r_group_size);
   if (config.output_kind == Kind::kReluTable && config.cell_is_quantized()) {
     Fail("cell_scale", config.cell_scale, "0 (a float cell) for output_kind relu_table");
   }

@@ -54,6 +54,10 @@ struct LstmConfig {
   float cell_index_scale = 0;
   bool input_forget = false;
   float one = 1;
+  int64_t w_group_size = 0;  // rows of packed W that share a multiplier; 0 without
+  int64_t r_group_size = 0;
+  int64_t x_bits = 8;
+  int64_t h_bits = 8;
 
   bool cell_is_quantized() const { return cell_scale > 0; }
   bool gate_is_used(int gate) const { return !(input_forget && gate == kForgetGate); }

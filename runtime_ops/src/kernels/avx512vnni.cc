@@ -131,6 +131,149 @@ using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const i
 constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
                                               TileSums<4>, TileSums<5>, TileSums<6>};
 
+// The lower and the upper int4 numbers of 64 bytes as int8 numbers of 16 times their value.
+inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
+inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
+
+// A part of k, counted in eights, and the 64 multipliers of its columns or null.
+struct Group {
+  int64_t begin;
+  int64_t end;
+  const uint8_t* multipliers;
+};
+
+// Adds a group's sums of 16 times the int4 numbers to sums of weights.
+RNNQC_FORCEINLINE void AddGroup(const Group& group, int gate, __m512i sum16, int32_t* sums) {
+  __m512i sum = _mm512_srai_epi32(sum16, 4);
+  if (group.multipliers != nullptr) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(group.multipliers + gate * 16));
+    sum = _mm512_mullo_epi32(sum, _mm512_cvtepu8_epi32(bytes));
+  }
+  _mm512_storeu_si512(sums + gate * 16, _mm512_add_epi32(_mm512_loadu_si512(sums + gate * 16), sum));
+}
+
+// Adds one row's sums over a group to those of a block.
+template <bool kDescending>
+RNNQC_NOINLINE void AddRowS4(const MatmulArgs& m, int64_t block, const Group& group, int32_t* sums) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  constexpr int kEights = 2;  // at a time
+  const int64_t first = kDescending ? group.end - 1 : group.begin;
+  const int64_t depth = group.end - group.begin;
+  const uint8_t* a = m.a + 8 * first;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * (m.k_padded / 8) + first) * kGates;
+  __m512i sum[2 * kEights][kGates];
+  RNNQC_UNROLL(4)
+  for (int i = 0; i < 2 * kEights; ++i) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) sum[i][g] = _mm512_setzero_si512();
+  }
+  const auto add = [&](int i) {
+    const __m512i lower = BroadcastCodes(a + i * kStep * 8);
+    const __m512i upper = BroadcastCodes(a + i * kStep * 8 + 4);
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) {
+      const __m512i* weights = w + i * kStep * kGates + g;
+      _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
+      const __m512i bytes = _mm512_load_si512(weights);
+      AddProducts(&sum[2 * i][g], lower, LowerHalves(bytes));
+      AddProducts(&sum[2 * i + 1][g], upper, UpperHalves(bytes));
+    }
+  };
+  int64_t j = 0;
+  for (; j + kEights <= depth; j += kEights) {
+    add(0);
+    add(1);
+    a += kEights * kStep * 8;
+    w += kEights * kStep * kGates;
+  }
+  if (j < depth) add(0);
+  RNNQC_UNROLL(4)
+  for (int g = 0; g < kGates; ++g) {
+    const __m512i low = _mm512_add_epi32(sum[0][g], sum[1][g]);
+    const __m512i high = _mm512_add_epi32(sum[2][g], sum[3][g]);
+    AddGroup(group, g, _mm512_add_epi32(low, high), sums);
+  }
+}
+
+// The same for kRows rows.
+template <int kRows>
+RNNQC_NOINLINE void AddTileS4(const MatmulArgs& m, int64_t row, int64_t block, const Group& group, int32_t* sums,
+                              int64_t sums_stride) {
+  const uint8_t* a = m.a + row * m.a_stride + 8 * group.begin;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * (m.k_padded / 8) + group.begin) * kGates;
+  __m512i sum[kRows][kGates];
+  RNNQC_UNROLL(6)
+  for (int r = 0; r < kRows; ++r) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) sum[r][g] = _mm512_setzero_si512();
+  }
+  const auto add = [&](const uint8_t* codes_of_rows, __m512i w0, __m512i w1, __m512i w2, __m512i w3) {
+    RNNQC_UNROLL(6)
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i codes = BroadcastCodes(codes_of_rows + r * m.a_stride);
+      AddProducts(&sum[r][0], codes, w0);
+      AddProducts(&sum[r][1], codes, w1);
+      AddProducts(&sum[r][2], codes, w2);
+      AddProducts(&sum[r][3], codes, w3);
+    }
+  };
+  for (int64_t j = group.begin; j < group.end; ++j) {
+    add(a, LowerHalves(w[0]), LowerHalves(w[1]), LowerHalves(w[2]), LowerHalves(w[3]));
+    add(a + 4, UpperHalves(w[0]), UpperHalves(w[1]), UpperHalves(w[2]), UpperHalves(w[3]));
+    a += 8;
+    w += kGates;
+  }
+  RNNQC_UNROLL(6)
+  for (int r = 0; r < kRows; ++r) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) AddGroup(group, g, sum[r][g], sums + r * sums_stride);
+  }
+}
+
+using AddTileS4Fn = void(const MatmulArgs& m, int64_t row, int64_t block, const Group& group, int32_t* sums,
+                         int64_t sums_stride);
+
+constexpr AddTileS4Fn* kAddTileS4[kTileRows] = {AddTileS4<1>, AddTileS4<2>, AddTileS4<3>,
+                                                AddTileS4<4>, AddTileS4<5>, AddTileS4<6>};
+
+// visit(group) for all groups of a block.
+template <typename Visit>
+RNNQC_FORCEINLINE void ForEachGroup(const MatmulArgs& m, int64_t block, bool descending, const Visit& visit) {
+  const int64_t depth = m.k_padded / 8;
+  if (m.multipliers == nullptr) {
+    visit(Group{0, depth, nullptr});
+    return;
+  }
+  const int64_t size = m.group_size / 8;
+  const int64_t groups = (depth + size - 1) / size;
+  for (int64_t i = 0; i < groups; ++i) {
+    const int64_t group = descending ? groups - 1 - i : i;
+    const int64_t end = (group + 1) * size;
+    visit(Group{group * size, end < depth ? end : depth, m.multipliers + (block * groups + group) * kBlockColumns});
+  }
+}
+
+// Sums of `rows` <= kTileRows rows and one block, from `start` or 0 if that is null.
+inline void SumsS4(const MatmulArgs& m, int64_t row, int64_t rows, int64_t block, bool descending, const int32_t* start,
+                   int32_t* sums, int64_t sums_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (start == nullptr) {
+      std::memset(sums + r * sums_stride, 0, kBlockColumns * sizeof(int32_t));
+    } else {
+      std::memcpy(sums + r * sums_stride, start, kBlockColumns * sizeof(int32_t));
+    }
+  }
+  ForEachGroup(m, block, descending, [&](const Group& group) {
+    if (m.rows > 1) {
+      kAddTileS4[rows - 1](m, row, block, group, sums, sums_stride);
+    } else if (descending) {
+      AddRowS4<true>(m, block, group, sums);
+    } else {
+      AddRowS4<false>(m, block, group, sums);
+    }
+  });
+}
+
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
   const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
@@ -468,6 +611,34 @@ void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
     for (int64_t row = 0; row < m.rows;) {
       const int64_t tile = NextTile(m.rows - row);
       kTileSums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
+      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
+      row += tile;
+    }
+  }
+}
+
+void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = args.descending ? m.block_begin + m.block_end - 1 - i : i;
+    const int64_t column = block * kBlockColumns;
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      SumsS4(m, row, tile, block, args.descending, m.start + column, args.acc + row * args.acc_stride + column,
+             args.acc_stride);
+      row += tile;
+    }
+  }
+}
+
+void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  const Finish finish{args};
+  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      SumsS4(m, row, tile, block, false, nullptr, sums, kBlockColumns);
       for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
       row += tile;
     }

@@ -16,6 +16,8 @@ std::vector<KernelTable> BuiltTables() {
   current.format = PackedFormat::packed_format; \
   current.project = nullptr;                    \
   current.recurrent = nullptr;                  \
+  current.project_s4 = nullptr;                 \
+  current.recurrent_s4 = nullptr;               \
   tables.push_back(current);
 #define RNNQC_KERNEL(name, entry, type, symbol) \
   current.entry = symbol;                       \

@@ -18,8 +18,12 @@ struct MatmulArgs {
   const uint8_t* a;  // `rows` rows of k_padded codes; what stands in the padding does not matter
   int64_t a_stride;
   int64_t rows;
-  const void* weights;  // in the table's packed format
+  const void* weights;  // in the table's packed format, or in kS4Blocks
   int64_t k_padded;
+  // kS4Blocks only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its int4 number times
+  // its multiplier, -128 .. 127.
+  const uint8_t* multipliers;
+  int64_t group_size;
   const int32_t* start;  // block order
   int64_t block_begin;
   int64_t block_end;
@@ -96,6 +100,8 @@ struct KernelTable {
   QuantizeRowFn* quantize_row;
   ProjectFn* project;
   RecurrentFn* recurrent;
+  ProjectFn* project_s4;      // for kS4Blocks; null if there is none: such matrices are packed as int8 then
+  RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
   TableCellFn* table_cell;
 };
 

@@ -1,6 +1,8 @@
 #include "kernels/packing.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace rnnqc {
 namespace {
@@ -32,6 +34,106 @@ void PackS8Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_pad
   }
 }
 
+void PackS4Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, uint8_t* packed) {
+  for (int64_t i = 0; i < k; ++i) {
+    const int shift = i % 8 < 4 ? 0 : 4;
+    for (int64_t gate = 0; gate < kGates; ++gate) {
+      const int8_t* row = weights + (i * kGates + gate) * units;
+      for (int64_t unit = 0; unit < units; ++unit) {
+        const int64_t group = (unit / kBlockUnits) * (k_padded / 8) + i / 8;
+        uint8_t* byte = packed + (group * kBlockColumns + gate * kBlockUnits + unit % kBlockUnits) * 4 + i % 4;
+        *byte = static_cast<uint8_t>(*byte | (row[unit] & 15) << shift);
+      }
+    }
+  }
+}
+
+bool FitsFourBits(int8_t weight) { return weight >= -8 && weight <= 7; }
+
+// For each column of [k, columns] whether it needs more than four bits.
+std::vector<bool> WideColumns(const Matrix& matrix) {
+  const int64_t columns = kGates * matrix.units;
+  std::vector<bool> wide(static_cast<size_t>(columns), false);
+  std::vector<int8_t> least(static_cast<size_t>(columns), 0), largest(static_cast<size_t>(columns), 0);
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    for (size_t j = 0; j < wide.size(); ++j) {
+      const int8_t weight = matrix.weights[i * columns + static_cast<int64_t>(j)];
+      least[j] = std::min(least[j], weight);
+      largest[j] = std::max(largest[j], weight);
+    }
+  }
+  for (size_t j = 0; j < wide.size(); ++j) wide[j] = !FitsFourBits(least[j]) || !FitsFourBits(largest[j]);
+  return wide;
+}
+
+PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* weights, int32_t zero_point) {
+  PackedMatrix packed;
+  packed.format = format;
+  packed.k = matrix.k;
+  packed.k_padded = PaddedDepth(format, matrix.k);
+  packed.weights = AlignedArray<uint8_t>(PackedBytes(format, matrix.k, matrix.units));
+  packed.start = AlignedArray<int32_t>(BlockCount(matrix.units) * kBlockColumns);
+  PackWeights(format, weights, matrix.k, matrix.units, packed.weights.data());
+  PackStartValues(matrix.weights, matrix.k, matrix.units, zero_point, packed.start.data());
+  return packed;
+}
+
+// Groups: the weights divided by their multipliers.
+PackedMatrix PackGroups(const Matrix& matrix, int32_t zero_point) {
+  const int64_t columns = kGates * matrix.units;
+  std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    const uint8_t* multipliers = matrix.multipliers + i / matrix.group_size * columns;
+    for (int64_t j = 0; j < columns; ++j) {
+      numbers[static_cast<size_t>(i * columns + j)] =
+          static_cast<int8_t>(matrix.weights[i * columns + j] / multipliers[j]);
+    }
+  }
+  PackedMatrix packed = PackAs(PackedFormat::kS4Blocks, matrix, numbers.data(), zero_point);
+  const int64_t groups = GroupCount(matrix.k, matrix.group_size);
+  packed.group_size = matrix.group_size;
+  packed.multipliers = AlignedArray<uint8_t>(BlockCount(matrix.units) * kBlockColumns * groups);
+  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data());
+  return packed;
+}
+
+// The wide columns in a matrix of their own, in block order.
+PackedMatrix PackMixed(PackedFormat format, const Matrix& matrix, const std::vector<bool>& wide, int32_t zero_point) {
+  const int64_t columns = kGates * matrix.units;
+  std::vector<int64_t> source;
+  std::vector<int32_t> target;
+  for (int64_t block = 0; block < BlockCount(matrix.units); ++block) {
+    for (int64_t gate = 0; gate < kGates; ++gate) {
+      for (int64_t unit = block * kBlockUnits; unit < std::min((block + 1) * kBlockUnits, matrix.units); ++unit) {
+        if (!wide[static_cast<size_t>(gate * matrix.units + unit)]) continue;
+        source.push_back(gate * matrix.units + unit);
+        target.push_back(static_cast<int32_t>(ColumnOf(gate, unit)));
+      }
+    }
+  }
+  const int64_t count = static_cast<int64_t>(source.size());
+  const int64_t blocks = (count + kBlockColumns - 1) / kBlockColumns;
+  Matrix apart{nullptr, matrix.k, blocks * kBlockUnits, nullptr, 0};
+  std::vector<int8_t> narrow(matrix.weights, matrix.weights + matrix.k * columns);
+  std::vector<int8_t> columns_apart(static_cast<size_t>(matrix.k * blocks * kBlockColumns), 0);
+  for (int64_t j = 0; j < count; ++j) {
+    // Where PackWeights finds column j of the block order.
+    const int64_t unit = j / kBlockColumns * kBlockUnits + j % kBlockUnits;
+    const int64_t gate = j % kBlockColumns / kBlockUnits;
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      int8_t& weight = narrow[static_cast<size_t>(i * columns + source[static_cast<size_t>(j)])];
+      columns_apart[static_cast<size_t>((i * kGates + gate) * apart.units + unit)] = weight;
+      weight = 0;
+    }
+  }
+  apart.weights = columns_apart.data();
+  PackedMatrix packed = PackAs(PackedFormat::kS4Blocks, matrix, narrow.data(), zero_point);
+  packed.wide = std::make_unique<PackedMatrix>(PackAs(format, apart, apart.weights, 0));
+  target.resize(static_cast<size_t>(blocks * kBlockColumns), -1);
+  packed.wide_columns = std::move(target);
+  return packed;
+}
+
 // In front of every block.
 void PackColumnSums(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, uint8_t* packed) {
   AlignedArray<int32_t> sums(BlockCount(units) * kBlockColumns);
@@ -44,12 +146,23 @@ void PackColumnSums(const int8_t* weights, int64_t k, int64_t units, int64_t k_p
 
 }  // namespace
 
-int64_t PaddedDepth(PackedFormat format, int64_t k) { return RoundUp(k, format == PackedFormat::kS16Columns ? 16 : 4); }
+int64_t PaddedDepth(PackedFormat format, int64_t k) {
+  switch (format) {
+    case PackedFormat::kS16Columns:
+      return RoundUp(k, 16);
+    case PackedFormat::kS4Blocks:
+      return RoundUp(k, 8);
+    case PackedFormat::kS8Blocks:
+    case PackedFormat::kS8BlocksWithSums:
+      break;
+  }
+  return RoundUp(k, 4);
+}
 
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units) {
-  const int64_t element = format == PackedFormat::kS16Columns ? 2 : 1;
+  const int64_t bits = format == PackedFormat::kS16Columns ? 16 : format == PackedFormat::kS4Blocks ? 4 : 8;
   const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
-  return BlockCount(units) * (kBlockColumns * PaddedDepth(format, k) * element + sums);
+  return BlockCount(units) * (kBlockColumns * PaddedDepth(format, k) * bits / 8 + sums);
 }
 
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed) {
@@ -65,6 +178,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     case PackedFormat::kS8BlocksWithSums:
       PackS8Blocks(weights, k, units, k_padded, kColumnSumBytes, static_cast<int8_t*>(packed));
       PackColumnSums(weights, k, units, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kS4Blocks:
+      PackS4Blocks(weights, k, units, k_padded, static_cast<uint8_t*>(packed));
       break;
   }
 }
@@ -86,15 +202,28 @@ void PackColumns(const float* values, int64_t gates, int64_t units, float* packe
   }
 }
 
-PackedMatrix PackMatrix(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point) {
-  PackedMatrix matrix;
-  matrix.k = k;
-  matrix.k_padded = PaddedDepth(format, k);
-  matrix.weights = AlignedArray<uint8_t>(PackedBytes(format, k, units));
-  matrix.start = AlignedArray<int32_t>(BlockCount(units) * kBlockColumns);
-  PackWeights(format, weights, k, units, matrix.weights.data());
-  PackStartValues(weights, k, units, zero_point, matrix.start.data());
-  return matrix;
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed) {
+  std::memset(packed, 1, static_cast<size_t>(BlockCount(units) * kBlockColumns * groups));
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t gate = 0; gate < kGates; ++gate) {
+      for (int64_t unit = 0; unit < units; ++unit) {
+        const int64_t column = ColumnOf(gate, unit);
+        packed[(column / kBlockColumns * groups + group) * kBlockColumns + column % kBlockColumns] =
+            multipliers[(group * kGates + gate) * units + unit];
+      }
+    }
+  }
+}
+
+PackedMatrix PackMatrix(PackedFormat format, Width width, const Matrix& matrix, int32_t zero_point) {
+  if (width != Width::kEight) {
+    if (matrix.multipliers != nullptr) return PackGroups(matrix, zero_point);
+    const std::vector<bool> wide = WideColumns(matrix);
+    const int64_t count = std::count(wide.begin(), wide.end(), true);
+    if (count == 0) return PackAs(PackedFormat::kS4Blocks, matrix, matrix.weights, zero_point);
+    if (width == Width::kMixed && count <= 2 * matrix.units) return PackMixed(format, matrix, wide, zero_point);
+  }
+  return PackAs(format, matrix, matrix.weights, zero_point);
 }
 
 }  // namespace rnnqc

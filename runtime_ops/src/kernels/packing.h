@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <vector>
 
 namespace rnnqc {
 
@@ -40,6 +41,11 @@ enum class PackedFormat {
   // order.
   // For kernels that multiply codes minus 128.
   kS8BlocksWithSums,
+  // int4 in two's complement, two to a byte: [blocks][k_padded / 8][gate][16 units][4 bytes]. In byte i of a unit the
+  // lower half is k = 8j + i, the upper half k = 8j + 4 + i.
+  //
+  // k padded to 8. Kernels take the halves as int8 numbers of 16 times the weight.
+  kS4Blocks,
 };
 
 constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));
@@ -68,8 +74,15 @@ class AlignedArray {
 int64_t PaddedDepth(PackedFormat format, int64_t k);
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units);
 
-// Writes PackedBytes(format, k, units) bytes.
+// Writes PackedBytes(format, k, units) bytes; weights of kS4Blocks are -8 .. 7.
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed);
+
+// Groups of `group_size` consecutive k, a multiple of kGroupDepth, whose weights are multiples of a number for each
+// column. The packed numbers stand in the order [blocks][groups][64 columns], 1 in the padding.
+constexpr int64_t kGroupDepth = 32;
+constexpr int64_t kLargestMultiplier = 18;
+constexpr int64_t GroupCount(int64_t k, int64_t group_size) { return (k + group_size - 1) / group_size; }
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed);
 
 // start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
 // uint8 codes. With zero_point 1 it can be multiplied by a zero point of each row instead.
@@ -80,14 +93,41 @@ constexpr int64_t kMaxDepth = 65536;
 // `gates` blocks of `units` values -> block order; gates that are not given are zero.
 void PackColumns(const float* values, int64_t gates, int64_t units, float* packed);
 
+// W [k, 4 * units].
+struct Matrix {
+  const int8_t* weights;
+  int64_t k;
+  int64_t units;
+  // Of [GroupCount(k, group_size), 4 * units] groups, or null. Every weight is a number in -8 .. 7 times its group's.
+  const uint8_t* multipliers;
+  int64_t group_size;
+};
+
 struct PackedMatrix {
+  PackedFormat format = PackedFormat::kS8Blocks;
   int64_t k = 0;
   int64_t k_padded = 0;
   AlignedArray<uint8_t> weights;
   AlignedArray<int32_t> start;
+  AlignedArray<uint8_t> multipliers;  // empty without groups
+  int64_t group_size = 0;
+  // Columns of a kS4Blocks matrix that need eight bits are zero in it and stand in a matrix of their own, without start
+  // values: its column j belongs to column wide_columns[j] (in block order) of this one; -1 in the padding.
+  std::unique_ptr<PackedMatrix> wide;
+  std::vector<int32_t> wide_columns;
+
+  int64_t bytes() const { return weights.size() + (wide != nullptr ? wide->weights.size() : 0); }
 };
 
-PackedMatrix PackMatrix(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point);
+// Which widths a matrix may get.
+enum class Width {
+  kEight,
+  kFour,   // four bits if all weights have that few
+  kMixed,  // or if at most half the columns have more
+};
+
+// `format` is that of matrices of eight bits.
+PackedMatrix PackMatrix(PackedFormat format, Width width, const Matrix& matrix, int32_t zero_point);
 
 }  // namespace rnnqc
 

@@ -8,15 +8,51 @@
 namespace rnnqc {
 namespace {
 
-int32_t Dot(const MatmulArgs& m, int64_t row, int64_t column, int32_t zero_point = 1) {
-  const int8_t* weights = static_cast<const int8_t*>(m.weights);
+int32_t WeightS8(const MatmulArgs& m, int64_t k, int64_t column) {
+  const int64_t group = (column / kBlockColumns) * (m.k_padded / 4) + k / 4;
+  return static_cast<const int8_t*>(m.weights)[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
+}
+
+int32_t WeightS4(const MatmulArgs& m, int64_t k, int64_t column) {
+  const int64_t block = column / kBlockColumns;
+  const int64_t group = block * (m.k_padded / 8) + k / 8;
+  const uint8_t byte =
+      static_cast<const uint8_t*>(m.weights)[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
+  const int32_t half = k % 8 < 4 ? byte & 15 : byte >> 4;
+  const int32_t number = half < 8 ? half : half - 16;
+  if (m.multipliers == nullptr) return number;
+  const int64_t groups = GroupCount(m.k_padded, m.group_size);
+  return number * m.multipliers[(block * groups + k / m.group_size) * kBlockColumns + column % kBlockColumns];
+}
+
+using WeightFn = int32_t(const MatmulArgs& m, int64_t k, int64_t column);
+
+int32_t Dot(WeightFn* weight, const MatmulArgs& m, int64_t row, int64_t column, int32_t zero_point = 1) {
   int32_t sum = zero_point * m.start[column];
   for (int64_t k = 0; k < m.k_padded; ++k) {
-    const int64_t group = (column / kBlockColumns) * (m.k_padded / 4) + k / 4;
-    const int8_t weight = weights[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
-    sum += static_cast<int32_t>(m.a[row * m.a_stride + k]) * weight;
+    sum += static_cast<int32_t>(m.a[row * m.a_stride + k]) * weight(m, k, column);
   }
   return sum;
+}
+
+void Recurrent(WeightFn* weight, const RecurrentArgs& args) {
+  for (int64_t row = 0; row < args.matmul.rows; ++row) {
+    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
+      args.acc[row * args.acc_stride + j] = Dot(weight, args.matmul, row, j);
+    }
+  }
+}
+
+void Project(WeightFn* weight, const ProjectArgs& args) {
+  for (int64_t row = 0; row < args.matmul.rows; ++row) {
+    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
+      const int32_t zero_point = args.row_zero_point != nullptr ? args.row_zero_point[row] : 1;
+      float value = static_cast<float>(Dot(weight, args.matmul, row, j, zero_point));
+      if (args.row_scale != nullptr) value = value * args.row_scale[row];
+      value = value * args.multiplier[j];
+      args.p[row * args.p_stride + j] = value + args.bias[j];
+    }
+  }
 }
 
 uint8_t Code(float x, float scale, int32_t zero_point) {
@@ -45,25 +81,10 @@ void f32_u8_quantize_row__reference(const float* x, int64_t n, float scale, int3
   for (int64_t i = 0; i < n; ++i) codes[i] = Code(x[i], scale, zero_point);
 }
 
-void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) {
-  for (int64_t row = 0; row < args.matmul.rows; ++row) {
-    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
-      args.acc[row * args.acc_stride + j] = Dot(args.matmul, row, j);
-    }
-  }
-}
-
-void u8s8_f32_project_1x1__reference(const ProjectArgs& args) {
-  for (int64_t row = 0; row < args.matmul.rows; ++row) {
-    for (int64_t j = args.matmul.block_begin * kBlockColumns; j < args.matmul.block_end * kBlockColumns; ++j) {
-      const int32_t zero_point = args.row_zero_point != nullptr ? args.row_zero_point[row] : 1;
-      float value = static_cast<float>(Dot(args.matmul, row, j, zero_point));
-      if (args.row_scale != nullptr) value = value * args.row_scale[row];
-      value = value * args.multiplier[j];
-      args.p[row * args.p_stride + j] = value + args.bias[j];
-    }
-  }
-}
+void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS8, args); }
+void u8s4_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS4, args); }
+void u8s8_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS8, args); }
+void u8s4_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS4, args); }
 
 void s32_table_cell_1__reference(const TableCellArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {

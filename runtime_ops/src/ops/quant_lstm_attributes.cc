@@ -129,6 +129,8 @@ LstmConfig ReadLstmConfig(const ort::KernelInfo& info) {
   }
   config.input_forget = input_forget == 1;
   info.Read("one", &config.one);
+  info.Read("w_group_size", &config.w_group_size);
+  info.Read("r_group_size", &config.r_group_size);
   ValidateConfig(config);
   return config;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cells/lstm_cell.h"
+#include "cells/packed_int4.h"
 #include "kernels/dispatch.h"
 #include "ops/quant_lstm_attributes.h"
 #include "ort_support.h"
@@ -30,7 +31,11 @@ enum Input : size_t {
   kInitialH,
   kInitialC,
   kPeephole,
-  kFirstReserved,
+  kWZeroPoint,
+  kRZeroPoint,
+  kWGroupMultiplier,
+  kRGroupMultiplier,
+  kUsedInputs,
   kInputCount = 20,
 };
 enum Output : size_t { kY, kYh, kYc, kYCodes, kOutputCount };
@@ -56,6 +61,8 @@ const char* const kInputNames[kInputCount] = {"X",
                                               "(reserved)",
                                               "(reserved)"};
 
+constexpr bool IsReserved(size_t input) { return input == kWZeroPoint || input == kRZeroPoint || input >= kUsedInputs; }
+
 constexpr int64_t kMaxCellTableSize = 1 << 23;  // indices are formed in float
 
 class ContextParallel : public Parallel {
@@ -75,17 +82,28 @@ struct Sizes {
   int64_t time = -1;
   int64_t batch = -1;
   int64_t input = -1;
-  int64_t hidden;
+  int64_t hidden = -1;
+  bool packed_w = false;
+  bool packed_r = false;
+  int64_t w_group_size = 0;
+  int64_t r_group_size = 0;
 };
+
+// Groups of rows that share a multiplier; negative if not known.
+int64_t Groups(int64_t rows, int64_t group_size) { return rows < 0 ? -1 : GroupCount(rows, group_size); }
 
 Shape ExpectedShape(size_t input, const Sizes& s) {
   switch (input) {
     case kX:
       return {s.time, s.batch, s.input};
     case kW:
-      return {s.input, kGates * s.hidden};
+      return {s.input, (s.packed_w ? kGates / 2 : kGates) * s.hidden};
     case kR:
-      return {s.hidden, kGates * s.hidden};
+      return {s.hidden, (s.packed_r ? kGates / 2 : kGates) * s.hidden};
+    case kWGroupMultiplier:
+      return {Groups(s.input, s.w_group_size), kGates * s.hidden};
+    case kRGroupMultiplier:
+      return {Groups(s.hidden, s.r_group_size), kGates * s.hidden};
     case kXMultiplier:
     case kHMultiplier:
     case kBias:
@@ -102,20 +120,22 @@ Shape ExpectedShape(size_t input, const Sizes& s) {
   }
 }
 
-const char* ShapeInWords(size_t input) {
-  static const char* const words[] = {"[T, B, I]", "[I, 4H]", "[H, 4H]", "[4H]",   "[4H]",   "[4H]",
-                                      "[N]",       "[M]",     "[B]",     "[B, H]", "[B, H]", "[3H]"};
+const char* ShapeInWords(size_t input, const Sizes& s) {
+  if (input == kW && s.packed_w) return "[I, 2H]";
+  if (input == kR && s.packed_r) return "[H, 2H]";
+  static const char* const words[] = {"[T, B, I]", "[I, 4H]", "[H, 4H]", "[4H]", "[4H]", "[4H]", "[N]",     "[M]",
+                                      "[B]",       "[B, H]",  "[B, H]",  "[3H]", "",     "",     "[G, 4H]", "[G, 4H]"};
   return words[input];
 }
 
-void CheckShape(size_t input, const Shape& found, const Shape& expected) {
+void CheckShape(size_t input, const Shape& found, const Shape& expected, const Sizes& sizes = Sizes()) {
   bool fits = found.size() == expected.size();
   for (size_t i = 0; fits && i < found.size(); ++i) {
     fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
   }
   if (fits) return;
   throw std::invalid_argument("input " + std::string(kInputNames[input]) + " has shape " + ort::ToText(found) +
-                              ", expected " + ShapeInWords(input) + " = " + ort::ToText(expected));
+                              ", expected " + ShapeInWords(input, sizes) + " = " + ort::ToText(expected));
 }
 
 class QuantLstmCellKernel {
@@ -132,12 +152,11 @@ class QuantLstmCellKernel {
 
   void Compute(OrtKernelContext* context) {
     const OrtValue* inputs[kInputCount] = {};
-    for (size_t i = 0; i < kFirstReserved; ++i) {
+    for (size_t i = 0; i < kUsedInputs; ++i) {
       if (present_[i]) ort::Check(api_, api_.KernelContext_GetInput()(context, i, &inputs[i]));
     }
-    Sizes sizes;
-    sizes.hidden = config_.hidden_size;
-    sizes.input = packed_ != nullptr ? packed_->input_size : -1;
+    Sizes sizes = sizes_;
+    sizes.input = packed_ != nullptr ? packed_->w.k : -1;
     const Shape x_shape = CheckedShape(kX, inputs[kX], sizes);
     sizes.time = x_shape[0];
     sizes.batch = x_shape[1];
@@ -169,8 +188,10 @@ class QuantLstmCellKernel {
 
  private:
   void CheckInputs(const ort::KernelInfo& info) {
-    Sizes sizes;
-    sizes.hidden = config_.hidden_size;
+    sizes_.hidden = config_.hidden_size;
+    sizes_.w_group_size = config_.w_group_size;
+    sizes_.r_group_size = config_.r_group_size;
+    Sizes sizes = sizes_;
     for (size_t i = 0; i < kInputCount; ++i) {
       ort::TensorType type;
       present_[i] = info.InputType(i, &type);
@@ -178,20 +199,25 @@ class QuantLstmCellKernel {
         if (i < kGateTable) throw std::invalid_argument("input " + std::string(kInputNames[i]) + " is missing");
         continue;
       }
-      if (i >= kFirstReserved) {
+      if (IsReserved(i)) {
         throw std::invalid_argument("input " + std::to_string(i) + " " + kInputNames[i] +
                                     " is reserved for later versions. Use a newer rnnqc library.");
       }
       const ort::ElementType expected = ExpectedType(i);
-      if (type.element != expected) {
-        throw std::invalid_argument("input " + std::string(kInputNames[i]) + " has element type " +
-                                    ort::ToText(type.element) + ", expected " + ort::ToText(expected) +
-                                    (i == kX ? " for this x_mode" : "") +
-                                    ". Other types may need a newer rnnqc library.");
+      if (i == kW) sizes.packed_w = sizes_.packed_w = type.element == ort::kUint8;
+      if (i == kR) sizes.packed_r = sizes_.packed_r = type.element == ort::kUint8;
+      const bool packed = (i == kW || i == kR) && type.element == ort::kUint8;
+      if (type.element != expected && !packed) {
+        throw std::invalid_argument(
+            "input " + std::string(kInputNames[i]) + " has element type " + ort::ToText(type.element) + ", expected " +
+            ort::ToText(expected) + (i == kW || i == kR ? " or uint8 (packed int4)" : "") +
+            (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
       }
-      if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, sizes));
+      if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, sizes), sizes);
       if (i == kX && type.ranked) sizes.input = type.shape[2];
     }
+    CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
+    CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
     if (RequiredGateTableSize(config_) > 0 && !present_[kGateTable]) {
       throw std::invalid_argument("input gate_table is missing, but a kind in gate_kinds uses it");
     }
@@ -200,9 +226,23 @@ class QuantLstmCellKernel {
     }
   }
 
+  static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
+                          bool multipliers) {
+    if (multipliers != (group_size > 0)) {
+      throw std::invalid_argument("input " + matrix + "_group_multiplier is " + (multipliers ? "present" : "missing") +
+                                  ", but attribute " + attribute + " is " + std::to_string(group_size) +
+                                  "; expected both or neither");
+    }
+    if (multipliers && !packed) {
+      throw std::invalid_argument("input " + matrix + "_group_multiplier is present, but " + matrix +
+                                  " is int8; expected packed int4 (uint8)");
+    }
+  }
+
   ort::ElementType ExpectedType(size_t input) const {
     if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
     if (input == kW || input == kR) return ort::kInt8;
+    if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
     return input == kSequenceLens ? ort::kInt32 : ort::kFloat;
   }
 
@@ -216,7 +256,7 @@ class QuantLstmCellKernel {
   // Packs the weights if all of them are constant, and checks constant tables.
   void CheckConstants(const ort::KernelInfo& info) {
     const OrtValue* inputs[kInputCount] = {};
-    for (size_t i = 0; i < kFirstReserved; ++i) {
+    for (size_t i = 0; i < kUsedInputs; ++i) {
       if (present_[i]) inputs[i] = info.ConstantInput(i);
     }
     if (inputs[kGateTable] != nullptr) {
@@ -225,12 +265,12 @@ class QuantLstmCellKernel {
     }
     if (inputs[kCellTable] != nullptr) constant_cell_table_size_ = CheckedCellTableSize(inputs[kCellTable]);
     FindLinearForm(inputs);
-    bool constant = present_[kPeephole] == (inputs[kPeephole] != nullptr);
-    for (size_t i = kW; i <= kBias; ++i) constant = constant && inputs[i] != nullptr;
-    if (!constant) return;
-    Sizes sizes;
-    sizes.hidden = config_.hidden_size;
-    packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes));
+    bool constant = true;
+    for (const size_t i :
+         {kW, kR, kXMultiplier, kHMultiplier, kBias, kPeephole, kWGroupMultiplier, kRGroupMultiplier}) {
+      constant = constant && present_[i] == (inputs[i] != nullptr);
+    }
+    if (constant) packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes_));
   }
 
   void FindLinearForm(const OrtValue* const* inputs) {
@@ -245,7 +285,7 @@ class QuantLstmCellKernel {
 
   Shape CheckedShape(size_t input, const OrtValue* value, const Sizes& sizes) const {
     Shape shape = ort::ShapeOf(api_, value);
-    CheckShape(input, shape, ExpectedShape(input, sizes));
+    CheckShape(input, shape, ExpectedShape(input, sizes), sizes);
     return shape;
   }
 
@@ -257,6 +297,35 @@ class QuantLstmCellKernel {
     return ort::DataOf<const T>(api_, inputs[input]);
   }
 
+  // A weight matrix, with the memory of its codes if they have to be unpacked.
+  struct Weights {
+    Matrix matrix;
+    std::vector<int8_t> codes;
+  };
+
+  Weights UnpackedWeights(size_t input, const OrtValue* const* inputs, const Sizes& sizes) const {
+    const bool is_w = input == kW;
+    const size_t multipliers = is_w ? kWGroupMultiplier : kRGroupMultiplier;
+    Weights weights{};
+    weights.matrix.k = is_w ? sizes.input : sizes.hidden;
+    weights.matrix.units = sizes.hidden;
+    weights.matrix.group_size = is_w ? sizes.w_group_size : sizes.r_group_size;
+    if (is_w ? sizes.packed_w : sizes.packed_r) {
+      const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
+      weights.matrix.multipliers = CheckedData<uint8_t>(multipliers, inputs, sizes);
+      try {
+        weights.codes = UnpackInt4(packed, weights.matrix.k, weights.matrix.units, weights.matrix.multipliers,
+                                   weights.matrix.group_size);
+      } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument("input " + std::string(kInputNames[input]) + ": " + error.what());
+      }
+      weights.matrix.weights = weights.codes.data();
+    } else {
+      weights.matrix.weights = CheckedData<int8_t>(input, inputs, sizes);
+    }
+    return weights;
+  }
+
   PackedLstm Pack(const OrtValue* const* inputs, Sizes sizes) const {
     LstmParameters parameters{};
     sizes.input = CheckedShape(kW, inputs[kW], sizes)[0];
@@ -265,9 +334,10 @@ class QuantLstmCellKernel {
       throw std::invalid_argument("input W has shape " + ort::ToText(ort::ShapeOf(api_, inputs[kW])) +
                                   ", expected an input size of 1 .. " + std::to_string(largest) + " for this x_mode");
     }
-    parameters.input_size = sizes.input;
-    parameters.w = CheckedData<int8_t>(kW, inputs, sizes);
-    parameters.r = CheckedData<int8_t>(kR, inputs, sizes);
+    const Weights w = UnpackedWeights(kW, inputs, sizes);
+    const Weights r = UnpackedWeights(kR, inputs, sizes);
+    parameters.w = w.matrix;
+    parameters.r = r.matrix;
     parameters.x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
     parameters.h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
     parameters.bias = CheckedData<float>(kBias, inputs, sizes);
@@ -345,6 +415,7 @@ class QuantLstmCellKernel {
   const std::string context_;
   const LstmConfig config_;
   const KernelTable& kernels_;
+  Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
   bool has_output_[kOutputCount] = {};
   bool gate_table_is_checked_ = false;
