@@ -80,14 +80,6 @@ def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encod
     return b.op("DequantizeLinear", [codes, weight.scale, weight.zero_point], f"{point}.quantized", **attrs)
 
 
-def quantize_weight(encoding: Encoding, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Codes of a weight matrix, block by block (the temporaries of a whole matrix would multiply the memory)."""
-    codes = np.empty(array.shape, encoding.dtype)
-    for start in range(0, array.shape[0], 256):
-        codes[start : start + 256] = encoding.quantize(array[start : start + 256])
-    return codes
-
-
 def _clip(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
     limits = np.iinfo(encoding.dtype)
     if (encoding.minimum, encoding.maximum) == (limits.min, limits.max):

@@ -25,7 +25,10 @@ UNSIGNED_CODES = 255.0
 
 @dataclass(frozen=True)
 class Operands:
-    """The constant inputs of the cell, as values of the main graph."""
+    """The constant inputs of the cell, as values of the main graph.
+
+    Without multipliers W and R may be packed int4 (uint8 `[K,2H]`), with multipliers they are.
+    """
 
     W: Value
     R: Value
@@ -35,6 +38,8 @@ class Operands:
     gate_table: Value | None
     cell_table: Value | None
     P: Value | None
+    W_group_multiplier: Value | None = None
+    R_group_multiplier: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -189,21 +194,47 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
     exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
 
+    def weights(inner: Builder) -> tuple[Value, Value]:
+        w, r = (_unpacked(inner, emitter, key) for key in ("W", "R"))
+        rows = emitter.numbers.zero_point_rows
+        return (_with_zero_point_rows(inner, w, rows) if rows else w), r
+
     def unsigned(inner: Builder) -> dict[str, Value]:
         def shifted(value: Value, name: str) -> Value:
             wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
             return inner.cast(wide, np.uint8, f"{name}.uint8")
 
-        return emitter.emit(inner, shifted(weights(inner), "W"), shifted(emitter.w.R, "R"), inner.u8(128))
-
-    def weights(inner: Builder) -> Value:
-        rows = emitter.numbers.zero_point_rows
-        return _with_zero_point_rows(inner, emitter.w.W, rows) if rows else emitter.w.W
+        w, r = weights(inner)
+        return emitter.emit(inner, shifted(w, "W"), shifted(r, "R"), inner.u8(128))
 
     def signed(inner: Builder) -> dict[str, Value]:
-        return emitter.emit(inner, weights(inner), emitter.w.R, None)
+        return emitter.emit(inner, *weights(inner), None)
 
     return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
+
+
+def _unpacked(b: Builder, emitter: _Loop, key: str) -> Value:
+    """W or R as int8 codes, from packed int4 if they are stored so (rnnqc/packing.py)."""
+    f, hidden = emitter.numbers, emitter.cell.hidden_size
+    stored, multiplier, size, rows = {
+        "W": (emitter.w.W, emitter.w.W_group_multiplier, f.w_group_size, emitter.cell.input_size),
+        "R": (emitter.w.R, emitter.w.R_group_multiplier, f.r_group_size, hidden),
+    }[key]
+    if stored.dtype != np.uint8:
+        return stored
+    low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
+    nibbles = b.cast(b.op("Concat", [low, high], f"{key}.nibbles", axis=1), np.int32, f"{key}.nibbles.int32")
+    codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
+    if multiplier is not None:
+        name = f"{key}.multiplier"
+        column = b.op("Unsqueeze", [b.cast(multiplier, np.int32, f"{name}.int32"), b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, b.i64([1, size, 1])], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, b.i64([-1, 4 * hidden])], f"{name}.rows")
+        if rows % size:
+            each = b.op("Slice", [each, b.i64([0]), b.i64([rows]), b.i64([0])], f"{name}.rows.present")
+        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    return b.cast(codes, np.int8, f"{key}.codes")
 
 
 Branch = tuple[str, Callable[[Builder], dict[str, Value]]]

@@ -56,6 +56,8 @@ class TableSpec:
 
 
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
+# Attributes that are left out at their default: a library that does not know them runs files without them.
+_OPTIONAL = {"w_group_size": 0, "r_group_size": 0}
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class LstmNumbers:
         gate_index_size: Kind "relu_table": number of codes.
         cell_table_size: Entries of the output table, or 0.
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
+        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
+        r_group_size: The same of R.
     """
 
     x_mode: str
@@ -101,6 +105,8 @@ class LstmNumbers:
     gate_index_size: list[int]
     cell_table_size: int
     zero_point_rows: int
+    w_group_size: int = 0
+    r_group_size: int = 0
 
     @property
     def cell_is_wide(self) -> bool:
@@ -111,7 +117,7 @@ class LstmNumbers:
         """The attributes of the `QuantLSTMCell` node."""
         output = cell.activations[2]
         gates = [cell.gate_activation(k) for k in range(len(GATES))]
-        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY}
+        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY and _OPTIONAL.get(k) != v}
         return {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",

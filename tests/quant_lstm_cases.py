@@ -198,6 +198,36 @@ def _rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[n
 
 
 @st.composite
+def packed_cases(draw: st.DrawFn) -> Case:
+    """A case with W, R or both as packed int4, in groups or not."""
+    case = draw(cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    for key in draw(st.sampled_from(["W", "R", "WR"])):
+        pack_at_random(case, key, draw(st.sampled_from([0, 32, 64])), rng)
+    case.constants = {*case.constants, *(draw(st.sampled_from([(), GROUP_MULTIPLIERS])) if case.constants else ())}
+    return case
+
+
+GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
+
+
+def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator) -> None:
+    """Other weights for W or R of `case`: any bytes, and multipliers whose products are int8."""
+    rows, columns = case.inputs[key].shape
+    stored = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
+    if group_size:
+        groups = -(-rows // group_size)
+        multipliers = rng.integers(1, 19, (groups, columns), dtype=np.uint8)
+        # -8 * 17 and -8 * 18 are no int8: where one would be, nibbles of 0 become 1.
+        for half, shift in ((slice(None, columns // 2), 0), (slice(columns // 2, None), 4)):
+            large = np.repeat(multipliers[:, half] > 16, group_size, axis=0)[:rows]
+            stored = np.where(large & (stored >> shift & 15 == 0), stored | np.uint8(1 << shift), stored)
+        case.inputs[f"{key}_group_multiplier"] = multipliers
+        case.attributes[f"{key.lower()}_group_size"] = group_size
+    case.inputs[key] = stored
+
+
+@st.composite
 def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     """Any allowed node. `kinds="table"` keeps to what the table kernels run."""
     tables_only = kinds == "table"

@@ -40,6 +40,8 @@ _DEFAULTS: dict[str, Any] = {
     "cell_index_scale": 0.0,
     "input_forget": 0,
     "one": 1.0,
+    "w_group_size": 0,
+    "r_group_size": 0,
 }
 _REQUIRED = ("hidden_size", "gate_min", "gate_max")
 
@@ -60,7 +62,8 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
         `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"`, `Y_codes` uint8 [T, B, H].
 
     Raises:
-        ValueError: an unknown or missing attribute or input, T = 0, B = 0, or a sequence length outside 0 .. T.
+        ValueError: an unknown or missing attribute or input, T = 0, B = 0, a sequence length outside 0 .. T, or packed
+            weights whose groups do not fit together.
     """
     with np.errstate(all="ignore"):
         return _Node(inputs, attributes).run()
@@ -109,6 +112,35 @@ def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.
     return product.astype(np.int32).astype(np.float32)
 
 
+def weight_codes(
+    stored: npt.NDArray[Any], multipliers: npt.NDArray[np.uint8] | None, group_size: int
+) -> npt.NDArray[np.int8]:
+    """Codes of W or R.
+
+    Args:
+        stored: int8 `[K, 4H]`, or packed int4 uint8 `[K, 2H]`.
+        multipliers: uint8 `[G, 4H]`, or None.
+        group_size: Rows that share a multiplier; 0 without multipliers.
+
+    Raises:
+        ValueError: multipliers without packed codes or the other way round, other groups than `group_size` makes, a
+            multiplier outside 1 .. 18, or a product that is no int8.
+    """
+    if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
+        raise ValueError("QuantLSTMCell: group multipliers need packed weights and a group size, and the reverse")
+    if stored.dtype != np.uint8:
+        return stored
+    codes = np.concatenate([stored & 15, stored >> 4], axis=1).astype(np.int64) - 8
+    if multipliers is not None:
+        groups = -(-len(codes) // group_size)
+        if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
+            raise ValueError(f"QuantLSTMCell: multipliers {multipliers.shape} for groups of {group_size}")
+        codes = codes * multipliers[np.arange(len(codes)) // group_size]
+        if multipliers.min() < 1 or multipliers.max() > 18 or codes.min() < -128 or codes.max() > 127:
+            raise ValueError("QuantLSTMCell: a multiplier is outside 1 .. 18, or a product is no int8")
+    return codes.astype(np.int8)
+
+
 def _relu(v: FloatArray) -> FloatArray:
     return np.where(v > 0, v, _F32(0))
 
@@ -147,6 +179,12 @@ class _Node:
         self.attributes = {**_DEFAULTS, **attributes}
         self.kinds = tuple(self.attributes["gate_kinds"].split(","))
         self.inputs = inputs
+        self.W, self.R = (
+            weight_codes(
+                inputs[key], inputs.get(f"{key}_group_multiplier"), int(self.attributes[f"{key.lower()}_group_size"])
+            )
+            for key in ("W", "R")
+        )
         self.hidden = int(self.attributes["hidden_size"])
         self.quantized_cell = self.attributes["cell_scale"] > 0
         self.time, self.batch = inputs["X"].shape[:2]
@@ -165,11 +203,11 @@ class _Node:
         mode = self.attributes["x_mode"]
         if mode == "dynamic_row":
             codes, scale, zero_points = quantize_rows(_without_nan(x))
-            product = np.asarray(_integer_product(codes, zero_points, self.inputs["W"]) * scale)
+            product = np.asarray(_integer_product(codes, zero_points, self.W) * scale)
         else:
             zero_point = int(self.attributes["x_zero_point"])
             codes = x if mode == "codes" else _code(_without_nan(x), self._float("x_scale"), zero_point)
-            product = _integer_product(codes, zero_point, self.inputs["W"])
+            product = _integer_product(codes, zero_point, self.W)
         return np.asarray(product * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
 
     def _hidden_codes(self, y: FloatArray) -> tuple[CodeArray, FloatArray | None]:
@@ -229,7 +267,7 @@ class _Node:
         self, p: FloatArray, h: CodeArray, h_scale: FloatArray | None, c: FloatArray
     ) -> tuple[FloatArray, CodeArray, FloatArray | None, FloatArray]:
         """One step of all rows: p [B, 4H], codes, their scales and cell state in; y, codes, scales and cell out."""
-        product = _integer_product(h, int(self.attributes["h_zero_point"]), self.inputs["R"])
+        product = _integer_product(h, int(self.attributes["h_zero_point"]), self.R)
         if h_scale is not None:
             product = product * h_scale
         g = np.asarray(product * self.inputs["h_multiplier"] + p)

@@ -12,7 +12,18 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given
 from onnx import TensorProto, helper
-from quant_lstm_cases import PARAMETERS, Case, assert_same_bits, cases, native_session, run_native, table_case
+from quant_lstm_cases import (
+    GROUP_MULTIPLIERS,
+    PARAMETERS,
+    Case,
+    assert_same_bits,
+    cases,
+    native_session,
+    pack_at_random,
+    packed_cases,
+    run_native,
+    table_case,
+)
 
 from rnnqc.reference import quant_lstm_cell as reference
 
@@ -30,6 +41,40 @@ def test_any_configuration(case: Case) -> None:
 @given(cases(kinds="table"))
 def test_table_configurations(case: Case) -> None:
     check(case)
+
+
+@given(packed_cases())
+def test_packed_weights(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("group_size", [0, 32, 64])
+@pytest.mark.parametrize("hidden", [1, 15, 16, 33, 127])
+@pytest.mark.parametrize("inputs", [1, 31, 32, 33, 65, 200])
+def test_packed_sizes(inputs: int, hidden: int, group_size: int) -> None:
+    for constants in (("W", "R", *GROUP_MULTIPLIERS), ()):
+        case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
+        rng = np.random.default_rng(inputs * 1000 + hidden)
+        for key in ("W", "R"):
+            pack_at_random(case, key, group_size, rng)
+        case.constants = constants
+        check(case)
+
+
+def test_saturated_packed_weights() -> None:
+    """Every product is 126 * 255 or -128 * 255."""
+    case = table_case(time=3, batch=3, inputs=700, hidden=65)
+    for nibble, multiplier in ((15, 18), (0, 16)):
+        for key in ("W", "R"):
+            rows = {"W": 700, "R": 65}[key]
+            case.inputs[key] = np.full((rows, 130), 17 * nibble, np.uint8)
+            case.inputs[f"{key}_group_multiplier"] = np.full((-(-rows // 32), 260), multiplier, np.uint8)
+            case.attributes[f"{key.lower()}_group_size"] = 32
+        for zero_point in (0, 255):
+            case.inputs["X"] = np.full((3, 3, 700), 255 - zero_point, np.uint8)
+            case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
+            case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
+            check(case)
 
 
 # 16 units form a block, 16 codes of k a group of the portable packing.
