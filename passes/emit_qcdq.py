@@ -135,10 +135,17 @@ def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, settings:
 
 
 def emit_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:
-    """One scale for each row of the last axis: its largest magnitude over the largest positive code."""
+    """One scale for each row of the last axis: its largest magnitude over the largest positive code.
+
+    Only a zero point away from the middle makes codes saturate.
+    """
     positive = 2 ** (settings["bits"] - 1) - 1
+    lowest = (-positive - 1 if settings["signed"] else 0) - settings["zero_point"]
+    highest = lowest + 2 * positive + 1
     largest = b.reduce("ReduceMax", b.op("Abs", [value], f"{point}.size"), [-1], f"{point}.largest", keepdims=1)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{point}.limited")
     scale = b.op("Div", [limited, b.f32(positive)], f"{point}.scale")
     codes = b.op("Round", [b.op("Div", [value, scale], f"{point}.units")], f"{point}.rounded")
+    if lowest > -positive or highest < positive:
+        codes = b.op("Clip", [codes, b.f32(lowest), b.f32(highest)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")

@@ -279,6 +279,7 @@ def _overload(site: _Site, taken: set[str]) -> str:
     parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
     parts += ["reverse"] if cell.reverse else []
     parts += [f"batch{cell.static_batch}"] if cell.static_batch is not None else []
+    parts += [n for n, bits in (("x16", site.numbers.x_bits), ("h16", site.numbers.h_bits)) if bits == 16]
     for key, size in (("W", site.numbers.w_group_size), ("R", site.numbers.r_group_size)):
         weight = site.inputs[key]
         if weight is not None and weight.dtype == np.uint8:

@@ -208,6 +208,24 @@ def packed_cases(draw: st.DrawFn) -> Case:
     return case
 
 
+@st.composite
+def wide_cases(draw: st.DrawFn) -> Case:
+    """A case with 16-bit codes of the input, the hidden state or both; packed weights among them."""
+    case = draw(st.one_of(cases(), packed_cases()).filter(lambda c: set(c.outputs) != {"Y_codes"}))
+    attributes = case.attributes
+    zero_points = st.sampled_from([0, 1, 255, 256, 257, 30001, 32768, 65535])
+    which = draw(st.sampled_from(["x", "h", "xh"]))
+    if "x" in which and attributes["x_mode"] != "codes":
+        attributes |= {"x_bits": 16, "x_zero_point": draw(zero_points)}
+        attributes["x_scale"] = 0.0001 if attributes["x_mode"] == "static" else 0.0
+    if "h" in which or attributes["x_mode"] == "codes":
+        attributes |= {"h_bits": 16, "h_zero_point": draw(zero_points)}
+        attributes["h_scale"] = draw(st.sampled_from([1 / 32767, 0.0001])) if attributes["h_mode"] == "static" else 0.0
+        case.inputs["h_multiplier"] = case.inputs["h_multiplier"] / np.float32(256)
+        case.outputs = [name for name in case.outputs if name != "Y_codes"]
+    return case
+
+
 GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
 
 

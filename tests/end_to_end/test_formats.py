@@ -1,7 +1,7 @@
 """Number formats besides the default ones: the same bytes however a model is executed, and those of the reference.
 
-What these would catch: what test_same_bits.py would, for packed weights; a function body that unpacks weights otherwise
-than the reference; a form whose weights have other codes.
+What these would catch: what test_same_bits.py would, for packed weights and 16-bit codes; a function body that unpacks
+weights or takes codes apart otherwise than the reference; a form whose weights have other codes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,18 @@ FORMATS: dict[str, list[str]] = {
     "int4 recurrence, groups of 64": ["*.R.weight.bits=4", "*.R.weight.group_size=64"],
     "int4 input, row scales of the hidden state": ["*.W.weight.bits=4", "*.hidden.mode=dynamic-row"],
     "int3, some channels int8": ["*.weight.bits=3", "*.weight.wide_channels=0.2"],
+    "16-bit input": ["*.input.bits=16"],
+    "16-bit hidden state": ["*.hidden.bits=16"],
+    "16 bits": ["*.input.bits=16", "*.hidden.bits=16"],
+    "16-bit row scales": ["*.input.bits=16", "*.hidden.bits=16", "*.hidden.mode=dynamic-row"],
+    "16 bits, static, uneven zero points": [
+        *("*.input.bits=16", "*.input.mode=static", "*.input.scale=0.0001", "*.input.zero_point=258"),
+        *("*.hidden.bits=16", "*.hidden.scale=0.00005", "*.hidden.zero_point=30001"),
+    ],
+    "16 bits, row scales, zero points at the ends, int4": [
+        *("*.input.bits=16", "*.hidden.bits=16", "*.hidden.mode=dynamic-row", "*.hidden.zero_point=65535"),
+        *("*.weight.bits=4", "*.weight.group_size=32"),
+    ],
 }
 
 each_format = pytest.mark.parametrize("name", FORMATS)
