@@ -1,12 +1,15 @@
 """SQNR of Y without calibration data: recipe int8 against onnxruntime's quantize_dynamic, per tensor and per channel.
 
-python benchmarks/accuracy.py [--sizes 32 64 ...] [--seeds N] [--json OUT.json]
+python benchmarks/accuracy.py [--sizes 32 64 ...] [--seeds N] [--set PATH=VALUE ... [--set ...]] [--json OUT.json]
+
+Every --set adds a column: the recipe with these overrides.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,8 @@ def sqnr(reference: Array, value: Array) -> float:
     return 10.0 * float(np.log10(float(wanted @ wanted) / float(noise @ noise)))
 
 
-def measure(layer: Layer, folder: Path) -> dict[str, float]:
-    """SQNR by method."""
+def measure(layer: Layer, folder: Path, formats: Sequence[Sequence[str]]) -> dict[str, float]:
+    """SQNR by method; `formats` are lists of overrides."""
     source = folder / "float.onnx"
     onnx.save(layer.model(), source)
 
@@ -46,9 +49,11 @@ def measure(layer: Layer, folder: Path) -> dict[str, float]:
             source, target, op_types_to_quantize=["LSTM"], per_channel=per_channel, weight_type=QuantType.QInt8
         )
         results[name] = sqnr(reference, output(str(target)))
-    lowered = rnnqc.lower(layer.model())
-    session = rnnqc.session(lowered.proto, native=False, options=session_options())
-    results["rnnqc int8"] = sqnr(reference, np.asarray(session.run(["Y"], layer.feeds())[0]))
+    for overrides in ((), *formats):
+        lowered = rnnqc.lower(layer.model(), overrides=overrides)
+        session = rnnqc.session(lowered.proto, native=False, options=session_options())
+        value = np.asarray(session.run(["Y"], layer.feeds())[0])
+        results[" ".join(overrides) or "rnnqc int8"] = sqnr(reference, value)
     return results
 
 
@@ -57,12 +62,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128, 256, 512])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--set", action="append", nargs="+", default=[], metavar="PATH=VALUE", dest="formats")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for size in arguments.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            runs = [measure(Layer(STEPS, 1, size, size, seed), Path(folder)) for seed in range(arguments.seeds)]
+            layers = (Layer(STEPS, 1, size, size, seed) for seed in range(arguments.seeds))
+            runs = [measure(layer, Path(folder), arguments.formats) for layer in layers]
         means = {name: float(np.mean([r[name] for r in runs])) for name in runs[0]}
         worst = min(r["rnnqc int8"] - r["ort per channel"] for r in runs)
         ahead = {"mean ahead": means["rnnqc int8"] - means["ort per channel"], "worst ahead": worst}

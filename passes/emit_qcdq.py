@@ -80,14 +80,6 @@ def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encod
     return b.op("DequantizeLinear", [codes, weight.scale, weight.zero_point], f"{point}.quantized", **attrs)
 
 
-def quantize_weight(encoding: Encoding, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Codes of a weight matrix, block by block (the temporaries of a whole matrix would multiply the memory)."""
-    codes = np.empty(array.shape, encoding.dtype)
-    for start in range(0, array.shape[0], 256):
-        codes[start : start + 256] = encoding.quantize(array[start : start + 256])
-    return codes
-
-
 def _clip(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
     limits = np.iinfo(encoding.dtype)
     if (encoding.minimum, encoding.maximum) == (limits.min, limits.max):
@@ -143,10 +135,17 @@ def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, settings:
 
 
 def emit_row_fake_quant(b: Builder, point: str, value: Value, settings: Mapping[str, Any]) -> Value:
-    """One scale for each row of the last axis: its largest magnitude over the largest positive code."""
+    """One scale for each row of the last axis: its largest magnitude over the largest positive code.
+
+    Only a zero point away from the middle makes codes saturate.
+    """
     positive = 2 ** (settings["bits"] - 1) - 1
+    lowest = (-positive - 1 if settings["signed"] else 0) - settings["zero_point"]
+    highest = lowest + 2 * positive + 1
     largest = b.reduce("ReduceMax", b.op("Abs", [value], f"{point}.size"), [-1], f"{point}.largest", keepdims=1)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{point}.limited")
     scale = b.op("Div", [limited, b.f32(positive)], f"{point}.scale")
     codes = b.op("Round", [b.op("Div", [value, scale], f"{point}.units")], f"{point}.rounded")
+    if lowest > -positive or highest < positive:
+        codes = b.op("Clip", [codes, b.f32(lowest), b.f32(highest)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")

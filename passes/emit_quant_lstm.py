@@ -5,7 +5,7 @@ docs/quant_lstm_cell.md says the same in words, step by step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,15 +17,25 @@ from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
 from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimensions, lens64, positive_zeros, scan
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
+from rnnqc.passes.emit_wide_codes import (
+    WIDE_BITS,
+    combined,
+    low_correction,
+    planes,
+    separate_planes,
+    weighted_sum,
+    wide_codes,
+    zero_planes,
+)
 from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
-
-SIGNED_CODES = 127.0
-UNSIGNED_CODES = 255.0
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The constant inputs of the cell, as values of the main graph."""
+    """The constant inputs of the cell, as values of the main graph.
+
+    Without multipliers W and R may be packed int4 (uint8 `[K,2H]`), with multipliers they are.
+    """
 
     W: Value
     R: Value
@@ -35,6 +45,8 @@ class Operands:
     gate_table: Value | None
     cell_table: Value | None
     P: Value | None
+    W_group_multiplier: Value | None = None
+    R_group_multiplier: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -91,21 +103,25 @@ def _without_nan(b: Builder, value: Value, name: str) -> Value:
     return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
 
 
-def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value | None]:
+def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Sequence[Value], Value | None]:
     """Codes of the sequence and the scales `[T*B]` of its rows.
 
     With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
     meet rows of W that add up to minus its column sums (see `_with_zero_point_rows`). Otherwise they are `[T,B,I]`,
-    without scales.
+    without scales. 16-bit codes are two planes, of their high and low bytes.
     """
     x = at.x
     if cell.reverse and at.sequence_lens is not None:
         x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
     if numbers.x_mode == "codes":
-        return x, None
+        return [x], None
     x = _without_nan(b, x, "x")
+    wide = numbers.x_bits == WIDE_BITS
     if numbers.x_mode == "static":
-        return b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes"), None
+        if wide:
+            given = wide_codes(b, x, b.f32(numbers.x_scale), b.f32(numbers.x_zero_point), "x.codes")
+            return separate_planes(b, given, "x.codes"), None
+        return [b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes")], None
     rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
     limits = [
         b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
@@ -115,20 +131,28 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
         )
     ]
     extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
-    scale = b.op("Div", [extent, b.f32(UNSIGNED_CODES)], "x.scale")
+    top = b.f32(2.0**numbers.x_bits - 1)
+    scale = b.op("Div", [extent, top], "x.scale")
     below = b.op("Div", [b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero"), scale], "x.below_zero.units")
-    zero = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), b.f32(UNSIGNED_CODES)], "x.zero_point.float")
-    zero_point = b.cast(zero, np.uint8, "x.zero_point")
-    codes = b.op("QuantizeLinear", [rows, scale, zero_point], "x.codes", axis=0)
+    zero: Value = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
+    if wide:
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+        scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
+        codes = wide_codes(b, rows, scales, column, "x.codes")
+    else:
+        zero = b.cast(zero, np.uint8, "x.zero_point")
+        codes = b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0)
     shape = b.op(
         "Concat",
-        [b.op("Shape", [zero_point], "x.count"), b.i64([numbers.zero_point_rows])],
+        [b.op("Shape", [zero], "x.count"), b.i64([numbers.zero_point_rows])],
         "x.zero_point.shape",
         axis=0,
     )
-    column = b.op("Unsqueeze", [zero_point, b.i64([1])], "x.zero_point.column")
+    if not wide:
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
     columns = b.op("Expand", [column, shape], "x.zero_point.columns")
-    return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1), scale
+    whole = b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
+    return (separate_planes(b, whole, "x.codes") if wide else [whole]), scale
 
 
 def _with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
@@ -145,12 +169,25 @@ def _with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
     return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
 
 
-def _row_codes(b: Builder, rows: Value, zero_point: int, name: str) -> tuple[Value, Value]:
+def _row_codes(b: Builder, rows: Value, numbers: LstmNumbers, name: str) -> tuple[Value, Value]:
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
-    scale = b.op("Div", [limited, b.f32(SIGNED_CODES)], f"{name}.scale")
-    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    scale = b.op("Div", [limited, b.f32(2.0 ** (numbers.h_bits - 1) - 1)], f"{name}.scale")
+    if numbers.h_bits == WIDE_BITS:
+        column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
+        codes = wide_codes(b, rows, column, b.f32(numbers.h_zero_point), f"{name}.codes")
+        return planes(b, codes, f"{name}.codes"), scale
+    zero_point = b.u8([numbers.h_zero_point])
+    zero_points = b.op("Expand", [zero_point, b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
     return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
+
+
+def _static_codes(b: Builder, y: Value, numbers: LstmNumbers, name: str) -> Value:
+    """Hidden codes with a fixed scale; two planes of 16-bit ones."""
+    if numbers.h_bits == WIDE_BITS:
+        codes = wide_codes(b, y, b.f32(numbers.h_scale), b.f32(numbers.h_zero_point), name)
+        return planes(b, codes, name)
+    return b.op("QuantizeLinear", [y, b.f32(numbers.h_scale), b.u8(numbers.h_zero_point)], name)
 
 
 def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> tuple[Value, Value]:
@@ -161,7 +198,7 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
     if at.initial_h is not None:
         clean = _without_nan(b, at.initial_h, "initial_h")
         if static:
-            h0 = b.op("QuantizeLinear", [clean, b.f32(numbers.h_scale), b.u8(numbers.h_zero_point)], "initial_h.codes")
+            h0 = _static_codes(b, clean, numbers, "initial_h.codes")
         else:
             h0 = b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
     if at.initial_c is not None:
@@ -175,6 +212,8 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
             c0 = b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_c.limited")
     if h0 is None or c0 is None:
         shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
+        if h0 is None and static and numbers.h_bits == WIDE_BITS:
+            h0 = zero_planes(b, numbers.h_zero_point, shape, "hidden.zeros")
         h0 = h0 or b.op("Expand", [b.u8(numbers.h_zero_point) if static else b.f32(0.0), shape], "hidden.zeros")
         c0 = c0 or b.op("Expand", [b.f32(0.0), shape], "cell_state.zeros")
     return h0, c0
@@ -189,21 +228,47 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
     exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
 
+    def weights(inner: Builder) -> tuple[Value, Value]:
+        w, r = (_unpacked(inner, emitter, key) for key in ("W", "R"))
+        rows = emitter.numbers.zero_point_rows
+        return (_with_zero_point_rows(inner, w, rows) if rows else w), r
+
     def unsigned(inner: Builder) -> dict[str, Value]:
         def shifted(value: Value, name: str) -> Value:
             wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
             return inner.cast(wide, np.uint8, f"{name}.uint8")
 
-        return emitter.emit(inner, shifted(weights(inner), "W"), shifted(emitter.w.R, "R"), inner.u8(128))
-
-    def weights(inner: Builder) -> Value:
-        rows = emitter.numbers.zero_point_rows
-        return _with_zero_point_rows(inner, emitter.w.W, rows) if rows else emitter.w.W
+        w, r = weights(inner)
+        return emitter.emit(inner, shifted(w, "W"), shifted(r, "R"), inner.u8(128))
 
     def signed(inner: Builder) -> dict[str, Value]:
-        return emitter.emit(inner, weights(inner), emitter.w.R, None)
+        return emitter.emit(inner, *weights(inner), None)
 
     return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
+
+
+def _unpacked(b: Builder, emitter: _Loop, key: str) -> Value:
+    """W or R as int8 codes, from packed int4 if they are stored so (rnnqc/packing.py)."""
+    f, hidden = emitter.numbers, emitter.cell.hidden_size
+    stored, multiplier, size, rows = {
+        "W": (emitter.w.W, emitter.w.W_group_multiplier, f.w_group_size, emitter.cell.input_size),
+        "R": (emitter.w.R, emitter.w.R_group_multiplier, f.r_group_size, hidden),
+    }[key]
+    if stored.dtype != np.uint8:
+        return stored
+    low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
+    nibbles = b.cast(b.op("Concat", [low, high], f"{key}.nibbles", axis=1), np.int32, f"{key}.nibbles.int32")
+    codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
+    if multiplier is not None:
+        name = f"{key}.multiplier"
+        column = b.op("Unsqueeze", [b.cast(multiplier, np.int32, f"{name}.int32"), b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, b.i64([1, size, 1])], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, b.i64([-1, 4 * hidden])], f"{name}.rows")
+        if rows % size:
+            each = b.op("Slice", [each, b.i64([0]), b.i64([rows]), b.i64([0])], f"{name}.rows.present")
+        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    return b.cast(codes, np.int8, f"{key}.codes")
 
 
 Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
@@ -233,7 +298,7 @@ class _Loop:
     at: Boundary
     w: Operands
     wanted: Wanted
-    x_codes: Value
+    x_codes: Sequence[Value]
     row_scale: Value | None
     h0: Value
     c0: Value
@@ -255,12 +320,22 @@ class _Loop:
         numbers, hidden = self.numbers, self.cell.hidden_size
         batch = self.cell.static_batch or SYMBOLIC_BATCH
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
+        wide_x, wide_h = numbers.x_bits == WIDE_BITS, numbers.h_bits == WIDE_BITS
         x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
-        product = b.op("MatMulInteger", [self.x_codes, w, b.u8(x_zero_point), *zero_points], "x.product")
-        if self.row_scale is not None:
-            real: Value = b.op("DequantizeLinear", [product, self.row_scale], "x.product.scaled", axis=0)
+        x_zero_points = [x_zero_point >> 8, x_zero_point & 255] if wide_x else [x_zero_point]
+        products = [
+            b.op("MatMulInteger", [codes, w, b.u8(z), *zero_points], f"x.product{plane}")
+            for codes, z, plane in zip(self.x_codes, x_zero_points, (".high", ".low") if wide_x else ("",), strict=True)
+        ]
+        if wide_x:
+            real: Value = weighted_sum(b, products[0], products[1], "x.product")
+            if self.row_scale is not None:
+                column = b.op("Unsqueeze", [self.row_scale, b.i64([1])], "x.scale.for_product")
+                real = b.op("Mul", [real, column], "x.product.scaled")
+        elif self.row_scale is not None:
+            real = b.op("DequantizeLinear", [products[0], self.row_scale], "x.product.scaled", axis=0)
         else:
-            real = b.cast(product, np.float32, "x.product.float")
+            real = b.cast(products[0], np.float32, "x.product.float")
         p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
         if self.row_scale is not None:
             shape = dimensions(b, self.at.x, 0, 2, "x.shape")
@@ -270,38 +345,45 @@ class _Loop:
                 "x.projection.steps",
             )
         before = self._prepare(b)
+        correction = low_correction(b, r, weight_zero_point, numbers.h_zero_point, "R") if wide_h else None
         body = b.body()
         static = numbers.h_mode == "static"
-        h = body.value("hidden.previous", np.uint8 if static else np.float32, [batch, hidden])
+        # Two planes of a batch that is only known as a symbol have a symbol of their own.
+        code_rows = batch if not wide_h else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
+        state_shape = [code_rows if static else batch, hidden]
+        h = body.value("hidden.previous", np.uint8 if static else np.float32, state_shape)
         c = body.value("cell_state.previous", np.float32, [batch, hidden])
         p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
-        codes, scale = (h, None) if static else _row_codes(body, h, numbers.h_zero_point, "hidden")
-        acc = body.op("MatMulInteger", [codes, r, body.u8(numbers.h_zero_point), *zero_points], "hidden.product")
-        acc_real = (
-            body.op("DequantizeLinear", [acc, scale], "hidden.product.scaled", axis=0)
-            if scale is not None
-            else body.cast(acc, np.float32, "hidden.product.float")
-        )
+        codes, scale = (h, None) if static else _row_codes(body, h, numbers, "hidden")
+        h_zero_point = body.u8(numbers.h_zero_point >> 8 if wide_h else numbers.h_zero_point)
+        acc = body.op("MatMulInteger", [codes, r, h_zero_point, *zero_points], "hidden.product")
+        if wide_h:
+            acc_real: Value = combined(body, acc, correction, "hidden.product")
+            if scale is not None:
+                column = body.op("Unsqueeze", [scale, body.i64([1])], "hidden.scale.for_product")
+                acc_real = body.op("Mul", [acc_real, column], "hidden.product.scaled")
+        elif scale is not None:
+            acc_real = body.op("DequantizeLinear", [acc, scale], "hidden.product.scaled", axis=0)
+        else:
+            acc_real = body.cast(acc, np.float32, "hidden.product.float")
         g = body.op("Add", [body.op("Mul", [acc_real, before.h_multiplier], "hidden.units"), p_t], "preactivation")
         c_new, y = self._gates(body, g, c, before)
         outputs: list[Value] = []
         names: list[str] = []
 
-        def result(value: Value, name: str, dtype: npt.DTypeLike) -> None:
+        def result(value: Value, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str] = (batch, hidden)) -> None:
             # Scan needs the rank of its body's outputs inside a Loop.
             copy = next((v for v in outputs if v is value), None)
             if copy is not None:
                 value = body.op("Identity", [value], f"{name}.copy")
             if isinstance(value, Variable):
-                value.dtype, value.shape = np.dtype(dtype), [batch, hidden]
+                value.dtype, value.shape = np.dtype(dtype), list(shape)
             outputs.append(value)
             names.append(name)
 
         if static:
-            next_h: Value = body.op(
-                "QuantizeLinear", [y, body.f32(numbers.h_scale), body.u8(numbers.h_zero_point)], "hidden.codes"
-            )
-            result(next_h, "hidden.last", np.uint8)
+            next_h = _static_codes(body, y, numbers, "hidden.codes")
+            result(next_h, "hidden.last", np.uint8, state_shape)
         else:
             result(y, "hidden.last", np.float32)
         result(c_new, "cell_state.last", np.float32)

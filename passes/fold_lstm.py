@@ -56,6 +56,8 @@ class TableSpec:
 
 
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
+# Attributes that are left out at their default: a library that does not know them runs files without them.
+_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8}
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class LstmNumbers:
         gate_index_size: Kind "relu_table": number of codes.
         cell_table_size: Entries of the output table, or 0.
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
+        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
+        r_group_size: The same of R.
+        x_bits: Width of the input's codes, 8 or 16.
+        h_bits: Width of the hidden codes, 8 or 16.
     """
 
     x_mode: str
@@ -101,6 +107,10 @@ class LstmNumbers:
     gate_index_size: list[int]
     cell_table_size: int
     zero_point_rows: int
+    w_group_size: int = 0
+    r_group_size: int = 0
+    x_bits: int = 8
+    h_bits: int = 8
 
     @property
     def cell_is_wide(self) -> bool:
@@ -111,7 +121,7 @@ class LstmNumbers:
         """The attributes of the `QuantLSTMCell` node."""
         output = cell.activations[2]
         gates = [cell.gate_activation(k) for k in range(len(GATES))]
-        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY}
+        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY and _OPTIONAL.get(k) != v}
         return {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",
@@ -232,6 +242,8 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
         gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in kinds],
         cell_table_size=cell_table.size if cell_table is not None else 0,
         zero_point_rows=zero_point_rows_needed(w) if x_mode == "dynamic_row" else 0,
+        x_bits=cell.points["input"]["bits"],
+        h_bits=cell.points["hidden"]["bits"],
     )
     return FoldedLstm(
         numbers=numbers,
@@ -283,7 +295,7 @@ def _weight_encoding(cell: Cell, name: str) -> Encoding:
 
 def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
     point = cell.points[name]
-    if point["bits"] != 8 or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
+    if point["bits"] not in (8, 16) or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
         raise NotHandled(
             f"the {name} has a format without integer form.",
             f"{name}: "
@@ -292,7 +304,7 @@ def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
                 if point["bits"] is None
                 else f"{point['bits']} bits, signed = {point['signed']}, {point['rounding']}"
             ),
-            "unsigned 8-bit codes, rounded half to even, have one; use --form qcdq",
+            "unsigned codes of 8 or 16 bits, rounded half to even, have one; use --form qcdq",
         )
     if point["mode"] == "dynamic-row":
         return "dynamic_row", 0.0, int(point["zero_point"])

@@ -31,7 +31,8 @@ class FoldScales(Pass):
     * A cell whose formats have no integer form (weights of more than 8 bits, a float gate, ...) stays as it is, with
       a remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
-      them, without going back to float.
+      them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
+      hidden states.
     """
 
     info = PassInfo(
@@ -74,7 +75,8 @@ class FoldScales(Pass):
             at = boundary_of(model, graph, cell)
             if cell.points["input"]["mode"] == "codes":
                 sources = chain_sources(model, at.x) or []
-                if sources and all(c.name in folded for c, _ in sources):
+                eight_bits = cell.points["input"]["bits"] == 8
+                if sources and eight_bits and all(c.name in folded for c, _ in sources):
                     at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:

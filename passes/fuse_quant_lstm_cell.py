@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from rnnqc.builder import Builder, body_nodes
@@ -18,21 +19,25 @@ from rnnqc.ir import (
     Value,
     Variable,
     attribute_reference,
+    constant_array,
     info,
     subgraphs,
 )
 from rnnqc.numerics import Bitwise
+from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
+from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 
 OP_TYPE = "QuantLSTMCell"
 INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
-    "sequence_lens", "initial_h", "initial_c", "P",
+    "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
+    "W_group_multiplier", "R_group_multiplier",
 )  # fmt: skip
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 CONFIGURATION = "configuration"
@@ -44,6 +49,8 @@ class FuseQuantLstmCell(Pass):
     Before: the integer cell (about 60 nodes, some of them in an If and a Scan).
 
     After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`
+
+    Weights of up to 4 bits become packed int4, two codes to a byte.
 
     Cells of one configuration share a function. With several configurations each function is an overload whose name
     says what the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the
@@ -62,13 +69,16 @@ class FuseQuantLstmCell(Pass):
     def run(self, model: Model) -> PassResult:
         """Fuses every integer cell; refuses a model of which some are fused already."""
         graphs = graphs_of_cells(model)
-        sites = [_site(model, graphs[c.name], c) for c in model.cells.values() if c.form == "integer"]
-        if not sites:
+        cells = [c for c in model.cells.values() if c.form == "integer"]
+        if not cells:
             return PassResult(False, (), {"cells": 0, "functions": 0})
         if any(c.form == "fused" for c in model.cells.values()):
             raise CompileError(
                 f"{model.source}: some cells are fused already.", action="lower the float model in one go"
             )
+        for cell in cells:
+            _pack(model, graphs[cell.name], cell)
+        sites = [_site(model, graphs[c.name], c) for c in cells]
         groups: dict[bytes, list[_Site]] = {}
         for site in sites:
             groups.setdefault(_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
@@ -85,6 +95,34 @@ class FuseQuantLstmCell(Pass):
         model.remove_dead()
         model.sort()
         return PassResult(True, (), {"cells": len(sites), "functions": len(groups)})
+
+
+def _pack(model: Model, graph: Graph, cell: Cell) -> None:
+    """Stores those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
+    for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
+        point, name = cell.points.get(f"{key}.weight", {}), cell.operands[key]
+        codes = constant_array(model.initializer(name, graph))
+        if (
+            codes is None
+            or codes.dtype != np.int8
+            or (point.get("bits") or PACKED_BITS + 1) > PACKED_BITS
+            or point.get("wide_channels")
+        ):
+            continue
+        size = point.get("group_size", 0)
+        if size:
+            factors = factorize(codes, size)
+            if factors is None:
+                continue
+            arrays = {key: pack(factors[0]), f"{key}_group_multiplier": factors[1]}
+        elif codes.min() >= -8 and codes.max() <= 7:
+            arrays = {key: pack(codes)}
+        else:
+            continue
+        for operand, array in arrays.items():
+            cell.operands[operand] = model.add_initializer(f"{cell.name}/{operand}.packed", array, graph).name
+        setattr(cell, key, cell.operands[key])
+        cell.integer[size_key] = size
 
 
 @dataclass(frozen=True)
@@ -152,6 +190,7 @@ def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionPro
     w = Operands(
         formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
         formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
+        formal.get("W_group_multiplier"), formal.get("R_group_multiplier"),
     )  # fmt: skip
     emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
@@ -240,6 +279,11 @@ def _overload(site: _Site, taken: set[str]) -> str:
     parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
     parts += ["reverse"] if cell.reverse else []
     parts += [f"batch{cell.static_batch}"] if cell.static_batch is not None else []
+    parts += [n for n, bits in (("x16", site.numbers.x_bits), ("h16", site.numbers.h_bits)) if bits == 16]
+    for key, size in (("W", site.numbers.w_group_size), ("R", site.numbers.r_group_size)):
+        weight = site.inputs[key]
+        if weight is not None and weight.dtype == np.uint8:
+            parts.append(f"{key}4" + (f"x{size}" if size else ""))
     parts += [n for n in ("sequence_lens", "initial_h", "initial_c", "P") if site.inputs.get(n) is not None]
     name, k = "_".join(parts), 1
     while name in taken:

@@ -12,8 +12,8 @@ from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
-from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer, quantize_weight
-from rnnqc.passes.quantization import encoding_of, resolve_points
+from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
+from rnnqc.passes.quantization import encoding_of, resolve_points, weight_codes
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, keys_of
 
@@ -123,7 +123,7 @@ def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, Quan
         if point["bits"] is not None and array is not None:
             encoding = encoding_of(point)
             arrays = {
-                "codes": quantize_weight(encoding, array),
+                "codes": weight_codes(point, array),
                 "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
                 "zero_point": np.zeros(() if encoding.axis is None else len(encoding.scale), encoding.dtype),
             }

@@ -36,7 +36,7 @@ QUANTIZED_OPS = {
 }
 
 
-PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "P")
+PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "P", "W_group_multiplier", "R_group_multiplier")
 """Operands of a `QuantLSTMCell` that belong to one layer alone."""
 
 

@@ -2,7 +2,7 @@
 
 A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays
 float, or `bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static",
-"dynamic-row", "codes") and, for activations, `table`.
+"dynamic-row", "codes"), for activations `table`, and for weights `group_size` or `wide_channels` where there are some.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding, symmetric_scale
 from rnnqc.recipe import Recipe, Settings, require, rounding_of
+from rnnqc.weights import group_scales, largest_magnitudes, mixed_scales, quantize_groups, quantize_matrix
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
 CELL_INDEX_BITS = 16
+PACKED_BITS = 4
+WIDE_BITS = 8
 
 
 def resolve_points(
-    cell: Cell, recipe: Recipe, weights: Mapping[str, npt.NDArray[np.float32]]
+    cell: Cell, recipe: Recipe, arrays: Mapping[str, npt.NDArray[np.float32]]
 ) -> dict[str, dict[str, Any]]:
     """What the recipe says about each quantization point of `cell`.
 
     Args:
         cell: The cell.
         recipe: Rules and overrides.
-        weights: W `[I,4H]` and R `[H,4H]`.
+        arrays: W `[I,4H]` and R `[H,4H]`.
     """
     points: dict[str, dict[str, Any]] = {}
 
@@ -44,7 +47,7 @@ def resolve_points(
 
     for name in ("W", "R"):
         s = settings(f"{name}.weight")
-        points[f"{name}.weight"] = _weight(s, weights[name]) if s.get("bits") else FLOAT
+        points[f"{name}.weight"] = _weight(cell, s, arrays[name], path(f"{name}.weight")) if s.get("bits") else FLOAT
     s = settings("input")
     if not s.get("bits"):
         points["input"] = FLOAT
@@ -79,9 +82,13 @@ def _check(path: str, point: Mapping[str, Any]) -> None:
 
 
 def encoding_of(point: Mapping[str, Any]) -> Encoding:
-    """The static number format of a resolved point."""
+    """The static number format of a resolved point.
+
+    Weights in groups, and those with wide channels, are stored as codes of 8 bits.
+    """
+    wide = point.get("group_size") or point.get("wide_channels")
     return Encoding(
-        bits=point["bits"],
+        bits=WIDE_BITS if wide else point["bits"],
         signed=point["signed"],
         scale=tuple(point["scale"]),
         zero_point=point["zero_point"],
@@ -107,22 +114,68 @@ def _static(s: Settings, scale: float) -> dict[str, Any]:
     return {**_format(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
 
 
-def _weight(s: Settings, array: npt.NDArray[np.float32]) -> dict[str, Any]:
+def _weight(cell: Cell, s: Settings, array: npt.NDArray[np.float32], path: str) -> dict[str, Any]:
     per_channel = s.get("granularity", "per-channel") == "per-channel"
-    largest = (
-        np.maximum(array.max(axis=0), -array.min(axis=0))
-        if per_channel
-        else np.asarray([max(array.max(), -array.min())])
-    )
-    scale = symmetric_scale(largest, s["bits"]).astype(np.float32)
+    bits, group_size, wide = s["bits"], s.get("group_size"), s.get("wide_channels", 0.0)
+    _check_weight(s, path)
+    if group_size:
+        scale = group_scales(array, bits)
+    else:
+        largest = largest_magnitudes(array)
+        scale = symmetric_scale(largest if per_channel else [largest.max()], bits).astype(np.float32)
     if "scale" in s:
         scale = np.full_like(scale, s["scale"])
-    return {
+    point = {
         **_format({**s, "signed": True, "zero_point": 0}),
         "scale": [float(v) for v in scale],
         "axis": 1 if per_channel else None,
         "mode": "static",
     }
+    if group_size:
+        point["group_size"] = group_size
+    if wide:
+        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
+        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, slopes)]
+        point["wide_channels"] = wide
+    return point
+
+
+def _check_weight(s: Settings, path: str) -> None:
+    """Raises CompileError if keys of a weight contradict each other."""
+
+    def contradiction(key: str, other: str, supported: str) -> CompileError:
+        value = str(s.get(other)).lower()
+        return CompileError(
+            f"Quantization point {path!r}: {key} = {s[key]} with {other} = {value}.",
+            supported=supported,
+            action=f"--set '{path}.{other}=...' or '{path}.{key}=...'",
+        )
+
+    per_tensor = s.get("granularity", "per-channel") != "per-channel"
+    if s.get("group_size"):
+        if s["bits"] > PACKED_BITS:
+            raise contradiction("group_size", "bits", "groups of codes of 2 to 4 bits")
+        if per_tensor:
+            raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
+        if not s.get("narrow", False):
+            raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
+        if s.get("wide_channels"):
+            raise contradiction("group_size", "wide_channels", "one of the two")
+    elif s.get("wide_channels"):
+        if s["bits"] >= WIDE_BITS:
+            raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 2 to 7")
+        if per_tensor:
+            raise contradiction("wide_channels", "granularity", "granularity = per-channel")
+        if "scale" in s:
+            raise contradiction("wide_channels", "scale", "scales that follow from the weights")
+
+
+def weight_codes(point: Mapping[str, Any], array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them."""
+    if not point.get("group_size"):
+        return quantize_matrix(encoding_of(point), array)
+    scale = np.asarray(point["scale"], np.float32)
+    return quantize_groups(array, scale, point["bits"], point["group_size"], Rounding(point["rounding"]))
 
 
 def _hidden(cell: Cell, s: Settings, path: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import Rounding
+from rnnqc.packing import GROUP_UNIT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,6 +42,11 @@ KEYS: dict[str, Key] = {
     "signed": Key("true or false", "two's complement codes"),
     "narrow": Key("true or false", "leave out the lowest code"),
     "granularity": Key("per-channel or per-tensor", "scales of weights"),
+    "group_size": Key(
+        "a multiple of 32, or none",
+        "weights of up to 4 bits: inputs whose codes share a multiplier 1 to 18 per channel",
+    ),
+    "wide_channels": Key("a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most"),
     "mode": Key("dynamic-row, static, bounded or activation", "where the scale comes from"),
     "scale": Key("a positive number", "real value of one code"),
     "zero_point": Key("a code", "code of the real value 0"),
@@ -50,7 +56,7 @@ KEYS: dict[str, Key] = {
 }
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
-    "weight": ("bits", "narrow", "granularity", "scale", "rounding"),
+    "weight": ("bits", "narrow", "granularity", "group_size", "wide_channels", "scale", "rounding"),
     "input": ("bits", "signed", "mode", "scale", "zero_point", "rounding", "chain"),
     "hidden": ("bits", "signed", "mode", "scale", "zero_point", "rounding"),
     "acc": ("bits", "mode", "scale", "rounding"),
@@ -165,6 +171,15 @@ def _checked(key: str, value: Any, where: str) -> Any:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 24:
             raise bad
+    elif key == "group_size":
+        if value in (None, "none"):
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0 or value % GROUP_UNIT:
+            raise bad
+    elif key == "wide_channels":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise bad
+        return float(value)
     elif key in ("signed", "narrow", "chain"):
         if not isinstance(value, bool):
             raise bad

@@ -198,6 +198,54 @@ def _rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[n
 
 
 @st.composite
+def packed_cases(draw: st.DrawFn) -> Case:
+    """A case with W, R or both as packed int4, in groups or not."""
+    case = draw(cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    for key in draw(st.sampled_from(["W", "R", "WR"])):
+        pack_at_random(case, key, draw(st.sampled_from([0, 32, 64])), rng)
+    case.constants = {*case.constants, *(draw(st.sampled_from([(), GROUP_MULTIPLIERS])) if case.constants else ())}
+    return case
+
+
+@st.composite
+def wide_cases(draw: st.DrawFn) -> Case:
+    """A case with 16-bit codes of the input, the hidden state or both; packed weights among them."""
+    case = draw(st.one_of(cases(), packed_cases()).filter(lambda c: set(c.outputs) != {"Y_codes"}))
+    attributes = case.attributes
+    zero_points = st.sampled_from([0, 1, 255, 256, 257, 30001, 32768, 65535])
+    which = draw(st.sampled_from(["x", "h", "xh"]))
+    if "x" in which and attributes["x_mode"] != "codes":
+        attributes |= {"x_bits": 16, "x_zero_point": draw(zero_points)}
+        attributes["x_scale"] = 0.0001 if attributes["x_mode"] == "static" else 0.0
+    if "h" in which or attributes["x_mode"] == "codes":
+        attributes |= {"h_bits": 16, "h_zero_point": draw(zero_points)}
+        attributes["h_scale"] = draw(st.sampled_from([1 / 32767, 0.0001])) if attributes["h_mode"] == "static" else 0.0
+        case.inputs["h_multiplier"] = case.inputs["h_multiplier"] / np.float32(256)
+        case.outputs = [name for name in case.outputs if name != "Y_codes"]
+    return case
+
+
+GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
+
+
+def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator) -> None:
+    """Other weights for W or R of `case`: any bytes, and multipliers whose products are int8."""
+    rows, columns = case.inputs[key].shape
+    stored = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
+    if group_size:
+        groups = -(-rows // group_size)
+        multipliers = rng.integers(1, 19, (groups, columns), dtype=np.uint8)
+        # -8 * 17 and -8 * 18 are no int8: where one would be, nibbles of 0 become 1.
+        for half, shift in ((slice(None, columns // 2), 0), (slice(columns // 2, None), 4)):
+            large = np.repeat(multipliers[:, half] > 16, group_size, axis=0)[:rows]
+            stored = np.where(large & (stored >> shift & 15 == 0), stored | np.uint8(1 << shift), stored)
+        case.inputs[f"{key}_group_multiplier"] = multipliers
+        case.attributes[f"{key.lower()}_group_size"] = group_size
+    case.inputs[key] = stored
+
+
+@st.composite
 def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     """Any allowed node. `kinds="table"` keeps to what the table kernels run."""
     tables_only = kinds == "table"

@@ -7,9 +7,11 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from running import Array, Outputs, options, run
+from quant_lstm_cases import INPUTS, OUTPUTS
+from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
+from rnnqc.reference import quant_lstm_cell
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)
@@ -46,6 +48,29 @@ def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", thr
 def run_all(results: Mapping[str, Any], feeds: Mapping[str, Array]) -> dict[str, Outputs]:
     """Outputs by way of execution."""
     return {way: run(session(lowered.proto, way), feeds) for way, lowered in results.items()}
+
+
+def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> int:
+    """Compares every fused cell of the main graph, as stock onnxruntime runs it, with the numpy reference.
+
+    Returns:
+        How many cells there were.
+    """
+    cells = [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
+    names = list(dict.fromkeys(v for n in cells for v in (*n.input, *n.output) if v and v not in feeds))
+    seen = onnx.ModelProto()
+    seen.CopyFrom(model)
+    del seen.graph.output[:]
+    seen.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+    values = dict(feeds) | run(session(seen, STOCK), feeds)
+    for node in cells:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name != "configuration"}
+        attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
+        inputs = {k: values[v] for k, v in zip(INPUTS, node.input, strict=False) if v}
+        expected = quant_lstm_cell.run(inputs, attributes)
+        got = {k: values[v] for k, v in zip(OUTPUTS, node.output, strict=False) if v}
+        assert_same_bits({k: expected[k] for k in got}, got, f"{node.name} in stock onnxruntime against the reference")
+    return len(cells)
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
-    ("encoding", "tables", "validation", "spelling"),
-    ("cells", "files", "input_uses", "reference"),
+    ("encoding", "packing", "tables", "validation", "spelling"),
+    ("cells", "files", "input_uses", "reference", "weights"),
     ("ir",),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),

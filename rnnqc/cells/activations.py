@@ -59,6 +59,11 @@ class Activation:
         """Whether the value is constant (to table precision) beyond `limit`."""
         return _TABLE[self.name].saturates
 
+    @property
+    def slope(self) -> float:
+        """Its mean slope from -2 to 2: how much of an error of the argument reaches the value."""
+        return round(abs(float(self(np.array(2.0)) - self(np.array(-2.0)))) / 4.0, 4)
+
     def __call__(self, x: Array) -> Array:
         """The value, elementwise, in the dtype of `x`."""
         return np.asarray(_TABLE[self.name].function(x, self.alpha, self.beta))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
-CodeArray = npt.NDArray[np.uint8]
+CodeArray = npt.NDArray[np.integer[Any]]
 
 GATES = ("i", "o", "f", "c")
 _DEFAULTS: dict[str, Any] = {
@@ -40,6 +40,10 @@ _DEFAULTS: dict[str, Any] = {
     "cell_index_scale": 0.0,
     "input_forget": 0,
     "one": 1.0,
+    "w_group_size": 0,
+    "r_group_size": 0,
+    "x_bits": 8,
+    "h_bits": 8,
 }
 _REQUIRED = ("hidden_size", "gate_min", "gate_max")
 
@@ -57,10 +61,12 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
         attributes: values by the operator's attribute names; defaults may be left out.
 
     Returns:
-        `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"`, `Y_codes` uint8 [T, B, H].
+        `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"` with 8 bits, `Y_codes` uint8
+        [T, B, H].
 
     Raises:
-        ValueError: an unknown or missing attribute or input, T = 0, B = 0, or a sequence length outside 0 .. T.
+        ValueError: an unknown or missing attribute or input, T = 0, B = 0, a sequence length outside 0 .. T, or packed
+            weights whose groups do not fit together.
     """
     with np.errstate(all="ignore"):
         return _Node(inputs, attributes).run()
@@ -70,35 +76,47 @@ def _rne(values: FloatArray) -> FloatArray:
     return np.rint(values)
 
 
-def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int) -> CodeArray:
-    codes = np.clip(_rne(np.asarray(values / scale)) + _F32(zero_point), _F32(0), _F32(255))
-    return np.asarray(codes, dtype=np.uint8)
+def _code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int, bits: int) -> CodeArray:
+    codes = np.clip(_rne(np.asarray(values / scale)) + _F32(zero_point), _F32(0), _F32(2**bits - 1))
+    return np.asarray(codes, dtype=np.uint8 if bits == 8 else np.uint16)
 
 
-def _dynamic_scale(rows: FloatArray) -> FloatArray:
+def _dynamic_scale(rows: FloatArray, bits: int) -> FloatArray:
     """Scale of every row [..., n] -> [..., 1]."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
-    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _LARGEST_MAGNITUDE) / _F32(127), dtype=np.float32)
+    top = _F32(2 ** (bits - 1) - 1)
+    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, _LARGEST_MAGNITUDE) / top, dtype=np.float32)
 
 
-def quantize_rows(x: FloatArray) -> tuple[CodeArray, FloatArray, IntArray]:
+def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, IntArray]:
     """Input codes of `x_mode = "dynamic_row"`: every row has a grid of its own.
 
     Args:
         x: [..., n] without NaN.
+        bits: width of the codes, 8 or 16.
 
     Returns:
         Codes [..., n], scales [..., 1] and zero points [..., 1].
     """
     a = np.maximum(np.minimum(x.min(axis=-1, keepdims=True), _F32(0)), -_LARGEST_MAGNITUDE)
     b = np.minimum(np.maximum(x.max(axis=-1, keepdims=True), _F32(0)), _LARGEST_MAGNITUDE)
-    scale = np.asarray(np.maximum(b - a, _SMALLEST_MAGNITUDE) / _F32(255), dtype=np.float32)
-    zero_point = np.minimum(_rne(np.asarray((_F32(0) - a) / scale)), _F32(255))
-    return _code(x, scale, zero_point), scale, zero_point.astype(np.int32)
+    top = _F32(2**bits - 1)
+    scale = np.asarray(np.maximum(b - a, _SMALLEST_MAGNITUDE) / top, dtype=np.float32)
+    zero_point = np.minimum(_rne(np.asarray((_F32(0) - a) / scale)), top)
+    return _code(x, scale, zero_point, bits), scale, zero_point.astype(np.int32)
 
 
 def _without_nan(values: npt.NDArray[Any]) -> FloatArray:
     return np.where(np.isnan(values), _F32(0), values + _F32(0)).astype(np.float32)
+
+
+def _product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
+    """Integer product as float32; of 16-bit codes the sum of those of their two bytes."""
+    if codes.dtype == np.uint8:
+        return _integer_product(codes, zero_point, weights)
+    high = _integer_product(codes >> 8, zero_point >> 8, weights)
+    low = _integer_product(codes & 255, zero_point & 255, weights)
+    return np.asarray(high * _F32(256) + low)
 
 
 def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
@@ -107,6 +125,35 @@ def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.
     if np.abs(product).max() >= 2**31:
         raise ValueError("an integer product leaves int32")
     return product.astype(np.int32).astype(np.float32)
+
+
+def weight_codes(
+    stored: npt.NDArray[Any], multipliers: npt.NDArray[np.uint8] | None, group_size: int
+) -> npt.NDArray[np.int8]:
+    """Codes of W or R.
+
+    Args:
+        stored: int8 `[K, 4H]`, or packed int4 uint8 `[K, 2H]`.
+        multipliers: uint8 `[G, 4H]`, or None.
+        group_size: Rows that share a multiplier; 0 without multipliers.
+
+    Raises:
+        ValueError: multipliers without packed codes or the other way round, other groups than `group_size` makes, a
+            multiplier outside 1 .. 18, or a product that is no int8.
+    """
+    if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
+        raise ValueError("QuantLSTMCell: group multipliers need packed weights and a group size, and the reverse")
+    if stored.dtype != np.uint8:
+        return stored
+    codes = np.concatenate([stored & 15, stored >> 4], axis=1).astype(np.int64) - 8
+    if multipliers is not None:
+        groups = -(-len(codes) // group_size)
+        if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
+            raise ValueError(f"QuantLSTMCell: multipliers {multipliers.shape} for groups of {group_size}")
+        codes = codes * multipliers[np.arange(len(codes)) // group_size]
+        if multipliers.min() < 1 or multipliers.max() > 18 or codes.min() < -128 or codes.max() > 127:
+            raise ValueError("QuantLSTMCell: a multiplier is outside 1 .. 18, or a product is no int8")
+    return codes.astype(np.int8)
 
 
 def _relu(v: FloatArray) -> FloatArray:
@@ -147,7 +194,16 @@ class _Node:
         self.attributes = {**_DEFAULTS, **attributes}
         self.kinds = tuple(self.attributes["gate_kinds"].split(","))
         self.inputs = inputs
+        self.W, self.R = (
+            weight_codes(
+                inputs[key], inputs.get(f"{key}_group_multiplier"), int(self.attributes[f"{key.lower()}_group_size"])
+            )
+            for key in ("W", "R")
+        )
         self.hidden = int(self.attributes["hidden_size"])
+        self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
+        if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
+            raise ValueError(f"QuantLSTMCell: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
         self.quantized_cell = self.attributes["cell_scale"] > 0
         self.time, self.batch = inputs["X"].shape[:2]
         if self.time == 0 or self.batch == 0:
@@ -164,21 +220,21 @@ class _Node:
         x = self.inputs["X"]
         mode = self.attributes["x_mode"]
         if mode == "dynamic_row":
-            codes, scale, zero_points = quantize_rows(_without_nan(x))
-            product = np.asarray(_integer_product(codes, zero_points, self.inputs["W"]) * scale)
+            codes, scale, zero_points = quantize_rows(_without_nan(x), self.x_bits)
+            product = np.asarray(_product(codes, zero_points, self.W) * scale)
         else:
             zero_point = int(self.attributes["x_zero_point"])
-            codes = x if mode == "codes" else _code(_without_nan(x), self._float("x_scale"), zero_point)
-            product = _integer_product(codes, zero_point, self.inputs["W"])
+            codes = x if mode == "codes" else _code(_without_nan(x), self._float("x_scale"), zero_point, self.x_bits)
+            product = _product(codes, zero_point, self.W)
         return np.asarray(product * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
 
     def _hidden_codes(self, y: FloatArray) -> tuple[CodeArray, FloatArray | None]:
         """Codes of [B, H], and for dynamic_row the scale of each row."""
         zero_point = int(self.attributes["h_zero_point"])
         if self.attributes["h_mode"] == "static":
-            return _code(y, self._float("h_scale"), zero_point), None
-        scale = _dynamic_scale(y)
-        return _code(y, scale, zero_point), scale
+            return _code(y, self._float("h_scale"), zero_point, self.h_bits), None
+        scale = _dynamic_scale(y, self.h_bits)
+        return _code(y, scale, zero_point, self.h_bits), scale
 
     def _initial_states(self) -> tuple[CodeArray, FloatArray | None, FloatArray]:
         zeros = np.zeros((self.batch, self.hidden), np.float32)
@@ -229,7 +285,7 @@ class _Node:
         self, p: FloatArray, h: CodeArray, h_scale: FloatArray | None, c: FloatArray
     ) -> tuple[FloatArray, CodeArray, FloatArray | None, FloatArray]:
         """One step of all rows: p [B, 4H], codes, their scales and cell state in; y, codes, scales and cell out."""
-        product = _integer_product(h, int(self.attributes["h_zero_point"]), self.inputs["R"])
+        product = _product(h, int(self.attributes["h_zero_point"]), self.R)
         if h_scale is not None:
             product = product * h_scale
         g = np.asarray(product * self.inputs["h_multiplier"] + p)
@@ -254,7 +310,7 @@ class _Node:
         h, h_scale, c = self._initial_states()
         shape = (self.time, self.batch, self.hidden)
         Y = np.zeros(shape, np.float32)
-        Y_codes = np.full(shape, self.attributes["h_zero_point"], np.uint8)
+        Y_codes = np.full(shape, self.attributes["h_zero_point"], h.dtype)
         Y_h = np.zeros(shape[1:], np.float32)
         rows = np.arange(self.batch)
         for step in range(self.time):
@@ -275,6 +331,6 @@ class _Node:
         Y_c = np.asarray(c * self._float("cell_scale")) if self.quantized_cell else c
         Y_c = np.where((self.lengths > 0)[:, np.newaxis], Y_c, _F32(0))
         outputs: dict[str, npt.NDArray[Any]] = {"Y": Y, "Y_h": Y_h, "Y_c": Y_c}
-        if self.attributes["h_mode"] == "static":
+        if self.attributes["h_mode"] == "static" and self.h_bits == 8:
             outputs["Y_codes"] = Y_codes
         return outputs

@@ -89,6 +89,14 @@ def test_tables_end_where_nothing_happens_any_more(name: str) -> None:
         assert activation.kind == name
 
 
+def test_slopes() -> None:
+    slopes = {n: make_activation(n).slope for n in ACTIVATION_NAMES}
+    assert slopes["Tanh"] == pytest.approx(np.tanh(2) / 2, abs=1e-4)
+    assert slopes["Sigmoid"] == pytest.approx(np.tanh(1) / 4, abs=1e-4)
+    assert (slopes["Affine"], slopes["Relu"], slopes["HardSigmoid"]) == (1.0, 0.5, 0.2)
+    assert all(slope > 0 for slope in slopes.values())
+
+
 def test_names_are_found_in_any_case() -> None:
     assert make_activation("hardsigmoid") == Activation("HardSigmoid", 0.2, 0.5)
     assert takes_alpha("LEAKYRELU")

@@ -15,6 +15,9 @@ from lstm_models import LstmCase
 
 import rnnqc
 
+FORMS = ("fused", "integer", "unrolled")
+INT4 = ["*.weight.bits=4", "*.weight.group_size=32"]
+WIDE = ["*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001"]
 EMULATOR = shutil.which("qemu-x86_64")
 
 RUN = """
@@ -52,12 +55,17 @@ def _probe() -> onnx.ModelProto:
     EMULATOR is None or platform.machine() != "x86_64",
     reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
 )
-@pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
-@pytest.mark.parametrize("form", ["fused", "integer", "unrolled"])
-def test_same_bits_without_vnni(form: str, level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "level", "overrides"),
+    [
+        *((form, level, []) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
+        *((form, "ORT_ENABLE_ALL", overrides) for form in ("fused", "unrolled") for overrides in (INT4, WIDE)),
+    ],
+)
+def test_same_bits_without_vnni(form: str, level: str, overrides: list[str], tmp_path: Path) -> None:
     case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0)
     unrolled = form == "unrolled"
-    lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled)
+    lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
     lowered.save(tmp_path / "model.onnx")
     onnx.save(_probe(), tmp_path / "probe.onnx")
     feeds = case.feeds()

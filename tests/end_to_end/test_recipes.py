@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from lstm_models import LstmCase, Placement
-from running import sqnr
+from running import assert_same_bits, sqnr
+from running_lowered import INTEGER, NATIVE, UNROLLED
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
@@ -19,6 +22,8 @@ CASE = LstmCase(T=12, B=3, I=24, H=32, direction="bidirectional", lens=(12, 5, 9
 OVERRIDES: dict[str, tuple[list[str], str]] = {
     "nothing": ([], "fused"),
     "weights 4 bits": (["*.weight.bits=4"], "fused"),
+    "weights 4 bits in groups": (["*.weight.bits=4", "*.weight.group_size=32"], "fused"),
+    "weights 4 bits, some channels wide": (["*.weight.bits=4", "*.weight.wide_channels=0.1"], "fused"),
     "weights per tensor": (["*.weight.granularity=per-tensor"], "fused"),
     "weights full range": (["*.weight.narrow=false"], "fused"),
     "recurrent weights scale": (["*.R.weight.scale=0.01"], "fused"),
@@ -46,36 +51,48 @@ OVERRIDES: dict[str, tuple[list[str], str]] = {
     "float hidden": (["*.hidden.bits=none"], "qcdq"),
     "float weights": (["*.weight.bits=none"], "qcdq"),
     "weights 12 bits": (["*.weight.bits=12"], "qcdq"),
-    "input 16 bits": (["*.input.bits=16"], "qcdq"),
+    "input 16 bits": (["*.input.bits=16"], "fused"),
+    "hidden 16 bits": (["*.hidden.bits=16"], "fused"),
+    "input and hidden 16 bits": (["*.input.bits=16", "*.hidden.bits=16"], "fused"),
+    "hidden row scales 16 bits": (["*.hidden.bits=16", "*.hidden.mode=dynamic-row"], "fused"),
+    "input 12 bits": (["*.input.bits=12"], "qcdq"),
     "gates half to even": (["*.acc.rounding=half_even"], "qcdq"),
     "cell floor": (["*.cell_state.rounding=floor"], "qcdq"),
     "first match wins": (["*.forward.W.weight.bits=3", "*.weight.bits=8"], "fused"),
 }
 
 
-def _equal(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
-    return all(left[n].tobytes() == right[n].tobytes() for n in left)
+@cache
+def _fused(name: str) -> rnnqc.Lowered:
+    return rnnqc.lower(CASE.model(), overrides=OVERRIDES[name][0])
+
+
+@cache
+def _stock(name: str) -> dict[str, np.ndarray]:
+    return run_model(_fused(name).proto, CASE.feeds(), optimize=True)
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_override(name: str) -> None:
-    overrides, form = OVERRIDES[name]
-    model, feeds = CASE.model(), CASE.feeds()
-    lowered = rnnqc.lower(model, overrides=overrides)
-    (entry,) = lowered.report.entries
+    form = OVERRIDES[name][1]
+    (entry,) = _fused(name).report.entries
     assert (entry.status, entry.form) == ("lowered", form)
     assert bool(entry.reason) == (form == "qcdq")
-    reference, stock = run_model(model, feeds, optimize=True), run_model(lowered.proto, feeds, optimize=True)
-    if form == "fused":
-        assert _equal(stock, run_model(lowered.proto, feeds, native=True)), "native"
-        assert _equal(stock, run_model(rnnqc.lower(model, form="integer", overrides=overrides).proto, feeds)), "integer"
-        unrolled = rnnqc.lower(model, form="integer", unroll=True, overrides=overrides).proto
-        assert _equal(stock, run_model(unrolled, feeds, optimize=True)), "unrolled"
+    reference, stock = run_model(CASE.model(), CASE.feeds(), optimize=True), _stock(name)
     reached = sqnr(reference["Y"], stock["Y"])
     print(f"{name}: {reached:.1f} dB")
     assert reached > (5.0 if any(b in name for b in ("4 bits", "6 bits", "8 bits", "first")) else 20.0)
-    plain = run_model(rnnqc.lower(model).proto, feeds, optimize=True)
-    assert np.array_equal(plain["Y"], stock["Y"]) == (name in HARMLESS)
+    assert np.array_equal(_stock("nothing")["Y"], stock["Y"]) == (name in HARMLESS)
+
+
+@pytest.mark.parametrize("way", [NATIVE, INTEGER, UNROLLED])
+@pytest.mark.parametrize("name", [n for n, (_, form) in OVERRIDES.items() if form == "fused"])
+def test_same_bits(name: str, way: str) -> None:
+    proto = _fused(name).proto
+    if way != NATIVE:
+        proto = rnnqc.lower(CASE.model(), form="integer", unroll=way == UNROLLED, overrides=OVERRIDES[name][0]).proto
+    found = run_model(proto, CASE.feeds(), native=way == NATIVE, optimize=way == UNROLLED)
+    assert_same_bits(_stock(name), found, way)
 
 
 def test_every_point_can_be_turned_off_alone() -> None:

@@ -119,11 +119,30 @@ def test_attributes_are_those_of_the_operator() -> None:
     assert all(not isinstance(v, np.generic) for v in attributes.values())
 
 
+def test_widths_of_activations() -> None:
+    cell, folded = _folded(None, "*.input.bits=16", "*.hidden.bits=16")
+    numbers = folded.numbers
+    assert (numbers.x_bits, numbers.h_bits) == (16, 16)
+    assert (numbers.x_mode, numbers.h_mode, numbers.h_zero_point) == ("dynamic_row", "static", 32768)
+    assert numbers.h_scale == float(np.float32(1 / 32767))
+    r_scale = np.asarray(encoding_of(cell.points["R.weight"]).scale)
+    np.testing.assert_allclose(folded.h_multiplier[-1], r_scale[-1] / 32767 / (8 / 4096), rtol=1e-6)
+    attributes = numbers.attributes(cell)
+    assert (attributes["x_bits"], attributes["h_bits"]) == (16, 16)
+    mixed, folded = _folded(None, "*.hidden.bits=16")
+    attributes = folded.numbers.attributes(mixed)
+    assert attributes["h_bits"] == 16
+    assert "x_bits" not in attributes, "an attribute at its default is left out"
+
+
 REFUSED = [
     (["*.W.weight.bits=none"], "W stays float", "W.weight.bits = none"),
     (["*.R.weight.bits=9"], "R has 9 bits", "R.weight.bits = 9"),
     (["*.input.bits=none"], "the input has a format without integer form", "input: float"),
     (["*.input.bits=7"], "the input has a format", "input: 7 bits, signed = False, half_even"),
+    (["*.input.bits=12"], "the input has a format", "input: 12 bits, signed = False, half_even"),
+    (["*.hidden.bits=17"], "the hidden has a format", "hidden: 17 bits"),
+    (["*.hidden.bits=16", "*.hidden.rounding=floor"], "the hidden has a format", "hidden: 16 bits"),
     (["*.hidden.signed=true", "*.hidden.zero_point=0"], "the hidden has a format", "signed = True"),
     (["*.hidden.rounding=floor"], "the hidden has a format", "floor"),
     (["*.forget_gate.acc.bits=none"], "the forget gate is not tabulated", "acc.bits = None"),

@@ -172,6 +172,21 @@ def test_codes_are_those_of_the_float_states() -> None:
     assert_same_bits(outputs[0], outputs[1], "a detour through float")
 
 
+def test_16_bit_codes_do_not_pass_but_are_made_again() -> None:
+    """From the float hidden states, with their scale and zero point."""
+    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)])
+    recipe = INT8.with_overrides(["layer[02]*.hidden.bits=16", "layer0*.hidden.zero_point=30000"])
+    model = before("fold-scales", proto, recipe)
+    apply(FoldScales(), model)
+    assert _modes(model) == {"layer0.forward": "dynamic_row", "layer1.forward": "static", "layer2.forward": "codes"}
+    first, second, third = (model.cells[f"layer{k}.forward"].integer for k in range(3))
+    assert [(c["x_bits"], c["h_bits"]) for c in (first, second, third)] == [(8, 16), (16, 8), (8, 16)]
+    assert (second["x_scale"], second["x_zero_point"]) == (first["h_scale"], first["h_zero_point"])
+    assert first["h_zero_point"] == 30000
+    assert model.cells["layer0.forward"].y_codes is None
+    assert model.cells["layer1.forward"].y_codes is not None
+
+
 def test_hidden_states_that_are_outputs_too_stay_float() -> None:
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
     proto.graph.output.append(onnx.helper.make_tensor_value_info("Y0", onnx.TensorProto.FLOAT, [5, 1, 2, 4]))

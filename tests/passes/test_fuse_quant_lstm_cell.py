@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import pytest
 from float_lstm import Activation
-from lstm_models import LstmCase, stacked_model
+from lstm_models import LstmCase, Placement, stacked_model
 from pass_testing import CASES, INT8, apply, before, nodes_of, text_of
 from protos import parse
-from running import assert_same_bits, plain_session, run
+from running import Array, assert_same_bits, plain_session, run
 
+import rnnqc
+from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import CELL_TAG, DOMAIN, Model, info
+from rnnqc.ir import CELL_TAG, DOMAIN, Model, constant_array, graph_info, info
 from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.passes.fuse_quant_lstm_cell import CONFIGURATION, INPUTS, OUTPUTS
 from rnnqc.recipe import Recipe
+from rnnqc.reference.quant_lstm_cell import weight_codes
 
 CASE = LstmCase()
 
@@ -209,6 +213,83 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
     for prefix, expected in zip(("a/", "b/"), alone, strict=True):
         got = {k.removeprefix(prefix): v for k, v in stock.items() if k.startswith(prefix)}
         assert_same_bits(expected, got, f"{prefix} beside another configuration")
+
+
+# Packed weights
+
+
+@pytest.mark.parametrize("placement", ["main", "if"])
+@pytest.mark.parametrize(
+    ("overrides", "packed", "groups"),
+    [
+        ([], "", ""),
+        (["*.W.weight.bits=4"], "W", ""),
+        (["*.R.weight.bits=3"], "R", ""),
+        (["*.weight.bits=4", "*.R.weight.group_size=32"], "WR", "R"),
+        (["*.weight.bits=4", "*.weight.group_size=64"], "WR", "WR"),
+        (["*.weight.bits=4", "*.R.weight.wide_channels=0.2"], "W", ""),
+        (["*.weight.bits=5"], "", ""),
+    ],
+    ids=str,
+)
+def test_weights_of_up_to_4_bits_are_packed(
+    overrides: list[str], packed: str, groups: str, placement: Placement
+) -> None:
+    """To the same codes; with optimizations and without the function's body gives the same bits as the nodes before."""
+    case = LstmCase(I=70, H=34, placement=placement)
+    model = before("fuse-quant-lstm-cell", case.model(), INT8.with_overrides(overrides))
+    expected = {c.name: _stored(model, c) for c in model.cells.values()}
+    apply(FuseQuantLstmCell(), model)
+    assert len(_functions(model)) == 1
+    for node in nodes_of(model, "QuantLSTMCell"):
+        cell = model.cells[info(node).metadata[CELL_TAG]]
+        stored, given = _stored(model, cell), dict(zip(INPUTS, node.inputs, strict=False))
+        for key, rows in (("W", 70), ("R", 34)):
+            size = node.attrs.get(f"{key.lower()}_group_size", 0)
+            assert (size > 0) == (key in groups)
+            assert (f"{key}_group_multiplier" in stored) == (key in groups)
+            assert bool(key in groups and given[f"{key}_group_multiplier"].name) == (key in groups)
+            assert (stored[key].dtype, stored[key].shape) == (
+                (np.uint8, (rows, 68)) if key in packed else (np.int8, (rows, 136))
+            )
+            codes = weight_codes(stored[key], stored.get(f"{key}_group_multiplier"), size)
+            np.testing.assert_array_equal(codes, expected[cell.name][key])
+        assert (cell.operands["W"], cell.operands["R"]) == (cell.W, cell.R)
+    feeds = case.feeds() if placement == "main" else case.feeds(condition=True)
+    unoptimized = run(plain_session(model.proto), feeds)
+    optimized = run(rnnqc.session(model.proto, native=False), feeds)
+    assert_same_bits(unoptimized, optimized, "optimized")
+
+
+def _stored(model: Model, cell: Cell) -> dict[str, Array]:
+    held = {n: c for g in model.graphs() for n, c in graph_info(g).initializers.items()}
+    arrays = {k: constant_array(held[n]) for k, n in cell.operands.items() if n in held}
+    return {k: a for k, a in arrays.items() if a is not None}
+
+
+def test_packed_cells_have_functions_of_their_own() -> None:
+    recipe = INT8.with_overrides(["a/*.weight.bits=4", "a/*.W.weight.group_size=32"])
+    model = _fused(_parallel(CASE, CASE.replace(seed=1)), recipe)
+    assert [f.overload for f in _functions(model)] == ["h4_dynamic_row_batch2_W4x32_R4", "h4_dynamic_row_batch2"]
+    assert_same_bits(
+        {k: v for k, v in run(plain_session(model.proto), CASE.feeds()).items() if k.startswith("b/")},
+        {
+            k: v
+            for k, v in run(plain_session(_fused(_parallel(CASE, CASE.replace(seed=1))).proto), CASE.feeds()).items()
+            if k.startswith("b/")
+        },
+        "beside a packed cell",
+    )
+
+
+def test_codes_of_edited_files_that_fit_no_nibble_stay() -> None:
+    """The recipe said 4 bits, but the integer form was changed by hand."""
+    model = before("fuse-quant-lstm-cell", CASE.model(), INT8.with_overrides(["*.weight.bits=4"]))
+    (cell,) = model.cells.values()
+    held = graph_info(model.graph).initializers
+    held[cell.operands["W"]].values = np.full((3, 16), 9, np.int8)
+    apply(FuseQuantLstmCell(), model)
+    assert (_stored(model, cell)["W"].dtype, _stored(model, cell)["R"].dtype) == (np.int8, np.uint8)
 
 
 def test_unused_outputs_are_absent() -> None:

@@ -12,7 +12,20 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given
 from onnx import TensorProto, helper
-from quant_lstm_cases import PARAMETERS, Case, assert_same_bits, cases, native_session, run_native, table_case
+from quant_lstm_cases import (
+    GROUP_MULTIPLIERS,
+    OUTPUTS,
+    PARAMETERS,
+    Case,
+    assert_same_bits,
+    cases,
+    native_session,
+    pack_at_random,
+    packed_cases,
+    run_native,
+    table_case,
+    wide_cases,
+)
 
 from rnnqc.reference import quant_lstm_cell as reference
 
@@ -30,6 +43,106 @@ def test_any_configuration(case: Case) -> None:
 @given(cases(kinds="table"))
 def test_table_configurations(case: Case) -> None:
     check(case)
+
+
+@given(packed_cases())
+def test_packed_weights(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("group_size", [0, 32, 64])
+@pytest.mark.parametrize("hidden", [1, 15, 16, 33, 127])
+@pytest.mark.parametrize("inputs", [1, 31, 32, 33, 65, 200])
+def test_packed_sizes(inputs: int, hidden: int, group_size: int) -> None:
+    for constants in (("W", "R", *GROUP_MULTIPLIERS), ()):
+        case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
+        rng = np.random.default_rng(inputs * 1000 + hidden)
+        for key in ("W", "R"):
+            pack_at_random(case, key, group_size, rng)
+        case.constants = constants
+        check(case)
+
+
+def test_saturated_packed_weights() -> None:
+    """Every product is 126 * 255 or -128 * 255."""
+    case = table_case(time=3, batch=3, inputs=700, hidden=65)
+    for nibble, multiplier in ((15, 18), (0, 16)):
+        for key in ("W", "R"):
+            rows = {"W": 700, "R": 65}[key]
+            case.inputs[key] = np.full((rows, 130), 17 * nibble, np.uint8)
+            case.inputs[f"{key}_group_multiplier"] = np.full((-(-rows // 32), 260), multiplier, np.uint8)
+            case.attributes[f"{key.lower()}_group_size"] = 32
+        for zero_point in (0, 255):
+            case.inputs["X"] = np.full((3, 3, 700), 255 - zero_point, np.uint8)
+            case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
+            case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
+            check(case)
+
+
+@given(wide_cases())
+def test_16_bit_codes(case: Case) -> None:
+    check(case)
+
+
+def _wide_case(**shape: int) -> Case:
+    case = table_case(**shape)
+    case.attributes |= {"x_bits": 16, "h_bits": 16, "h_scale": 1 / 32767, "h_zero_point": 32768}
+    case.inputs["h_multiplier"] = case.inputs["h_multiplier"] / np.float32(256)
+    case.outputs = OUTPUTS[:3]
+    return case
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 31, 32, 33, 48, 127])
+@pytest.mark.parametrize("inputs", [1, 3, 4, 16, 61])
+def test_sizes_with_16_bit_codes(hidden: int, inputs: int) -> None:
+    check(_wide_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
+
+
+def test_long_sequence_with_16_bit_codes() -> None:
+    case = _wide_case(time=300, batch=3, inputs=130, hidden=128, seed=5)
+    case.inputs["sequence_lens"] = np.array([300, 7, 299], np.int32)
+    check(case)
+    case.attributes["direction"] = "reverse"
+    check(case, threads=2)
+
+
+@pytest.mark.parametrize("zero_point", [0, 255, 256, 32768, 65535])
+def test_saturated_16_bit_integers(zero_point: int) -> None:
+    """Codes at both ends, weights at both ends: both planes reach their largest sums, and cancel or add up."""
+    for value in (-128, 127):
+        for x in (-1e9, 1e9):
+            case = _wide_case(time=3, batch=3, inputs=700, hidden=65)
+            case.inputs["W"][:] = value
+            case.inputs["R"][:] = value
+            case.inputs["X"] = np.full((3, 3, 700), x, np.float32)
+            case.attributes |= {
+                "x_mode": "static",
+                "x_scale": 1.0,
+                "x_zero_point": zero_point,
+                "h_zero_point": zero_point,
+            }
+            case.inputs["x_multiplier"] = np.full(260, 2.0**-24, np.float32)
+            check(case)
+
+
+def test_planes_are_added_with_one_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes a little below their zero point: planes of opposite signs whose low sums are beyond 2**24, and rounded."""
+    case = _wide_case(time=4, batch=2, inputs=3000, hidden=33, seed=8)
+    case.attributes |= {"gate_kinds": "Affine,Affine,Affine,Affine", "gate_alpha": [2.0**-20] * 4, "cell_scale": 0.0}
+    case.attributes |= {"gate_min": [-(2.0**40)] * 4, "gate_max": [2.0**40] * 4, "output_kind": "Softsign"}
+    case.attributes |= {"x_mode": "static", "x_scale": 1.0, "x_zero_point": 768}
+    case.inputs["X"] = -np.ceil(np.abs(case.inputs["X"]) * 4).astype(np.float32)
+    case.inputs["W"][:] = np.abs(case.inputs["W"].astype(np.int16)).clip(0, 127)
+    case.inputs["x_multiplier"][:] = 1
+    case.inputs["B"][:] = 0
+    check(case)
+    expected = reference.run(case.inputs, case.attributes)
+
+    def exact(codes: np.ndarray, zero_point: int, weights: np.ndarray) -> np.ndarray:
+        return ((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64)).astype(np.float32)
+
+    monkeypatch.setattr(reference, "_product", exact)
+    assert (reference.run(case.inputs, case.attributes)["Y"] != expected["Y"]).mean() > 0.1, "the case shows nothing"
 
 
 # 16 units form a block, 16 codes of k a group of the portable packing.

@@ -1,0 +1,52 @@
+"""Int4 weights: codes packed two to a byte, and groups of codes that share a whole multiplier.
+
+A weight matrix `[K,2n]` becomes uint8 `[K,n]`: byte `(k,j)` holds column `j` in its low nibble and column `j + n` in
+its high one; a nibble `v` stands for `v - 8`. With groups of `size` rows a code is its nibble times the multiplier of
+its group and column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CodeArray = npt.NDArray[np.int8]
+ByteArray = npt.NDArray[np.uint8]
+
+LARGEST_MULTIPLIER = 18
+"""18 * 7 = 126 is the largest multiple of a 4-bit code 7 that is an int8 code."""
+GROUP_UNIT = 32
+"""Group sizes are multiples of this."""
+
+
+def pack(nibbles: npt.NDArray[Any]) -> ByteArray:
+    """Bytes `[K,n]` of codes -8 .. 7 `[K,2n]`."""
+    raised = (nibbles.astype(np.int16) + 8).astype(np.uint8)
+    low, high = np.split(raised, 2, axis=1)
+    return np.ascontiguousarray(low | high << 4)
+
+
+def factorize(codes: CodeArray, group_size: int) -> tuple[CodeArray, ByteArray] | None:
+    """Codes as 4-bit ones times multipliers.
+
+    Args:
+        codes: `[K,n]`.
+        group_size: Rows that share a multiplier.
+
+    Returns:
+        Nibbles -8 .. 7 int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; None if there
+        are none up to 18.
+    """
+    rows, columns = codes.shape
+    nibbles = np.empty_like(codes)
+    multipliers = np.zeros((-(-rows // group_size), columns), np.uint8)
+    for group, start in enumerate(range(0, rows, group_size)):
+        block = codes[start : start + group_size]
+        for multiplier in range(LARGEST_MULTIPLIER, 0, -1):
+            quotient, rest = np.divmod(block, np.int8(multiplier))
+            fits = ~rest.any(axis=0) & (quotient.min(axis=0) >= -8) & (quotient.max(axis=0) <= 7)
+            multipliers[group, fits] = multiplier
+            nibbles[start : start + group_size][:, fits] = quotient[:, fits]
+    return (nibbles, multipliers) if multipliers.all() else None

@@ -1,0 +1,94 @@
+"""Codes of weight matrices: plain, with some channels wider than the others, and in groups with whole multipliers.
+
+Matrices are `[K,n]` with one output channel per column. Everything goes block by block: temporaries of a whole matrix
+would multiply the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
+from rnnqc.packing import LARGEST_MULTIPLIER
+
+FloatArray = npt.NDArray[np.float32]
+BLOCK = 256
+
+
+def _blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+def quantize_matrix(encoding: Encoding, array: FloatArray) -> npt.NDArray[Any]:
+    """Codes of a matrix, one scale or one for each channel."""
+    codes = np.empty(array.shape, encoding.dtype)
+    for rows in _blocks(len(array)):
+        codes[rows] = encoding.quantize(array[rows])
+    return codes
+
+
+def largest_magnitudes(array: FloatArray) -> FloatArray:
+    """Of each channel, `[n]`."""
+    return np.asarray(np.maximum(array.max(axis=0), -array.min(axis=0)))
+
+
+def mixed_scales(
+    array: FloatArray, encoding: Encoding, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
+) -> FloatArray:
+    """Scales `[n]` of `encoding`, but of `wide_bits` for the channels that it hurts most.
+
+    Args:
+        array: The weights.
+        encoding: A symmetric format with one scale for each channel.
+        wide_bits: Width of the exceptions.
+        fraction: Their share of all channels, rounded up: those with the largest sum of squared errors.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+    """
+    noise = np.zeros(array.shape[1])
+    for rows in _blocks(len(array)):
+        error = encoding.dequantize(encoding.quantize(array[rows])) - array[rows]
+        noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
+    count = math.ceil(fraction * array.shape[1])
+    wide = np.argsort(-noise, kind="stable")[:count]
+    scales = np.asarray(encoding.scale, np.float32)
+    scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits).astype(np.float32)
+    return scales
+
+
+def group_scales(array: FloatArray, bits: int) -> FloatArray:
+    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest code."""
+    return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / LARGEST_MULTIPLIER, np.float32)
+
+
+def quantize_groups(
+    array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
+) -> npt.NDArray[np.int8]:
+    """Int8 codes that are symmetric codes of `bits` times whole multipliers, one for each group and channel.
+
+    The multiplier is the one from 1 to 18 with the smallest sum of squared errors, the smaller one of two equals.
+
+    Args:
+        array: The weights.
+        scale: Real value of one int8 code, one or one for each channel.
+        bits: Width of the codes before multiplication, up to 4.
+        group_size: Rows of a group.
+        rounding: How reals become codes.
+    """
+    codes = np.empty(array.shape, np.int8)
+    top = np.float32(2 ** (bits - 1) - 1)
+    for rows in _blocks(len(array), group_size):
+        units = array[rows] / scale
+        least = np.full(array.shape[1], np.inf)
+        for multiplier in range(1, LARGEST_MULTIPLIER + 1):
+            step = np.float32(multiplier)
+            tried = np.clip(round_to_integer(units / step, rounding), -top, top) * step
+            noise = np.square(tried - units, dtype=np.float64).sum(axis=0)
+            better = noise < least
+            least[better] = noise[better]
+            codes[rows][:, better] = tried[:, better].astype(np.int8)
+    return codes
