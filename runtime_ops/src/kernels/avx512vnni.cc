@@ -167,26 +167,33 @@ RNNQC_NOINLINE void AddRowS4(const MatmulArgs& m, int64_t block, const Group& gr
     RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) sum[i][g] = _mm512_setzero_si512();
   }
-  const auto add = [&](int i) {
-    const __m512i lower = BroadcastCodes(a + i * kStep * 8);
-    const __m512i upper = BroadcastCodes(a + i * kStep * 8 + 4);
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      const __m512i* weights = w + i * kStep * kGates + g;
-      _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
-      const __m512i bytes = _mm512_load_si512(weights);
-      AddProducts(&sum[2 * i][g], lower, LowerHalves(bytes));
-      AddProducts(&sum[2 * i + 1][g], upper, UpperHalves(bytes));
-    }
-  };
   int64_t j = 0;
   for (; j + kEights <= depth; j += kEights) {
-    add(0);
-    add(1);
+    RNNQC_UNROLL(2)
+    for (int i = 0; i < kEights; ++i) {
+      const __m512i lower = BroadcastCodes(a + i * kStep * 8);
+      const __m512i upper = BroadcastCodes(a + i * kStep * 8 + 4);
+      RNNQC_UNROLL(4)
+      for (int g = 0; g < kGates; ++g) {
+        const __m512i* weights = w + i * kStep * kGates + g;
+        _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
+        const __m512i bytes = _mm512_load_si512(weights);
+        AddProducts(&sum[2 * i][g], lower, LowerHalves(bytes));
+        AddProducts(&sum[2 * i + 1][g], upper, UpperHalves(bytes));
+      }
+    }
     a += kEights * kStep * 8;
     w += kEights * kStep * kGates;
   }
-  if (j < depth) add(0);
+  if (j < depth) {
+    const __m512i lower = BroadcastCodes(a);
+    const __m512i upper = BroadcastCodes(a + 4);
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) {
+      AddProducts(&sum[0][g], lower, LowerHalves(w[g]));
+      AddProducts(&sum[1][g], upper, UpperHalves(w[g]));
+    }
+  }
   RNNQC_UNROLL(4)
   for (int g = 0; g < kGates; ++g) {
     const __m512i low = _mm512_add_epi32(sum[0][g], sum[1][g]);
@@ -207,19 +214,22 @@ RNNQC_NOINLINE void AddTileS4(const MatmulArgs& m, int64_t row, int64_t block, c
     RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) sum[r][g] = _mm512_setzero_si512();
   }
-  const auto add = [&](const uint8_t* codes_of_rows, __m512i w0, __m512i w1, __m512i w2, __m512i w3) {
-    RNNQC_UNROLL(6)
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i codes = BroadcastCodes(codes_of_rows + r * m.a_stride);
-      AddProducts(&sum[r][0], codes, w0);
-      AddProducts(&sum[r][1], codes, w1);
-      AddProducts(&sum[r][2], codes, w2);
-      AddProducts(&sum[r][3], codes, w3);
-    }
-  };
   for (int64_t j = group.begin; j < group.end; ++j) {
-    add(a, LowerHalves(w[0]), LowerHalves(w[1]), LowerHalves(w[2]), LowerHalves(w[3]));
-    add(a + 4, UpperHalves(w[0]), UpperHalves(w[1]), UpperHalves(w[2]), UpperHalves(w[3]));
+    RNNQC_UNROLL(2)
+    for (int half = 0; half < 2; ++half) {
+      const __m512i w0 = half == 0 ? LowerHalves(w[0]) : UpperHalves(w[0]);
+      const __m512i w1 = half == 0 ? LowerHalves(w[1]) : UpperHalves(w[1]);
+      const __m512i w2 = half == 0 ? LowerHalves(w[2]) : UpperHalves(w[2]);
+      const __m512i w3 = half == 0 ? LowerHalves(w[3]) : UpperHalves(w[3]);
+      RNNQC_UNROLL(6)
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i codes = BroadcastCodes(a + r * m.a_stride + half * 4);
+        AddProducts(&sum[r][0], codes, w0);
+        AddProducts(&sum[r][1], codes, w1);
+        AddProducts(&sum[r][2], codes, w2);
+        AddProducts(&sum[r][3], codes, w3);
+      }
+    }
     a += 8;
     w += kGates;
   }
