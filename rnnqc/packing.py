@@ -43,10 +43,12 @@ def factorize(codes: CodeArray, group_size: int) -> tuple[CodeArray, ByteArray] 
     nibbles = np.empty_like(codes)
     multipliers = np.zeros((-(-rows // group_size), columns), np.uint8)
     for group, start in enumerate(range(0, rows, group_size)):
-        block = codes[start : start + group_size]
+        block = codes[start : start + group_size].astype(np.int16)
+        divisor, low, high = np.gcd.reduce(block, axis=0), block.min(axis=0), block.max(axis=0)
         for multiplier in range(LARGEST_MULTIPLIER, 0, -1):
-            quotient, rest = np.divmod(block, np.int8(multiplier))
-            fits = ~rest.any(axis=0) & (quotient.min(axis=0) >= -8) & (quotient.max(axis=0) <= 7)
+            fits = (divisor % multiplier == 0) & (low >= -8 * multiplier) & (high <= 7 * multiplier)
             multipliers[group, fits] = multiplier
-            nibbles[start : start + group_size][:, fits] = quotient[:, fits]
-    return (nibbles, multipliers) if multipliers.all() else None
+        if not multipliers[group].all():
+            return None
+        nibbles[start : start + group_size] = block // multipliers[group]
+    return nibbles, multipliers

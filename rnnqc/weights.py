@@ -81,14 +81,19 @@ def quantize_groups(
     """
     codes = np.empty(array.shape, np.int8)
     top = np.float32(2 ** (bits - 1) - 1)
+
+    def multiples(units: FloatArray, step: FloatArray | np.float32) -> FloatArray:
+        return np.asarray(np.clip(round_to_integer(units / step, rounding), -top, top) * step)
+
     for rows in _blocks(len(array), group_size):
-        units = array[rows] / scale
-        least = np.full(array.shape[1], np.inf)
+        # What is twice too large for any multiplier is not told apart: its square might be no float32.
+        limit = 2 * LARGEST_MULTIPLIER * top
+        units = np.clip(array[rows] / scale, -limit, limit)
+        best, least = np.ones(array.shape[1], np.float32), np.full(array.shape[1], np.inf, np.float32)
         for multiplier in range(1, LARGEST_MULTIPLIER + 1):
             step = np.float32(multiplier)
-            tried = np.clip(round_to_integer(units / step, rounding), -top, top) * step
-            noise = np.square(tried - units, dtype=np.float64).sum(axis=0)
+            noise = np.square(multiples(units, step) - units).sum(axis=0)
             better = noise < least
-            least[better] = noise[better]
-            codes[rows][:, better] = tried[:, better].astype(np.int8)
+            best[better], least[better] = step, noise[better]
+        codes[rows] = multiples(units, best).astype(np.int8)
     return codes

@@ -87,3 +87,9 @@ def test_group_scale_reaches_the_largest_weight() -> None:
     codes = quantize_groups(array, group_scales(array, 4), 4, 32, Rounding.HALF_EVEN)
     assert codes[:, 2].tolist() == [0, 0]
     assert np.abs(codes[:, :2].astype(int)).max(axis=0).tolist() == [126, 126]
+
+
+def test_groups_saturate_where_the_scale_is_given_too_small() -> None:
+    array = np.float32([[0.5, -1e3], [-0.5, 1e-20]])
+    codes = quantize_groups(array, np.float32([1e-30, 1e-30]), 4, 32, Rounding.HALF_EVEN)
+    assert codes.tolist() == [[126, -126], [-126, 126]]
