@@ -37,9 +37,12 @@ constexpr double kPrivateWeights = 768 * 1024;
 constexpr float kSmallestMagnitude = 0x1p-100f;
 constexpr float kLargestMagnitude = 0x1p60f;
 
-float DynamicScale(float largest) {
+// Codes of 16 bits are kept as two rows of bytes, the upper ones first.
+int64_t Planes(int64_t bits) { return bits == 16 ? 2 : 1; }
+
+float DynamicScale(float largest, int64_t bits) {
   const float m = std::min(std::max(largest, kSmallestMagnitude), kLargestMagnitude);
-  return m / 127.0f;
+  return m / (bits == 16 ? 32767.0f : 127.0f);
 }
 
 struct RowGrid {
@@ -47,12 +50,13 @@ struct RowGrid {
   int32_t zero_point;
 };
 
-// The grid of uint8 codes that holds 0 and the range of an input row.
-RowGrid DynamicGrid(const MinMax& range) {
+// The grid of unsigned codes that holds 0 and the range of an input row.
+RowGrid DynamicGrid(const MinMax& range, int64_t bits) {
+  const float largest = bits == 16 ? 65535.0f : 255.0f;
   const float a = std::max(range.min, -kLargestMagnitude);
   const float b = std::min(range.max, kLargestMagnitude);
-  const float scale = std::max(b - a, kSmallestMagnitude) / 255.0f;
-  const float zero_point = std::min(std::nearbyint((0.0f - a) / scale), 255.0f);
+  const float scale = std::max(b - a, kSmallestMagnitude) / largest;
+  const float zero_point = std::min(std::nearbyint((0.0f - a) / scale), largest);
   return {scale, static_cast<int32_t>(zero_point)};
 }
 
@@ -84,6 +88,9 @@ class LstmRun {
         blocks_(BlockCount(hidden_)),
         columns_(blocks_ * kBlockColumns),
         units_padded_(blocks_ * kBlockUnits),
+        x_planes_(Planes(config.x_bits)),
+        h_planes_(Planes(config.h_bits)),
+        projected_rows_(std::max(kProjectedRows, kProjectedProducts / (packed.w.k_padded * columns_))),
         chunk_steps_(std::max<int64_t>(
             1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(float)))))),
         table_kernel_(UsesTableKernel(config, packed)),
@@ -124,14 +131,19 @@ class LstmRun {
     const int64_t chunk_rows = chunk_steps_ * rows_;
     visit(order_, rows_);
     visit(lengths_, rows_);
-    visit(x_codes_, chunk_rows * packed_.w.k_padded);
+    visit(x_codes_, chunk_rows * x_planes_ * packed_.w.k_padded);
     visit(x_scale_, chunk_rows);
-    visit(x_zero_point_, chunk_rows);
+    visit(x_zero_point_, chunk_rows * x_planes_);
+    visit(x_acc_, x_planes_ == 1 ? 0 : std::min(projected_rows_, chunk_rows) * x_planes_ * columns_);
     visit(p_, chunk_rows * columns_);
-    visit(acc_, rows_ * columns_);
+    visit(acc_, rows_ * h_planes_ * columns_);
+    visit(no_acc_, h_planes_ == 1 ? 0 : rows_ * columns_);
+    visit(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
     visit(c_, rows_ * units_padded_);
-    visit(h_[0], rows_ * units_padded_);
-    visit(h_[1], rows_ * units_padded_);
+    visit(h_[0], rows_ * h_planes_ * units_padded_);
+    visit(h_[1], rows_ * h_planes_ * units_padded_);
+    visit(h_of_eight_, h_planes_ == 1 ? 0 : rows_ * units_padded_);
+    visit(h_zero_point_, rows_ * h_planes_);
     visit(h_scale_, rows_);
     visit(y_rows_, rows_);
     visit(y_scratch_, args_.y == nullptr ? rows_ * hidden_ : 0);
@@ -213,16 +225,40 @@ class LstmRun {
 
   void InitializeStates() {
     uint8_t* h = CodesBefore(0);
-    std::memset(h, static_cast<int>(config_.h_zero_point), static_cast<size_t>(rows_ * units_padded_));
+    const size_t row_bytes = static_cast<size_t>(units_padded_);
+    for (int64_t r = 0; r < rows_; ++r) {
+      SplitZeroPoint(static_cast<int32_t>(config_.h_zero_point), h_planes_, h_zero_point_ + r * h_planes_);
+      for (int64_t i = r * h_planes_; i < (r + 1) * h_planes_; ++i) {
+        std::memset(h + i * units_padded_, h_zero_point_[i], row_bytes);
+      }
+    }
+    if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * columns_, 0);
+    if (x_planes_ + h_planes_ > 2) std::fill(no_start_, no_start_ + columns_, 0);
     std::memset(c_, 0, static_cast<size_t>(rows_ * units_padded_) * sizeof(float));
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t b = order_[r];
-      h_scale_[r] = DynamicScale(0.0f);
+      h_scale_[r] = DynamicScale(0.0f, config_.h_bits);
       if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_), h);
       if (args_.initial_c == nullptr) continue;
       for (int64_t unit = 0; unit < hidden_; ++unit) {
         c_[r * units_padded_ + unit] = InitialCell(config_, args_.initial_c[b * hidden_ + unit]);
       }
+    }
+  }
+
+  // The zero points of the rows of bytes.
+  static void SplitZeroPoint(int32_t zero_point, int64_t planes, int32_t* parts) {
+    if (planes == 2) *parts++ = zero_point >> 8;
+    *parts = planes == 2 ? zero_point & 255 : zero_point;
+  }
+
+  // Codes of n values, written to one row or, with 16 bits, to two.
+  void Quantize(const float* values, int64_t n, float scale, int32_t zero_point, int64_t planes, uint8_t* codes,
+                int64_t stride) const {
+    if (planes == 2) {
+      kernels_.quantize_row_16(values, n, scale, zero_point, codes, codes + stride);
+    } else {
+      kernels_.quantize_row(values, n, scale, zero_point, codes);
     }
   }
 
@@ -238,9 +274,9 @@ class LstmRun {
 
   void QuantizeHidden(int64_t r, const float* values, uint8_t* h) {
     const bool dynamic = config_.h_mode == CodeMode::kDynamicRow;
-    if (dynamic) h_scale_[r] = DynamicScale(kernels_.max_abs(values, hidden_));
-    kernels_.quantize_row(values, hidden_, dynamic ? h_scale_[r] : config_.h_scale,
-                          static_cast<int32_t>(config_.h_zero_point), h + r * units_padded_);
+    if (dynamic) h_scale_[r] = DynamicScale(kernels_.max_abs(values, hidden_), config_.h_bits);
+    Quantize(values, hidden_, dynamic ? h_scale_[r] : config_.h_scale, static_cast<int32_t>(config_.h_zero_point),
+             h_planes_, h + r * h_planes_ * units_padded_, units_padded_);
   }
 
   // Codes of the chunk, in the order in which its steps and rows run.
@@ -271,8 +307,11 @@ class LstmRun {
 
   void QuantizeInput(int64_t position, int64_t row) {
     const int64_t size = packed_.w.k;
-    uint8_t* codes = x_codes_ + row * packed_.w.k_padded;
-    std::memset(codes + size, 0, static_cast<size_t>(packed_.w.k_padded - size));
+    const int64_t stride = packed_.w.k_padded;
+    uint8_t* codes = x_codes_ + row * x_planes_ * stride;
+    for (int64_t i = 0; i < x_planes_; ++i) {
+      std::memset(codes + i * stride + size, 0, static_cast<size_t>(stride - size));
+    }
     if (config_.x_mode == CodeMode::kCodes) {
       std::memcpy(codes, args_.x_codes + position * size, static_cast<size_t>(size));
       return;
@@ -280,11 +319,11 @@ class LstmRun {
     const float* x = args_.x_float + position * size;
     RowGrid grid{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
     if (config_.x_mode == CodeMode::kDynamicRow) {
-      grid = DynamicGrid(kernels_.min_max(x, size));
+      grid = DynamicGrid(kernels_.min_max(x, size), config_.x_bits);
       x_scale_[row] = grid.scale;
-      x_zero_point_[row] = grid.zero_point;
     }
-    kernels_.quantize_row(x, size, grid.scale, grid.zero_point, codes);
+    SplitZeroPoint(grid.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
+    Quantize(x, size, grid.scale, grid.zero_point, x_planes_, codes, stride);
   }
 
   struct Blocks {
@@ -293,8 +332,47 @@ class LstmRun {
   };
 
   void Project(const Blocks& blocks) const {
-    const int64_t rows = std::max(kProjectedRows, kProjectedProducts / (packed_.w.k_padded * columns_));
-    for (int64_t row = 0; row < chunk_rows_; row += rows) ProjectRows(row, std::min(row + rows, chunk_rows_), blocks);
+    for (int64_t row = 0; row < chunk_rows_; row += projected_rows_) {
+      const int64_t end = std::min(row + projected_rows_, chunk_rows_);
+      if (x_planes_ == 2) {
+        ProjectPlanes(row, end, blocks);
+      } else {
+        ProjectRows(row, end, blocks);
+      }
+    }
+  }
+
+  void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const {
+    const int64_t stride = packed_.w.k_padded;
+    RecurrentArgs sums{};
+    sums.matmul = Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks);
+    sums.matmul.start = no_start_;
+    sums.acc = x_acc_;
+    sums.acc_stride = columns_;
+    Multiply(packed_.w, sums);
+    JoinArgs join = Join(packed_.w, x_acc_, end - begin, blocks);
+    join.zero_point = x_zero_point_ + 2 * begin;
+    if (config_.x_mode == CodeMode::kDynamicRow) join.row_scale = x_scale_ + begin;
+    join.multiplier = packed_.x_multiplier.data();
+    join.bias = packed_.bias.data();
+    join.p = p_ + begin * columns_;
+    kernels_.join(join);
+  }
+
+  JoinArgs Join(const PackedMatrix& matrix, const int32_t* acc, int64_t rows, const Blocks& blocks) const {
+    JoinArgs join{};
+    join.rows = rows;
+    join.block_begin = blocks.begin;
+    join.block_end = blocks.end;
+    join.acc = acc;
+    join.acc_stride = columns_;
+    join.start = matrix.start.data();
+    join.p_stride = columns_;
+    return join;
+  }
+
+  void Multiply(const PackedMatrix& matrix, const RecurrentArgs& args) const {
+    (matrix.format == PackedFormat::kS4Blocks ? kernels_.recurrent_s4 : kernels_.recurrent)(args);
   }
 
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const {
@@ -329,15 +407,37 @@ class LstmRun {
 
   void Step(const Blocks& blocks) const {
     RecurrentArgs recurrent{};
-    recurrent.matmul = Matmul(packed_.r, CodesBefore(step_), units_padded_, active_, blocks);
+    recurrent.matmul = Matmul(packed_.r, CodesBefore(step_), units_padded_, active_ * h_planes_, blocks);
+    if (h_planes_ == 2) recurrent.matmul.start = no_start_;
     recurrent.acc = acc_;
     recurrent.acc_stride = columns_;
     recurrent.descending = step_ % 2 != 0;
-    (packed_.r.format == PackedFormat::kS4Blocks ? kernels_.recurrent_s4 : kernels_.recurrent)(recurrent);
+    Multiply(packed_.r, recurrent);
     if (packed_.r.wide != nullptr) AddWideColumns(blocks);
+    if (h_planes_ == 2) JoinStep(blocks);
     if (!table_kernel_) return;
     TableCells(blocks);
+    if (h_planes_ == 2) QuantizeUnits(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
     CopyCodes(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
+  }
+
+  // With 16-bit codes the products go into the pre-activations, and the cells get none.
+  void JoinStep(const Blocks& blocks) const {
+    JoinArgs join = Join(packed_.r, acc_, active_, blocks);
+    join.zero_point = h_zero_point_;
+    if (config_.h_mode == CodeMode::kDynamicRow) join.row_scale = h_scale_;
+    join.multiplier = packed_.h_multiplier.data();
+    join.bias = p_step_;
+    join.bias_stride = columns_;
+    join.p = p_step_;
+    kernels_.join(join);
+  }
+
+  void QuantizeUnits(int64_t begin, int64_t end) const {
+    for (int64_t r = 0; r < active_; ++r) {
+      Quantize(y_rows_[r] + begin, end - begin, config_.h_scale, static_cast<int32_t>(config_.h_zero_point), h_planes_,
+               CodesAfter(step_) + r * h_planes_ * units_padded_ + begin, units_padded_);
+    }
   }
 
   // Adds the sums of the columns of eight bits. A block of them that belongs to two parts is computed by both.
@@ -351,8 +451,8 @@ class LstmRun {
     const int64_t last = std::lower_bound(columns.begin(), padding, end) - columns.begin();
     alignas(kAlignment) int32_t sums[kWideRows * kBlockColumns];
     for (int64_t block = first / kBlockColumns; block * kBlockColumns < last; ++block) {
-      for (int64_t row = 0; row < active_; row += kWideRows) {
-        const int64_t rows = std::min(kWideRows, active_ - row);
+      for (int64_t row = 0; row < active_ * h_planes_; row += kWideRows) {
+        const int64_t rows = std::min(kWideRows, active_ * h_planes_ - row);
         RecurrentArgs recurrent{};
         recurrent.matmul = Matmul(wide, CodesBefore(step_) + row * units_padded_, units_padded_, rows, {0, 1});
         recurrent.matmul.weights = wide.weights.data() + block * PackedBytes(wide.format, wide.k, kBlockUnits);
@@ -385,7 +485,7 @@ class LstmRun {
     cell.units = hidden_;
     cell.block_begin = blocks.begin;
     cell.block_end = blocks.end;
-    cell.acc = acc_;
+    cell.acc = h_planes_ == 2 ? no_acc_ : acc_;
     cell.acc_stride = columns_;
     cell.p = p_step_;
     cell.p_stride = columns_;
@@ -400,11 +500,11 @@ class LstmRun {
     cell.cell_table_size = static_cast<int32_t>(args_.cell_table_size);
     cell.linear = args_.linear;
     cell.h_scale = config_.h_scale;
-    cell.h_zero_point = static_cast<int32_t>(config_.h_zero_point);
+    cell.h_zero_point = h_planes_ == 2 ? 0 : static_cast<int32_t>(config_.h_zero_point);
     cell.c = c_;
     cell.c_stride = units_padded_;
     cell.y = y_rows_;
-    cell.h = CodesAfter(step_);
+    cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
     cell.h_stride = units_padded_;
     kernels_.table_cell(cell);
   }
@@ -413,10 +513,10 @@ class LstmRun {
     for (int64_t r = 0; r < active_; ++r) {
       GenericStepArgs step{};
       step.units = hidden_;
-      step.acc = acc_ + r * columns_;
+      step.acc = (h_planes_ == 2 ? no_acc_ : acc_) + r * columns_;
       step.p = p_step_ + r * columns_;
       step.h_multiplier = packed_.h_multiplier.data();
-      step.h_row_scale = config_.h_mode == CodeMode::kDynamicRow ? h_scale_ + r : nullptr;
+      step.h_row_scale = config_.h_mode == CodeMode::kDynamicRow && h_planes_ == 1 ? h_scale_ + r : nullptr;
       step.peephole = packed_.peephole.size() == 0 ? nullptr : packed_.peephole.data();
       step.gate_table = args_.gate_table;
       step.cell_table = args_.cell_table;
@@ -487,6 +587,9 @@ class LstmRun {
   const int64_t blocks_;
   const int64_t columns_;
   const int64_t units_padded_;
+  const int64_t x_planes_;
+  const int64_t h_planes_;
+  const int64_t projected_rows_;
   const int64_t chunk_steps_;
   const bool table_kernel_;
   int64_t most_parts_ = 1;
@@ -498,17 +601,22 @@ class LstmRun {
   int64_t chunk_rows_ = 0;
   int64_t step_ = 0;
   int64_t active_ = 0;
-  const float* p_step_ = nullptr;
+  float* p_step_ = nullptr;
 
   int64_t* order_ = nullptr;
   int64_t* lengths_ = nullptr;
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
-  int32_t* x_zero_point_ = nullptr;
+  int32_t* x_zero_point_ = nullptr;  // of every row of bytes
+  int32_t* x_acc_ = nullptr;
   float* p_ = nullptr;
   int32_t* acc_ = nullptr;
+  int32_t* no_acc_ = nullptr;
+  int32_t* no_start_ = nullptr;
   float* c_ = nullptr;
   uint8_t* h_[2] = {};
+  uint8_t* h_of_eight_ = nullptr;    // written by the cells and not used with 16-bit codes
+  int32_t* h_zero_point_ = nullptr;  // of every row of bytes
   float* h_scale_ = nullptr;
   float** y_rows_ = nullptr;
   float* y_scratch_ = nullptr;
@@ -554,13 +662,15 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
     return packed;
   };
   PackedLstm packed;
-  // Rows with a grid each multiply the start values of zero point 1 by their own.
-  const int64_t x_zero_point = config.x_mode == CodeMode::kDynamicRow ? 1 : config.x_zero_point;
+  // Rows of codes or of bytes that have a zero point each multiply the start values of zero point 1 by their own.
+  const bool x_rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
+  const int64_t x_zero_point = x_rows ? 1 : config.x_zero_point;
+  const int64_t h_zero_point = config.h_bits == 16 ? 1 : config.h_zero_point;
   const bool four = kernels.recurrent_s4 != nullptr;
   packed.w =
       PackMatrix(kernels.format, four ? Width::kFour : Width::kEight, parameters.w, static_cast<int32_t>(x_zero_point));
   packed.r = PackMatrix(kernels.format, four ? Width::kMixed : Width::kEight, parameters.r,
-                        static_cast<int32_t>(config.h_zero_point));
+                        static_cast<int32_t>(h_zero_point));
   packed.x_multiplier = columns(parameters.x_multiplier, kGates);
   packed.h_multiplier = columns(parameters.h_multiplier, kGates);
   packed.bias = columns(parameters.bias, kGates);

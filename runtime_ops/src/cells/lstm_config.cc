@@ -27,8 +27,15 @@ void CheckScale(const char* attribute, float value, bool needed) {
   if (needed && !(std::isfinite(value) && value > 0)) Fail(attribute, value, "a finite number above 0");
 }
 
-void CheckZeroPoint(const char* attribute, int64_t value) {
-  if (value < 0 || value > 255) Fail(attribute, value, "a uint8 value, 0 .. 255");
+void CheckBits(const char* attribute, int64_t value) {
+  if (value != 8 && value != 16) Fail(attribute, value, "8 or 16");
+}
+
+void CheckZeroPoint(const char* attribute, int64_t value, int64_t bits) {
+  const int64_t largest = bits == 16 ? 65535 : 255;
+  if (value < 0 || value > largest) {
+    Fail(attribute, value, "a code of " + std::to_string(bits) + " bits, 0 .. " + std::to_string(largest));
+  }
 }
 
 void CheckGroupSize(const char* attribute, int64_t value) {
@@ -73,8 +80,11 @@ void ValidateConfig(const LstmConfig& config) {
   }
   CheckScale("x_scale", config.x_scale, config.x_mode == CodeMode::kStatic);
   CheckScale("h_scale", config.h_scale, config.h_mode == CodeMode::kStatic);
-  if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point);
-  CheckZeroPoint("h_zero_point", config.h_zero_point);
+  CheckBits("x_bits", config.x_bits);
+  CheckBits("h_bits", config.h_bits);
+  if (config.x_mode == CodeMode::kCodes && config.x_bits != 8) Fail("x_bits", config.x_bits, "8 for x_mode codes");
+  if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point, config.x_bits);
+  CheckZeroPoint("h_zero_point", config.h_zero_point, config.h_bits);
   if (!(std::isfinite(config.cell_scale) && config.cell_scale >= 0)) {
     Fail("cell_scale", config.cell_scale, "a finite number, 0 or more");
   }

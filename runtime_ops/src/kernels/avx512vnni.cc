@@ -582,6 +582,42 @@ void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int
   });
 }
 
+void f32_u16_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* high,
+                                      uint8_t* low) {
+  const __m512 scales = _mm512_set1_ps(scale);
+  const __m512 lo = _mm512_set1_ps(static_cast<float>(-zero_point));
+  const __m512 hi = _mm512_set1_ps(static_cast<float>(65535 - zero_point));
+  ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
+    const __m512 loaded = _mm512_maskz_loadu_ps(lanes, x + i);
+    const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(loaded, loaded, _CMP_ORD_Q), loaded);
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scales), hi), lo);
+    const __m512i code = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(zero_point));
+    _mm512_mask_cvtepi32_storeu_epi8(high + i, lanes, _mm512_srli_epi32(code, 8));
+    _mm512_mask_cvtepi32_storeu_epi8(low + i, lanes, code);
+  });
+}
+
+void s32_f32_join__avx512vnni(const JoinArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int32_t* high = args.acc + 2 * row * args.acc_stride;
+    const int32_t* low = high + args.acc_stride;
+    const __m512i z_high = _mm512_set1_epi32(args.zero_point[2 * row]);
+    const __m512i z_low = _mm512_set1_epi32(args.zero_point[2 * row + 1]);
+    const float* bias = args.bias + row * args.bias_stride;
+    float* p = args.p + row * args.p_stride;
+    for (int64_t j = args.block_begin * kBlockColumns; j < args.block_end * kBlockColumns; j += 16) {
+      const __m512i start = _mm512_loadu_si512(args.start + j);
+      const __m512i high_sum = _mm512_add_epi32(_mm512_loadu_si512(high + j), _mm512_mullo_epi32(start, z_high));
+      const __m512i low_sum = _mm512_add_epi32(_mm512_loadu_si512(low + j), _mm512_mullo_epi32(start, z_low));
+      const __m512 upper = _mm512_mul_ps(_mm512_cvtepi32_ps(high_sum), _mm512_set1_ps(256.0f));
+      __m512 value = _mm512_add_ps(upper, _mm512_cvtepi32_ps(low_sum));
+      if (args.row_scale != nullptr) value = _mm512_mul_ps(value, _mm512_set1_ps(args.row_scale[row]));
+      value = _mm512_mul_ps(value, _mm512_loadu_ps(args.multiplier + j));
+      _mm512_storeu_ps(p + j, _mm512_add_ps(value, _mm512_loadu_ps(bias + j)));
+    }
+  }
+}
+
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {

@@ -50,6 +50,29 @@ struct ProjectArgs {
   int64_t p_stride;
 };
 
+// Products of 16-bit codes: rows 2r and 2r + 1 of acc, without start values, are the sums over the upper and the lower
+// bytes of row r. With z = zero_point[2r], zero_point[2r + 1],
+//
+//   value = f32(acc[2r] + z[0] * start) * 256 + f32(acc[2r + 1] + z[1] * start)
+//   p[r][column] = value * multiplier + bias, or (value * row_scale[r]) * multiplier + bias
+//
+// for the columns of blocks [block_begin, block_end).
+struct JoinArgs {
+  int64_t rows;
+  int64_t block_begin;
+  int64_t block_end;
+  const int32_t* acc;  // block order
+  int64_t acc_stride;
+  const int32_t* start;       // block order, of zero point 1
+  const int32_t* zero_point;  // two values 0 .. 255 for each row
+  const float* row_scale;     // `rows` values, or null
+  const float* multiplier;    // block order
+  const float* bias;          // block order; may be p
+  int64_t bias_stride;        // 0 if all rows have one
+  float* p;                   // block order
+  int64_t p_stride;
+};
+
 // One step of the cell from accumulators to hidden codes: four table gates, quantized cell state, output table,
 // static hidden scale, no peepholes. Works on blocks [block_begin, block_end).
 struct TableCellArgs {
@@ -88,6 +111,9 @@ struct MinMax {
 using MinMaxFn = MinMax(const float* x, int64_t n);
 // codes[i] = sat8(rne(x[i] / scale) + zero_point), NaN counting as 0; zero_point in 0 .. 255.
 using QuantizeRowFn = void(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes);
+// The same for codes sat16(..) with zero_point in 0 .. 65535, their upper and lower bytes apart.
+using QuantizeRow16Fn = void(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* high, uint8_t* low);
+using JoinFn = void(const JoinArgs& args);
 using ProjectFn = void(const ProjectArgs& args);
 using RecurrentFn = void(const RecurrentArgs& args);
 using TableCellFn = void(const TableCellArgs& args);
@@ -98,6 +124,8 @@ struct KernelTable {
   MaxAbsFn* max_abs;
   MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
+  QuantizeRow16Fn* quantize_row_16;
+  JoinFn* join;
   ProjectFn* project;
   RecurrentFn* recurrent;
   ProjectFn* project_s4;      // for kS4Blocks; null if there is none: such matrices are packed as int8 then

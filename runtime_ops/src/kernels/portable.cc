@@ -135,6 +135,40 @@ void f32_u8_quantize_row__portable(const float* x, int64_t n, float scale, int32
   }
 }
 
+void f32_u16_quantize_row__portable(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* high,
+                                    uint8_t* low) {
+  const float lo = static_cast<float>(-zero_point);
+  const float hi = static_cast<float>(65535 - zero_point);
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = x[i] == x[i] ? x[i] : 0.0f;
+    const int32_t code = CodeOffset(value, scale, lo, hi) + zero_point;
+    high[i] = static_cast<uint8_t>(code >> 8);
+    low[i] = static_cast<uint8_t>(code & 255);
+  }
+}
+
+void s32_f32_join__portable(const JoinArgs& args) {
+  const int64_t begin = args.block_begin * kBlockColumns;
+  const int64_t columns = (args.block_end - args.block_begin) * kBlockColumns;
+  const int32_t* start = args.start + begin;
+  const float* multiplier = args.multiplier + begin;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int32_t* high = args.acc + 2 * row * args.acc_stride + begin;
+    const int32_t* low = high + args.acc_stride;
+    const int32_t z_high = args.zero_point[2 * row];
+    const int32_t z_low = args.zero_point[2 * row + 1];
+    const float* bias = args.bias + row * args.bias_stride + begin;
+    float* p = args.p + row * args.p_stride + begin;
+    for (int64_t j = 0; j < columns; ++j) {
+      const float upper = static_cast<float>(high[j] + z_high * start[j]) * 256.0f;
+      float value = upper + static_cast<float>(low[j] + z_low * start[j]);
+      if (args.row_scale != nullptr) value = value * args.row_scale[row];
+      value = value * multiplier[j];
+      p[j] = value + bias[j];
+    }
+  }
+}
+
 void u8s8_s32_recurrent_1x4__portable(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   const int16_t* weights = static_cast<const int16_t*>(m.weights);

@@ -81,6 +81,31 @@ void f32_u8_quantize_row__reference(const float* x, int64_t n, float scale, int3
   for (int64_t i = 0; i < n; ++i) codes[i] = Code(x[i], scale, zero_point);
 }
 
+void f32_u16_quantize_row__reference(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* high,
+                                     uint8_t* low) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = std::nearbyint((std::isnan(x[i]) ? 0.0f : x[i]) / scale) + static_cast<float>(zero_point);
+    const int32_t code = static_cast<int32_t>(value < 0.0f ? 0.0f : value > 65535.0f ? 65535.0f : value);
+    high[i] = static_cast<uint8_t>(code >> 8);
+    low[i] = static_cast<uint8_t>(code & 255);
+  }
+}
+
+void s32_f32_join__reference(const JoinArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int32_t* high = args.acc + 2 * row * args.acc_stride;
+    const int32_t* low = high + args.acc_stride;
+    const int32_t* z = args.zero_point + 2 * row;
+    for (int64_t j = args.block_begin * kBlockColumns; j < args.block_end * kBlockColumns; ++j) {
+      const float upper = static_cast<float>(high[j] + z[0] * args.start[j]) * 256.0f;
+      float value = upper + static_cast<float>(low[j] + z[1] * args.start[j]);
+      if (args.row_scale != nullptr) value = value * args.row_scale[row];
+      value = value * args.multiplier[j];
+      args.p[row * args.p_stride + j] = value + args.bias[row * args.bias_stride + j];
+    }
+  }
+}
+
 void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS8, args); }
 void u8s4_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS4, args); }
 void u8s8_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS8, args); }

@@ -131,6 +131,8 @@ LstmConfig ReadLstmConfig(const ort::KernelInfo& info) {
   info.Read("one", &config.one);
   info.Read("w_group_size", &config.w_group_size);
   info.Read("r_group_size", &config.r_group_size);
+  info.Read("x_bits", &config.x_bits);
+  info.Read("h_bits", &config.h_bits);
   ValidateConfig(config);
   return config;
 }

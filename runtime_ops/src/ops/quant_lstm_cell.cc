@@ -251,6 +251,10 @@ class QuantLstmCellKernel {
     if (has_output_[kYCodes] && config_.h_mode != CodeMode::kStatic) {
       throw std::invalid_argument("output Y_codes exists for h_mode \"static\" only, but h_mode is \"dynamic_row\"");
     }
+    if (has_output_[kYCodes] && config_.h_bits != 8) {
+      throw std::invalid_argument("output Y_codes exists for h_bits 8 only, but h_bits is " +
+                                  std::to_string(config_.h_bits));
+    }
   }
 
   // Packs the weights if all of them are constant, and checks constant tables.
