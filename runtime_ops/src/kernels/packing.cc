@@ -47,6 +47,10 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
   } else {
     PackS8Blocks(weights, k, units, k_padded, static_cast<int8_t*>(packed));
   }
+  if (format == PackedFormat::kU8Blocks) {
+    uint8_t* bytes = static_cast<uint8_t*>(packed);
+    for (int64_t i = 0; i < PackedBytes(format, k, units); ++i) bytes[i] ^= 0x80;
+  }
 }
 
 void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start) {

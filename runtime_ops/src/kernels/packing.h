@@ -36,6 +36,8 @@ enum class PackedFormat {
   //
   // k padded to 4. For four-way dot product instructions, which add four products into each 32-bit lane.
   kS8Blocks,
+  // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
+  kU8Blocks,
 };
 
 // Allocation aligned to kAlignment; empty by default.
