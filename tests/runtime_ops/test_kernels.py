@@ -224,12 +224,12 @@ class Product:
         )
 
 
-# Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8.
+# Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8; more rows than 64.
 PRODUCTS = [
     (rows, k, units)
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 13)
     for k, units in ((1, 1), (3, 17), (4, 16), (5, 33), (16, 15), (61, 31), (64, 64), (131, 5), (256, 48))
-]
+] + [(65, 7, 17), (130, 37, 3)]
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
