@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import arm64
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -46,6 +47,12 @@ def shared() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def arm64_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The native library for arm64."""
+    return arm64.build_library(tmp_path_factory.mktemp("arm64"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -82,6 +82,7 @@ def test_sdist_has_every_source_once(tmp_path: Path) -> None:
         "passes/*.py",
         "runtime_ops/*.py",
         "runtime_ops/CMakeLists.txt",
+        "runtime_ops/cmake/*",
         "runtime_ops/src/**/*",
     ):
         expected = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_file()}
@@ -94,7 +95,9 @@ def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path) -> None:
     assert len(names) == len(set(names))
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"rnnqc", next(top for top in tops if top.endswith(".dist-info"))}
-    assert not [name for name in names if name.endswith((".cc", ".h", ".inc", ".txt")) and name.startswith("rnnqc/")]
+    assert not [
+        name for name in names if name.endswith((".cc", ".h", ".inc", ".txt", ".cmake")) and name.startswith("rnnqc/")
+    ]
     sources = [*ROOT.glob("rnnqc/*.py"), *ROOT.glob("passes/*.py"), *ROOT.glob("rnnqc/recipes/*.toml")]
     expected = {path.relative_to(ROOT).as_posix().replace("passes/", "rnnqc/passes/") for path in sources}
     assert expected <= set(names)

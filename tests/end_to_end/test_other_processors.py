@@ -1,4 +1,8 @@
-"""Stock bits are the same on a processor without VNNI, where onnxruntime's uint8 x int8 product saturates."""
+"""The bits are the same on emulated processors.
+
+* Without VNNI, where onnxruntime's uint8 x int8 product saturates: stock.
+* arm64: stock, and native with and without dot products.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import arm64
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from lstm_models import LstmCase
@@ -16,8 +24,8 @@ from lstm_models import LstmCase
 import rnnqc
 
 FORMS = ("fused", "integer", "unrolled")
-INT4 = ["*.weight.bits=4", "*.weight.group_size=32"]
-WIDE = ["*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001"]
+INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
+WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")
 EMULATOR = shutil.which("qemu-x86_64")
 
 RUN = """
@@ -25,14 +33,16 @@ import sys
 import numpy as np
 import onnxruntime as ort
 
-folder = sys.argv[1]
+folder, level, *libraries = sys.argv[1:]
 left = np.full((2, 16), 255, np.uint8)
 options = ort.SessionOptions()
 options.intra_op_num_threads = 1
 options.log_severity_level = 4
-options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, sys.argv[2])
+options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
 probe = ort.InferenceSession(f"{folder}/probe.onnx", options).run(None, {"A": left})[0]
 print("exact" if (probe == 255 * 127 * 16).all() else "saturates")
+for library in libraries:
+    options.register_custom_ops_library(library)
 session = ort.InferenceSession(f"{folder}/model.onnx", options)
 with np.load(f"{folder}/feeds.npz") as feeds:
     results = session.run(None, dict(feeds))
@@ -51,6 +61,30 @@ def _probe() -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
 
 
+Results = list[npt.NDArray[Any]]
+
+
+def _prepare(form: str, folder: Path, overrides: Sequence[str] = ()) -> Results:
+    """Writes what RUN reads; returns what it has to find, from stock onnxruntime on this processor."""
+    case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0)
+    unrolled = form == "unrolled"
+    lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
+    lowered.save(folder / "model.onnx")
+    onnx.save(_probe(), folder / "probe.onnx")
+    feeds = case.feeds()
+    np.savez(folder / "feeds.npz", **feeds)
+    (folder / "run.py").write_text(RUN)
+    return [np.asarray(value) for value in rnnqc.session(lowered.proto, native=False).run(None, feeds)]
+
+
+def _assert_found(folder: Path, expected: Results) -> None:
+    with np.load(folder / "found.npz") as found:
+        results = [found[name] for name in found.files]
+    assert len(results) == len(expected)
+    for a, b in zip(results, expected, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
 @pytest.mark.skipif(
     EMULATOR is None or platform.machine() != "x86_64",
     reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
@@ -58,20 +92,12 @@ def _probe() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("form", "level", "overrides"),
     [
-        *((form, level, []) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
+        *((form, level, ()) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
         *((form, "ORT_ENABLE_ALL", overrides) for form in ("fused", "unrolled") for overrides in (INT4, WIDE)),
     ],
 )
-def test_same_bits_without_vnni(form: str, level: str, overrides: list[str], tmp_path: Path) -> None:
-    case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0)
-    unrolled = form == "unrolled"
-    lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
-    lowered.save(tmp_path / "model.onnx")
-    onnx.save(_probe(), tmp_path / "probe.onnx")
-    feeds = case.feeds()
-    np.savez(tmp_path / "feeds.npz", **feeds)
-    expected = rnnqc.session(lowered.proto, native=False).run(None, feeds)
-    (tmp_path / "run.py").write_text(RUN)
+def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], tmp_path: Path) -> None:
+    expected = _prepare(form, tmp_path, overrides)
     assert EMULATOR is not None
     done = subprocess.run(
         [EMULATOR, "-cpu", "Haswell", sys.executable, str(tmp_path / "run.py"), str(tmp_path), level],
@@ -83,8 +109,31 @@ def test_same_bits_without_vnni(form: str, level: str, overrides: list[str], tmp
     assert done.returncode == 0, done.stderr
     # Without this the test would compare a machine with itself.
     assert done.stdout.splitlines()[0] == "saturates"
-    with np.load(tmp_path / "found.npz") as found:
-        results = [found[name] for name in found.files]
-    assert len(results) == len(expected)
-    for a, b in zip(results, expected, strict=True):
-        assert a.tobytes() == np.asarray(b).tobytes()
+    _assert_found(tmp_path, expected)
+
+
+@pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
+@pytest.mark.parametrize(
+    ("form", "level", "native", "processor", "overrides"),
+    [
+        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, ()),
+        ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, ()),
+        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, (*INT4, *WIDE)),
+        ("fused", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, ()),
+        ("fused", "ORT_DISABLE_ALL", False, arm64.NO_DOT_PRODUCTS, ()),
+        ("unrolled", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, ()),
+    ],
+)
+def test_same_bits_on_arm64(
+    form: str,
+    level: str,
+    native: bool,
+    processor: str,
+    overrides: Sequence[str],
+    arm64_library: Path,
+    tmp_path: Path,
+) -> None:
+    expected = _prepare(form, tmp_path, overrides)
+    libraries = [str(arm64_library)] if native else []
+    arm64.run(arm64_library, processor, str(tmp_path / "run.py"), str(tmp_path), level, *libraries)
+    _assert_found(tmp_path, expected)

@@ -240,7 +240,7 @@ class Product:
         )
 
 
-# Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8.
+# Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8; more rows than 64.
 PRODUCTS = [
     (rows, k, units)
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 13)
@@ -248,6 +248,8 @@ PRODUCTS = [
 ]
 # More rows and more of k than a kernel prepares codes of at once.
 LARGE_PRODUCTS = [
+    (65, 7, 17),
+    (130, 37, 3),
     (1, 8190, 16),
     (1, 8193, 3),
     (1, 16500, 17),
@@ -381,18 +383,25 @@ def _table_cell(
         guarded.array(rng.normal(0, 30 if g == 3 else 1, int(gate_max[g]) + 1).astype("f")) for g in range(4)
     ]
     cell_table = guarded.array(rng.normal(0, 1, size).astype(np.float32))
+    acc = rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32)
+    h_multiplier = rng.normal(0, 2.0**-26, columns).astype(np.float32)
     p = rng.normal(n, n, (rows, columns)).astype(np.float32)
+    # Sums that are whole numbers only if the product is rounded before the addition.
+    whole = rng.random(p.shape) < 0.3
+    p[whole] = (rng.integers(0, n, p.shape).astype(np.float32) - acc.astype(np.float32) * h_multiplier)[whole]
     c = rng.integers(-300, 301, (rows, blocks(units) * BLOCK)).astype(np.float32)
     c[rng.random(c.shape) < 0.1] = -0.0
     if cell_max > 300:
         wide = rng.random(c.shape) < 0.3
         c[wide] *= np.float32(2.0) ** rng.integers(8, 50, int(wide.sum())).astype(np.float32)
     if wild:
-        p[rng.random(p.shape) < 0.3] = rng.choice(np.float32([np.inf, -np.inf, 3e38, -3e38, -0.0]))
+        special = rng.random(p.shape) < 0.3
+        p[special] = rng.choice(np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, -0.0]), int(special.sum()))
+        c[rng.random(c.shape) < 0.1] = np.nan
     arrays = {
-        "acc": guarded.array(rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32), 64),
+        "acc": guarded.array(acc, 64),
         "p": guarded.array(p, 64),
-        "h_multiplier": guarded.array(rng.normal(0, 2.0**-26, columns).astype(np.float32), 64),
+        "h_multiplier": guarded.array(h_multiplier, 64),
         "c": guarded.array(c, 64),
         "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),
     }

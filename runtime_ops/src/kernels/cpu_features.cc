@@ -13,6 +13,8 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace rnnqc {
@@ -75,7 +77,13 @@ std::vector<std::string> Detect() {
   if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) return {"neondot"};
   return {};
 #elif defined(__APPLE__)
-  return {"neondot"};  // every 64-bit Apple processor that runs macOS has it
+  int present = 0;
+  size_t size = sizeof(present);
+  // 0, and no such name on systems older than the feature's.
+  if (sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, nullptr, 0) == 0 && present != 0) {
+    return {"neondot"};
+  }
+  return {};
 #else
   return {};
 #endif

@@ -154,6 +154,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
       return RoundUp(k, 8);
     case PackedFormat::kS8Blocks:
     case PackedFormat::kS8BlocksWithSums:
+    case PackedFormat::kU8Blocks:
       break;
   }
   return RoundUp(k, 4);
@@ -179,6 +180,12 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
       PackS8Blocks(weights, k, units, k_padded, kColumnSumBytes, static_cast<int8_t*>(packed));
       PackColumnSums(weights, k, units, k_padded, static_cast<uint8_t*>(packed));
       break;
+    case PackedFormat::kU8Blocks: {
+      uint8_t* bytes = static_cast<uint8_t*>(packed);
+      PackS8Blocks(weights, k, units, k_padded, 0, static_cast<int8_t*>(packed));
+      for (int64_t i = 0; i < PackedBytes(format, k, units); ++i) bytes[i] ^= 0x80;
+      break;
+    }
     case PackedFormat::kS4Blocks:
       PackS4Blocks(weights, k, units, k_padded, static_cast<uint8_t*>(packed));
       break;

@@ -46,6 +46,8 @@ enum class PackedFormat {
   //
   // k padded to 8. Kernels take the halves as int8 numbers of 16 times the weight.
   kS4Blocks,
+  // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
+  kU8Blocks,
 };
 
 constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));

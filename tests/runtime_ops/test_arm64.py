@@ -1,0 +1,55 @@
+"""The native library on an emulated arm64 processor: the tests of its kernels and of its operator, run there.
+
+The kernels are compared with the scalar reference bit by bit, on buffers that end at a guard page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import arm64
+import pytest
+
+emulated = pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
+
+
+def run_tests(library: Path, file: str, *arguments: str) -> None:
+    report = arm64.run(
+        library,
+        arm64.DOT_PRODUCTS,
+        *("-m", "pytest", f"tests/runtime_ops/{file}", "-q", "-p", "no:cacheprovider", *arguments),
+        RNNQC_EXPECT_ISAS="portable,neondot",
+    )
+    assert " passed" in report
+    assert " skipped" not in report
+
+
+@pytest.mark.skipif(arm64.NO_COMPILER is not None, reason=str(arm64.NO_COMPILER))
+def test_builds_without_warnings(arm64_library: Path) -> None:
+    assert arm64_library.read_bytes()[:20].endswith(b"\xb7\x00")  # ELF's number of the architecture
+
+
+@emulated
+@pytest.mark.parametrize(("processor", "isa"), [(arm64.DOT_PRODUCTS, "neondot"), (arm64.NO_DOT_PRODUCTS, "portable")])
+def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library: Path) -> None:
+    script = (
+        "import ctypes, os\n"
+        "library = ctypes.CDLL(os.environ['RNNQC_LIBRARY'])\n"
+        "library.rnnqc_isa.restype = ctypes.c_char_p\n"
+        "print(library.rnnqc_isa(None, ctypes.c_size_t(0)).decode())\n"
+    )
+    assert arm64.run(arm64_library, processor, "-c", script) == f"{isa}\n"
+
+
+@emulated
+@pytest.mark.parametrize("isa", ["neondot", pytest.param("portable", marks=pytest.mark.slow)])
+def test_kernels(isa: str, arm64_library: Path) -> None:
+    selected = f"{isa} or expected_instruction_sets or guard_pages_work"
+    run_tests(arm64_library, "test_kernels.py", "-k", selected)
+
+
+@emulated
+@pytest.mark.slow
+def test_operator(arm64_library: Path) -> None:
+    # The emulated Python cannot start another one, as the tests of RNNQC_ISA want.
+    run_tests(arm64_library, "test_quant_lstm_cell.py", "-k", "not isa_override")
