@@ -1,41 +1,16 @@
-"""What the benchmarks share: session options, the table, the JSON file and where it was measured."""
+"""What the benchmarks share: the table, and the JSON file that says where it was measured."""
 
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
-
-def session_options(threads: int = 1) -> ort.SessionOptions:
-    """Default optimizations, sequential, no spinning threads."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
-    return options
-
-
-def environment() -> dict[str, str]:
-    """Processor and versions."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "onnxruntime": ort.__version__,
-    }
+from rnnqc.bench import environment
 
 
 def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None) -> None:
