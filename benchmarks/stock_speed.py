@@ -48,9 +48,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for shape in arguments.shapes:
-        steps, batch, inputs, hidden = (int(n) for n in shape.split("x"))
         for symbolic in (False, True):
-            layer = Layer(steps, batch, inputs, hidden, symbolic_batch=symbolic)
+            layer = Layer.parse(shape, symbolic_batch=symbolic)
             rows.append(measure(layer, arguments.rounds, arguments.threads))
     report(f"One LSTM layer, {arguments.threads} thread(s), {arguments.rounds} rounds", rows, arguments.json)
 
