@@ -13,10 +13,9 @@ from rich.table import Table
 from rnnqc.bench import environment
 
 
-def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None) -> None:
-    """Print the rows as a table whose columns are the keys of the first; write them with the environment as JSON."""
-    where = environment()
-    table = Table(title=title, caption=", ".join(where.values()))
+def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the rows as a table whose columns are the keys of the first."""
+    table = Table(title=title, caption=", ".join(environment().values()))
     for column in rows[0]:
         table.add_column(column, justify="right", no_wrap=not isinstance(rows[0][column], float))
     for row in rows:
@@ -27,5 +26,11 @@ def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None
             ]
         )
     Console(width=160).print(table)
+
+
+def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None) -> None:
+    """Print the rows as a table; write them with the environment as JSON."""
+    print_table(title, rows)
     if json_path is not None:
-        json_path.write_text(json.dumps({"title": title, "environment": where, "rows": list(rows)}, indent=2) + "\n")
+        data = {"title": title, "environment": environment(), "rows": list(rows)}
+        json_path.write_text(json.dumps(data, indent=2) + "\n")

@@ -4,9 +4,9 @@
 
     x projection / peak  +  T * max(products of a step / peak, bytes of R / rate of a buffer of that size)
 
-and for T = 1: bytes of W and R / rate of a buffer of their size. Peak is the int8 product from registers; the rate is that of
-weights streamed into it, upwards or back and forth, whichever is faster. Gates, cell update and the latency of a step
-are left out, so that no program can be faster. A processor without int8 products takes its fastest substitute.
+and for T = 1: bytes of W and R / rate of a buffer of their size. Peak is the int8 product from registers; the rate is
+that of weights streamed into it, upwards or back and forth, whichever is faster. Gates, cell update and the latency of
+a step are left out, so that no program can be faster. A processor without int8 products takes its fastest substitute.
 """
 
 from __future__ import annotations

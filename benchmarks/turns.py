@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 Reply = dict[str, Any]
+PATIENCE = 300
 
 
 class WorkerError(Exception):
@@ -51,6 +53,8 @@ class Worker:
             WorkerError: There is none, or it says what is missing or went wrong.
         """
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            raise WorkerError(f"no answer for {PATIENCE} s")
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)

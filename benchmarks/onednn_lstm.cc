@@ -1,0 +1,199 @@
+// One LSTM layer in oneDNN, for peers.py.
+//
+//   onednn_lstm f32|u8 THREADS FOLDER      then lines on stdin, as turns.py says:
+//   prepare TxBxIxH      reads x, w, r, h0, c0 from FOLDER (see write_layer in peer_ways.py), writes y.f32
+//   burst SECONDS
+//
+// u8: activations uint8 with one scale and zero point, weights int8 per output channel, gates and c float. Its inputs
+// and outputs are uint8: to convert them is not measured.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <dnnl.hpp>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <unordered_map>
+#include <vector>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace {
+
+using dnnl::memory;
+using Dims = memory::dims;
+using Tag = memory::format_tag;
+using Type = memory::data_type;
+
+constexpr float kActivationScale = 32.0F;  // x in [-4, 4)
+constexpr float kActivationShift = 128.0F;
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+class Lstm {
+ public:
+  Lstm(bool quantized, std::string folder)
+      : quantized_(quantized), folder_(std::move(folder)), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+
+  std::string Prepare(int64_t t, int64_t b, int64_t i, int64_t h) {
+    const Type activations = quantized_ ? Type::u8 : Type::f32;
+    const Type weights = quantized_ ? Type::s8 : Type::f32;
+    const auto any = [](const Dims& dims, Type type) { return memory::desc(dims, type, Tag::any); };
+    const Dims x{t, b, i}, y{t, b, h}, state{1, 1, b, h}, w{1, 1, i, 4, h}, r{1, 1, h, 4, h}, bias{1, 1, 4, h};
+
+    dnnl::primitive_attr attributes;
+    if (quantized_) {
+      std::vector<float> scales(static_cast<size_t>(4 * h));
+      const std::vector<float> values[] = {Read("w", i * 4 * h), Read("r", h * 4 * h)};
+      for (size_t column = 0; column < scales.size(); ++column) {
+        float largest = 0;
+        for (const std::vector<float>& matrix : values) {
+          for (size_t at = column; at < matrix.size(); at += scales.size()) {
+            largest = std::max(largest, std::abs(matrix[at]));
+          }
+        }
+        scales[column] = 127.0F / largest;
+      }
+      attributes.set_rnn_data_qparams(kActivationScale, kActivationShift);
+      attributes.set_rnn_weights_qparams((1 << 3) + (1 << 4), scales);
+    }
+    const dnnl::lstm_forward::primitive_desc desc(
+        engine_, dnnl::prop_kind::forward_inference, dnnl::rnn_direction::unidirectional_left2right,
+        memory::desc(x, activations, Tag::tnc), memory::desc(state, activations, Tag::ldnc),
+        memory::desc(state, Type::f32, Tag::ldnc), any(w, weights), any(r, weights),
+        memory::desc(bias, Type::f32, Tag::ldgo), memory::desc(y, activations, Tag::tnc),
+        memory::desc(state, activations, Tag::ldnc), memory::desc(state, Type::f32, Tag::ldnc), attributes);
+    arguments_ = {
+        {DNNL_ARG_SRC_LAYER, Filled(desc.src_layer_desc(), "X", x, Tag::tnc, attributes)},
+        {DNNL_ARG_SRC_ITER, Filled(desc.src_iter_desc(), "h0", state, Tag::ldnc, attributes)},
+        {DNNL_ARG_SRC_ITER_C, Filled(desc.src_iter_c_desc(), "c0", state, Tag::ldnc, attributes)},
+        {DNNL_ARG_WEIGHTS_LAYER, Filled(desc.weights_layer_desc(), "w", w, Tag::ldigo, attributes)},
+        {DNNL_ARG_WEIGHTS_ITER, Filled(desc.weights_iter_desc(), "r", r, Tag::ldigo, attributes)},
+        {DNNL_ARG_BIAS, Filled(desc.bias_desc(), "", bias, Tag::ldgo, attributes)},
+        {DNNL_ARG_DST_LAYER, memory(desc.dst_layer_desc(), engine_)},
+        {DNNL_ARG_DST_ITER, memory(desc.dst_iter_desc(), engine_)},
+        {DNNL_ARG_DST_ITER_C, memory(desc.dst_iter_c_desc(), engine_)},
+    };
+    if (desc.workspace_desc().get_size() != 0) arguments_[DNNL_ARG_WORKSPACE] = memory(desc.workspace_desc(), engine_);
+    primitive_ = dnnl::lstm_forward(desc);
+    Run();
+    Write(t * b * h);
+    return desc.impl_info_str();
+  }
+
+  void Run() {
+    primitive_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+
+ private:
+  std::vector<float> Read(const std::string& name, int64_t count) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    if (name.empty()) return values;
+    std::ifstream file(folder_ + "/" + name + ".f32", std::ios::binary);
+    if (!file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(4 * values.size()))) {
+      throw std::runtime_error("cannot read " + name);
+    }
+    return values;
+  }
+
+  // What the file holds, in the type and layout of `desc`.
+  memory Filled(const memory::desc& desc, const std::string& name, const Dims& dims, Tag tag,
+                const dnnl::primitive_attr& attributes) {
+    int64_t count = 1;
+    for (const int64_t dim : dims) count *= dim;
+    std::vector<float> values = Read(name, count);
+    memory plain({dims, Type::f32, tag}, engine_, values.data());
+    memory result(desc, engine_);
+    if (desc.get_data_type() == Type::u8) {
+      auto* codes = static_cast<uint8_t*>(result.get_data_handle());
+      for (size_t at = 0; at < values.size(); ++at) {
+        codes[at] = static_cast<uint8_t>(
+            std::clamp(std::nearbyint(values[at] * kActivationScale + kActivationShift), 0.0F, 255.0F));
+      }
+      return result;
+    }
+    const bool codes = desc.get_data_type() == Type::s8;
+    const dnnl::reorder::primitive_desc reorder(engine_, plain.get_desc(), engine_, desc,
+                                                codes ? attributes : dnnl::primitive_attr());
+    dnnl::reorder(reorder).execute(stream_, plain, result);
+    stream_.wait();
+    return result;
+  }
+
+  void Write(int64_t count) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    const void* data = arguments_.at(DNNL_ARG_DST_LAYER).get_data_handle();
+    for (size_t at = 0; at < values.size(); ++at) {
+      values[at] =
+          quantized_ ? (static_cast<float>(static_cast<const uint8_t*>(data)[at]) - kActivationShift) / kActivationScale
+                     : static_cast<const float*>(data)[at];
+    }
+    std::ofstream file(folder_ + "/y.f32", std::ios::binary);
+    file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(4 * values.size()));
+  }
+
+  const bool quantized_;
+  const std::string folder_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::lstm_forward primitive_;
+  std::unordered_map<int, memory> arguments_;
+};
+
+std::vector<double> Burst(Lstm& lstm, double seconds) {
+  constexpr double kSettle = 0.005;
+  std::vector<double> times;
+  double begin = Now();
+  do {
+    lstm.Run();
+  } while (Now() - begin < kSettle);
+  begin = Now();
+  for (double start = begin; times.empty() || start - begin < seconds;) {
+    lstm.Run();
+    const double end = Now();
+    times.push_back(end - start);
+    start = end;
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+}  // namespace
+
+int main(int, char** argv) try {
+#if defined(_OPENMP)
+  omp_set_num_threads(std::atoi(argv[2]));
+#endif
+  Lstm lstm(std::string(argv[1]) == "u8", argv[3]);
+  const dnnl_version_t* version = dnnl_version();
+  std::cout << "{\"version\": \"onednn " << version->major << "." << version->minor << "." << version->patch << "\"}"
+            << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    long long t = 0, b = 0, i = 0, h = 0;
+    double seconds = 0;
+    try {
+      if (std::sscanf(line.c_str(), "prepare %lldx%lldx%lldx%lld", &t, &b, &i, &h) == 4) {
+        const std::string implementation = lstm.Prepare(t, b, i, h);
+        std::cout << "{\"implementation\": \"" << implementation << "\"}" << std::endl;
+      } else if (std::sscanf(line.c_str(), "burst %lf", &seconds) == 1) {
+        const std::vector<double> times = Burst(lstm, seconds);
+        std::printf("{\"runs\": %zu, \"min\": %.9g, \"median\": %.9g}\n", times.size(), times[0],
+                    times[times.size() / 2]);
+        std::fflush(stdout);
+      }
+    } catch (const std::exception& error) {
+      std::cout << "{\"error\": \"" << error.what() << "\"}" << std::endl;
+    }
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::cout << "{\"missing\": \"a working oneDNN (" << error.what() << ")\"}" << std::endl;
+  return 2;
+}
