@@ -28,7 +28,7 @@ import numpy as np
 from layers import Layer
 from peer_ways import WAYS, quality, write_layer
 from reporting import print_table
-from roofline import SHAPES, Limits, Meter, macs, streamed_bytes
+from roofline import SHAPES, Meter, bits_of, limits_of, macs, streamed_bytes
 from turns import HERE, Reply, Worker, WorkerError, compiled, wait_until_quiet
 
 from rnnqc.bench import environment
@@ -166,17 +166,6 @@ class Contest:
             worker.close()
 
 
-def bits_of(way: str) -> int:
-    """Of a weight."""
-    return 4 if "int4" in way else 8 if "int8" in way or "stock" in way else 32
-
-
-def limits_of(record: Record) -> Limits:
-    """Those measured with the record."""
-    held = record["limits"]
-    return Limits(held["isa"], held["peak"], {int(k): v for k, v in held["rates"].items()})
-
-
 def is_int8_peer(way: str) -> bool:
     """Whether rnnqc int8 is to be compared with it."""
     return "int8" in way and not way.startswith("rnnqc")
@@ -255,9 +244,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["*"], metavar="GLOB")
     parser.add_argument("--isas", nargs="+", default=[], metavar="ISA", help="rnnqc with these kernels, too")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--wait", type=float, default=0.5, help="seconds at most for a quiet machine, each turn"
-    )
+    parser.add_argument("--wait", type=float, default=0.5, help="seconds at most for a quiet machine, each turn")
     parser.add_argument("--json", type=Path, help="written after every shape")
     parser.add_argument("--resume", action="store_true", help="keep the shapes that the JSON file has")
     parser.add_argument("--plot", type=Path, help=".svg, .png or .pdf; needs matplotlib")

@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from layers import Layer
 from reporting import report
@@ -64,6 +65,17 @@ def weight_bytes(layer: Layer, bits: int) -> int:
 def streamed_bytes(layer: Layer, bits: int) -> int:
     """Bytes of weights that a sequence reads at least: W once, R in every step."""
     return weight_bytes(layer, bits) + (layer.T - 1) * recurrent_bytes(layer, bits)
+
+
+def bits_of(way: str) -> int:
+    """Of a weight of one of peer_ways.py's ways."""
+    return 4 if "int4" in way else 8 if "int8" in way or "stock" in way else 32
+
+
+def limits_of(record: Mapping[str, Any]) -> Limits:
+    """Those measured with a record of peers.py."""
+    held = record["limits"]
+    return Limits(held["isa"], held["peak"], {int(k): v for k, v in held["rates"].items()})
 
 
 class Meter:
