@@ -8,21 +8,18 @@
 // and outputs are uint8: to convert them is not measured.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <dnnl.hpp>
-#include <fstream>
-#include <iostream>
-#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <vector>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
+
+#include "bursts.h"
 
 namespace {
 
@@ -34,14 +31,19 @@ using Type = memory::data_type;
 constexpr float kActivationScale = 32.0F;  // x in [-4, 4)
 constexpr float kActivationShift = 128.0F;
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 class Lstm {
  public:
   Lstm(bool quantized, std::string folder)
       : quantized_(quantized), folder_(std::move(folder)), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
 
-  std::string Prepare(int64_t t, int64_t b, int64_t i, int64_t h) {
+  static std::string Version() {
+    const dnnl_version_t* version = dnnl_version();
+    return "onednn " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+           std::to_string(version->patch);
+  }
+
+  std::string Prepare(const bursts::Shape& shape) {
+    const auto [t, b, i, h] = shape;
     const Type activations = quantized_ ? Type::u8 : Type::f32;
     const Type weights = quantized_ ? Type::s8 : Type::f32;
     const auto any = [](const Dims& dims, Type type) { return memory::desc(dims, type, Tag::any); };
@@ -94,13 +96,7 @@ class Lstm {
 
  private:
   std::vector<float> Read(const std::string& name, int64_t count) const {
-    std::vector<float> values(static_cast<size_t>(count));
-    if (name.empty()) return values;
-    std::ifstream file(folder_ + "/" + name + ".f32", std::ios::binary);
-    if (!file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(4 * values.size()))) {
-      throw std::runtime_error("cannot read " + name);
-    }
-    return values;
+    return bursts::ReadFile(folder_ + "/" + name + ".f32", count);
   }
 
   // What the file holds, in the type and layout of `desc`.
@@ -108,7 +104,7 @@ class Lstm {
                 const dnnl::primitive_attr& attributes) {
     int64_t count = 1;
     for (const int64_t dim : dims) count *= dim;
-    std::vector<float> values = Read(name, count);
+    std::vector<float> values = name.empty() ? std::vector<float>(static_cast<size_t>(count)) : Read(name, count);
     memory plain({dims, Type::f32, tag}, engine_, values.data());
     memory result(desc, engine_);
     if (desc.get_data_type() == Type::u8) {
@@ -135,8 +131,7 @@ class Lstm {
           quantized_ ? (static_cast<float>(static_cast<const uint8_t*>(data)[at]) - kActivationShift) / kActivationScale
                      : static_cast<const float*>(data)[at];
     }
-    std::ofstream file(folder_ + "/y.f32", std::ios::binary);
-    file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(4 * values.size()));
+    bursts::WriteFile(folder_ + "/y.f32", values);
   }
 
   const bool quantized_;
@@ -147,53 +142,12 @@ class Lstm {
   std::unordered_map<int, memory> arguments_;
 };
 
-std::vector<double> Burst(Lstm& lstm, double seconds) {
-  constexpr double kSettle = 0.005;
-  std::vector<double> times;
-  double begin = Now();
-  do {
-    lstm.Run();
-  } while (Now() - begin < kSettle);
-  begin = Now();
-  for (double start = begin; times.empty() || start - begin < seconds;) {
-    lstm.Run();
-    const double end = Now();
-    times.push_back(end - start);
-    start = end;
-  }
-  std::sort(times.begin(), times.end());
-  return times;
-}
-
 }  // namespace
 
-int main(int, char** argv) try {
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
 #if defined(_OPENMP)
   omp_set_num_threads(std::atoi(argv[2]));
 #endif
-  Lstm lstm(std::string(argv[1]) == "u8", argv[3]);
-  const dnnl_version_t* version = dnnl_version();
-  std::cout << "{\"version\": \"onednn " << version->major << "." << version->minor << "." << version->patch << "\"}"
-            << std::endl;
-  for (std::string line; std::getline(std::cin, line);) {
-    long long t = 0, b = 0, i = 0, h = 0;
-    double seconds = 0;
-    try {
-      if (std::sscanf(line.c_str(), "prepare %lldx%lldx%lldx%lld", &t, &b, &i, &h) == 4) {
-        const std::string implementation = lstm.Prepare(t, b, i, h);
-        std::cout << "{\"implementation\": \"" << implementation << "\"}" << std::endl;
-      } else if (std::sscanf(line.c_str(), "burst %lf", &seconds) == 1) {
-        const std::vector<double> times = Burst(lstm, seconds);
-        std::printf("{\"runs\": %zu, \"min\": %.9g, \"median\": %.9g}\n", times.size(), times[0],
-                    times[times.size() / 2]);
-        std::fflush(stdout);
-      }
-    } catch (const std::exception& error) {
-      std::cout << "{\"error\": \"" << error.what() << "\"}" << std::endl;
-    }
-  }
-  return 0;
-} catch (const std::exception& error) {
-  std::cout << "{\"missing\": \"a working oneDNN (" << error.what() << ")\"}" << std::endl;
-  return 2;
+  return bursts::Serve([&] { return Lstm(std::string(argv[1]) == "u8", argv[3]); });
 }

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from layers import Array, Layer
+from turns import Reply, Worker, WorkerError, compiled
 
 import rnnqc
-from rnnqc.bench import bound_run, burst, session_options
+from rnnqc import runtime_ops
+from rnnqc.bench import burst, session_options
 from rnnqc.numerics import sqnr_db
 
 Run = Callable[[], object]
@@ -34,10 +37,9 @@ Built = tuple[Run, Callable[[], Array]]
 class Way:
     """One way; `build` may be called for one layer after the other."""
 
-    install = ""
-
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        self._run: Run = lambda: None
 
     @property
     def version(self) -> str:
@@ -52,32 +54,81 @@ class Way:
         """
         raise NotImplementedError
 
+    def prepare(self, layer: Layer) -> float | None:
+        """Runs the layer once; SQNR of its Y."""
+        self._run, result = self.build(layer)
+        self._run()
+        return quality(layer, result())
+
+    def burst(self, seconds: float) -> Reply:
+        """Runs the layer for so long."""
+        times = burst(self._run, seconds)
+        return {"runs": len(times), "min": min(times), "median": statistics.median(times)}
+
 
 class Ort(Way):
-    """A model in onnxruntime, inputs and outputs bound beforehand."""
+    """A model in onnxruntime through its C API (ort_lstm.cc), inputs and outputs bound beforehand."""
 
     native = False
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self._worker: Worker | None = None
+        self._folder = tempfile.TemporaryDirectory()
 
     def model(self, layer: Layer) -> onnx.ModelProto:
         """What to run."""
         return layer.model()
 
-    def build(self, layer: Layer) -> Built:
+    @property
+    def worker(self) -> Worker:
+        """The process that runs the model; stopped but for its turns.
+
+        Raises:
+            WorkerError: There is no compiler, or no library of onnxruntime.
+        """
+        if self._worker is None:
+            program = compiled("ort_lstm.cc", ["-ldl"])
+            runtime = sorted((Path(ort.__file__).parent / "capi").glob("libonnxruntime.so*"))
+            if not runtime:
+                raise WorkerError("onnxruntime's wheel has no libonnxruntime.so")
+            library = [runtime_ops.library_path()] if self.native else []
+            self._worker = Worker("ort", [program, str(self.threads), self._folder.name, runtime[0], *library])
+            self._worker.receive()
+        return self._worker
+
+    def prepare(self, layer: Layer) -> float | None:
         """See `Way`."""
-        model = self.model(layer)
-        session = rnnqc.session(model, native=self.native, options=session_options(self.threads))
-        feeds = layer.feeds()
-        return bound_run(session, feeds), lambda: np.asarray(session.run(["Y"], feeds)[0])
+        folder = Path(self._folder.name)
+        write_feeds(layer, folder)
+        onnx.save(self.model(layer), folder / "model.onnx")
+        self.worker.ask(f"prepare {layer.name}")
+        return quality(layer, np.fromfile(folder / "y.f32", np.float32))
+
+    def burst(self, seconds: float) -> Reply:
+        """See `Way`."""
+        return self.worker.burst(seconds)
 
 
 class Identity(Ort):
     """A model that does nothing: what a call costs; its times are no layer's."""
 
     def model(self, layer: Layer) -> onnx.ModelProto:
-        """Copies h0."""
-        value = [onnx.helper.make_tensor_value_info(n, 1, [1, layer.B, layer.H]) for n in ("h0", "Y")]
-        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["h0"], ["Y"])], "g", value[:1], value[1:])
+        """Copies the states."""
+        state, value = [1, layer.B, layer.H], onnx.helper.make_tensor_value_info
+        inputs = [value("X", 1, [layer.T, layer.B, layer.I]), value("h0", 1, state), value("c0", 1, state)]
+        outputs = [value("Y", 1, [1, *state]), value("Y_h", 1, state), value("Y_c", 1, state)]
+        node = onnx.helper.make_node
+        nodes = [node("Unsqueeze", ["h0", "axis"], ["Y"]), node("Identity", ["h0"], ["Y_h"])]
+        nodes.append(node("Identity", ["c0"], ["Y_c"]))
+        axis = onnx.numpy_helper.from_array(np.zeros(1, np.int64), "axis")
+        graph = onnx.helper.make_graph(nodes, "identity", inputs, outputs, [axis])
         return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+    def prepare(self, layer: Layer) -> float | None:
+        """One step, whatever the layer has."""
+        super().prepare(replace(layer, T=1))
+        return None
 
 
 class Rnnqc(Ort):
@@ -90,7 +141,7 @@ class Rnnqc(Ort):
     @property
     def version(self) -> str:
         """Kernels of the native library."""
-        return f"rnnqc {rnnqc.__version__}" + (f" {rnnqc.runtime_ops.isa()}" if self.native else "")
+        return f"rnnqc {rnnqc.__version__}" + (f" {runtime_ops.isa()}" if self.native else "")
 
     def model(self, layer: Layer) -> onnx.ModelProto:
         """The lowered layer."""
@@ -123,8 +174,6 @@ class DynamicQuantizeLstm(Ort):
 
 class Torch(Way):
     """torch.nn.LSTM, or what torch.ao's dynamic quantization makes of it."""
-
-    install = "pip install torch"
 
     def __init__(self, threads: int, quantized: bool) -> None:
         super().__init__(threads)
@@ -164,8 +213,6 @@ class Torch(Way):
 
 class OpenVino(Way):
     """OpenVINO from the ONNX model, float or quantized by NNCF."""
-
-    install = "pip install openvino nncf"
 
     def __init__(self, threads: int, quantized: bool) -> None:
         super().__init__(threads)
@@ -230,7 +277,7 @@ WAYS: dict[str, Callable[[int], Way]] = {
     "openvino int8": lambda threads: OpenVino(threads, quantized=True),
     "ort identity": Identity,
 }
-INSTALL = {"torch": Torch.install, "openvino": OpenVino.install}
+INSTALL = {"torch": "pip install torch:", "openvino": "pip install openvino nncf:"}
 
 
 def _weights(layer: Layer) -> dict[str, Array]:
@@ -248,14 +295,17 @@ def quality(layer: Layer, y: Array) -> float:
     return min(200.0, sqnr_db(np.asarray(session.run(["Y"], layer.feeds())[0]).ravel(), y.ravel()))
 
 
-def write_layer(layer: Layer, folder: Path) -> None:
-    """Raw float32 files for programs in other languages: x h c, and w `[I,4,H]`, r `[H,4,H]` with gates i f c o."""
-    arrays = layer.feeds()
+def write_feeds(layer: Layer, folder: Path) -> None:
+    """X, h0, c0 as raw float32 files."""
+    for name, array in layer.feeds().items():
+        array.tofile(folder / f"{name}.f32")
+
+
+def write_weights(layer: Layer, folder: Path) -> None:
+    """W as `[I,4,H]` and R as `[H,4,H]` with gates i f c o, raw float32: w.f32, r.f32."""
     for name, key in (("w", "W0"), ("r", "R0")):
-        weights = _gates(_weights(layer)[key][0], "ifco")
-        arrays[name] = weights.reshape(4, layer.H, -1).transpose(2, 0, 1)
-    for name, array in arrays.items():
-        np.ascontiguousarray(array, np.float32).tofile(folder / f"{name}.f32")
+        weights = _gates(_weights(layer)[key][0], "ifco").reshape(4, layer.H, -1)
+        np.ascontiguousarray(weights.transpose(2, 0, 1)).tofile(folder / f"{name}.f32")
 
 
 def serve(name: str, threads: int) -> None:
@@ -263,31 +313,26 @@ def serve(name: str, threads: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
 
-    def tell(**reply: object) -> None:
+    def tell(reply: Reply) -> None:
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
     warnings.simplefilter("ignore")
     try:
         way = WAYS[name](threads)
-        tell(version=way.version)
+        tell({"version": way.version})
     except (ImportError, OSError, RuntimeError) as error:
-        tell(missing=f"{INSTALL.get(name.split()[0], '')} ({error})".strip())
+        tell({"missing": f"{INSTALL.get(name.split()[0], '')} {error}".strip()})
         return
-    run: Run = lambda: None  # noqa: E731
     for line in sys.stdin:
         command, _, argument = line.strip().partition(" ")
-        if command == "prepare":
-            try:
-                layer = Layer.parse(argument, states=True)
-                run, result = way.build(layer)
-                run()
-                tell(sqnr_db=None if name == "ort identity" else quality(layer, result()))
-            except Exception as error:
-                tell(error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
-        else:
-            times = burst(run, float(argument))
-            tell(runs=len(times), min=min(times), median=statistics.median(times))
+        try:
+            if command == "prepare":
+                tell({"sqnr_db": way.prepare(Layer.parse(argument, states=True))})
+            else:
+                tell(way.burst(float(argument)))
+        except Exception as error:
+            tell({"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"})
 
 
 if __name__ == "__main__":

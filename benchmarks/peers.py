@@ -4,9 +4,9 @@
                                [--json OUT.json [--resume]] [--plot OUT.svg]
 
 Every way runs in a process of its own that keeps its layer; they take turns of 0.1 s, the others stopped (turns.py).
-All compute Y, Y_h, Y_c from X, h0, c0. onnxruntime's ways, rnnqc's among them, run with inputs and outputs bound, so
-that Python adds 2 us ("ort identity" is a call that does nothing); torch and OpenVINO are called from Python as their
-users do, oneDNN from C++ with uint8 inputs and outputs. The arithmetic is not the same: DynamicQuantizeLSTM quantizes x
+All compute Y, Y_h, Y_c from X, h0, c0. onnxruntime's ways, rnnqc's among them, are called through the C API ("ort
+identity" is a call that does nothing), oneDNN from C++ with uint8 inputs and outputs, torch and OpenVINO from Python as
+their users do, which costs them 5 to 15 us. The arithmetic is not the same: DynamicQuantizeLSTM quantizes x
 and h dynamically, oneDNN and OpenVINO have one static scale for both, all peers have float gates and a float cell
 state; "SQNR" is that of Y against onnxruntime's float LSTM. Quote ratios, and believe none of less than 5 %.
 """
@@ -21,12 +21,13 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from layers import Layer
-from peer_ways import WAYS, quality, write_layer
+from peer_ways import WAYS, quality, write_feeds, write_weights
 from reporting import print_table
 from roofline import SHAPES, Meter, bits_of, limits_of, macs, streamed_bytes
 from turns import HERE, Reply, Worker, WorkerError, compiled, wait_until_quiet
@@ -76,7 +77,7 @@ class Contest:
         self.versions: dict[str, str] = {}
         self._workers: dict[str, Worker] = {}
         for name in names:
-            worker = self._attempt(name, lambda name=name: self._start(name))
+            worker = self._attempt(name, partial(self._start, name))
             if worker is not None:
                 self._workers[name] = worker
         for name, answer in self._answers().items():
@@ -125,7 +126,7 @@ class Contest:
             for name in names[shift:] + names[:shift]:
                 if name in self._workers:
                     disturbed[name] += not wait_until_quiet(waiting)
-                    answer = self._attempt(name, lambda name=name: self._workers[name].burst(BURST))
+                    answer = self._attempt(name, partial(self._workers[name].burst, BURST))
                     times[name] += [answer] if answer else []
             wait_until_quiet(waiting)
             self.meter.burst(BURST)
@@ -150,9 +151,10 @@ class Contest:
     def _prepare(self, layer: Layer) -> dict[str, float | None]:
         """SQNR of Y by way."""
         for name in ONEDNN.keys() & self._workers.keys():
-            write_layer(layer, self.folder / name.replace(" ", "_"))
+            for write in (write_feeds, write_weights):
+                write(layer, self.folder / name.replace(" ", "_"))
         for name, worker in list(self._workers.items()):
-            self._attempt(name, lambda worker=worker: worker.send(f"prepare {layer.name}"))
+            self._attempt(name, partial(worker.send, f"prepare {layer.name}"))
         result = {name: answer.get("sqnr_db") for name, answer in self._answers().items()}
         for name in ONEDNN.keys() & result.keys():
             y = np.fromfile(self.folder / name.replace(" ", "_") / "y.f32", np.float32)

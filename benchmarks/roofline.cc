@@ -71,11 +71,11 @@ void StreamAvx512Vnni(const uint8_t* weights, int64_t chunks, int64_t step) {
 // Accumulators 0-11 (the product takes 4 to 5 cycles, two start in each) and the activations in 15.
 #define YMM(n, weights) "%{vex%} vpdpbusd " weights ", %%ymm15, %%ymm" #n "\n\t"
 #define YMM_REGISTER(n) YMM(n, "%%ymm14")
-#define YMM_ROWS(at)                                                                                               \
-  YMM(0, #at "+0(%0)")                                                                                             \
-  YMM(1, #at "+32(%0)")                                                                                            \
-  YMM(2, #at "+64(%0)") YMM(3, #at "+96(%0)") YMM(4, #at "+128(%0)") YMM(5, #at "+160(%0)") YMM(6, #at "+192(%0)") \
-      YMM(7, #at "+224(%0)")
+#define YMM_ROWS(at)    \
+  YMM(0, #at "+0(%0)")  \
+  YMM(1, #at "+32(%0)") \
+  YMM(2, #at "+64(%0)") \
+  YMM(3, #at "+96(%0)") YMM(4, #at "+128(%0)") YMM(5, #at "+160(%0)") YMM(6, #at "+192(%0)") YMM(7, #at "+224(%0)")
 #define YMM_ROWS_4(at) YMM(8, #at "+0(%0)") YMM(9, #at "+32(%0)") YMM(10, #at "+64(%0)") YMM(11, #at "+96(%0)")
 
 void PeakAvxVnni(int64_t chunks) {
@@ -99,15 +99,17 @@ void StreamAvxVnni(const uint8_t* weights, int64_t chunks, int64_t step) {
   "vpmaddwd %%ymm14, %%ymm" #n ", %%ymm" #n   \
   "\n\t"                                      \
   "vpaddd %%ymm" #n ", %%ymm" #sum ", %%ymm" #sum "\n\t"
-#define AVX2_ROWS(at)                                                                                        \
-  AVX2(0, 8, #at "+0(%0)")                                                                                   \
-  AVX2(1, 9, #at "+32(%0)") AVX2(2, 10, #at "+64(%0)") AVX2(3, 11, #at "+96(%0)") AVX2(4, 8, #at "+128(%0)") \
-      AVX2(5, 9, #at "+160(%0)") AVX2(6, 10, #at "+192(%0)") AVX2(7, 11, #at "+224(%0)")
+#define AVX2_ROWS(at)                                                                                         \
+  AVX2(0, 8, #at "+0(%0)")                                                                                    \
+  AVX2(1, 9, #at "+32(%0)")                                                                                   \
+  AVX2(2, 10, #at "+64(%0)") AVX2(3, 11, #at "+96(%0)") AVX2(4, 8, #at "+128(%0)") AVX2(5, 9, #at "+160(%0)") \
+      AVX2(6, 10, #at "+192(%0)") AVX2(7, 11, #at "+224(%0)")
 #define AVX2_REGISTER(n, sum) AVX2(n, sum, "%%ymm12")
-#define AVX2_REGISTERS                                                                                  \
-  AVX2_REGISTER(0, 8)                                                                                   \
-  AVX2_REGISTER(1, 9) AVX2_REGISTER(2, 10) AVX2_REGISTER(3, 11) AVX2_REGISTER(4, 8) AVX2_REGISTER(5, 9) \
-      AVX2_REGISTER(6, 10) AVX2_REGISTER(7, 11)
+#define AVX2_REGISTERS                                                                                   \
+  AVX2_REGISTER(0, 8)                                                                                    \
+  AVX2_REGISTER(1, 9)                                                                                    \
+  AVX2_REGISTER(2, 10) AVX2_REGISTER(3, 11) AVX2_REGISTER(4, 8) AVX2_REGISTER(5, 9) AVX2_REGISTER(6, 10) \
+      AVX2_REGISTER(7, 11)
 
 void PeakAvx2(int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) {
@@ -130,11 +132,12 @@ bool HasAvxVnni() {
 #elif defined(__aarch64__)
 
 #define SDOT(n, w) "sdot v" #n ".4s, v" #w ".16b, v28.16b\n\t"
-#define SDOT_16                                                                                                \
-  SDOT(0, 16)                                                                                                  \
-  SDOT(1, 17)                                                                                                  \
-  SDOT(2, 18) SDOT(3, 19) SDOT(4, 20) SDOT(5, 21) SDOT(6, 22) SDOT(7, 23) SDOT(8, 16) SDOT(9, 17) SDOT(10, 18) \
-      SDOT(11, 19) SDOT(12, 20) SDOT(13, 21) SDOT(14, 22) SDOT(15, 23)
+#define SDOT_16                                                                                                 \
+  SDOT(0, 16)                                                                                                   \
+  SDOT(1, 17)                                                                                                   \
+  SDOT(2, 18)                                                                                                   \
+  SDOT(3, 19) SDOT(4, 20) SDOT(5, 21) SDOT(6, 22) SDOT(7, 23) SDOT(8, 16) SDOT(9, 17) SDOT(10, 18) SDOT(11, 19) \
+      SDOT(12, 20) SDOT(13, 21) SDOT(14, 22) SDOT(15, 23)
 #define LOAD_SDOT_4(a, b, c, d)                                              \
   "ld1 {v16.16b-v19.16b}, [%0], #64\n\t" SDOT(a, 16) SDOT(b, 17) SDOT(c, 18) \
       SDOT(d, 19) "ld1 {v20.16b-v23.16b}, [%0], #64\n\t" SDOT(a, 20) SDOT(b, 21) SDOT(c, 22) SDOT(d, 23)

@@ -93,9 +93,7 @@ class Meter:
         size = weight_bytes if layer.T == 1 else recurrent_bytes
         self._sizes = [*(size(layer, bits) for bits in (8, 4)), *(n * self._threads for n in LEVELS.values())]
         self._best = {}
-        self.worker.send(f"prepare {' '.join(map(str, self._sizes))}")
-        self.worker.receive()
-        self.worker.stop()
+        self.worker.ask(f"prepare {' '.join(map(str, self._sizes))}")
 
     def burst(self, seconds: float) -> None:
         """One turn."""

@@ -73,13 +73,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
     handles: dict[str, Any] = {}
     for panel in panels[1]:
         handles.update(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="lower center",
-        ncols=5 if len(counts) == 1 else len(handles),
-        frameon=False,
-    )
+    columns = 5 if len(counts) == 1 else len(handles)
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=columns, frameon=False)
     figure.savefig(path, dpi=160)
     plt.close(figure)
 

@@ -84,17 +84,25 @@ class Worker:
         """Holds all its threads until it is asked something."""
         self._process.send_signal(signal.SIGSTOP)
 
+    def ask(self, text: str) -> Reply:
+        """The answer; the process is stopped again.
+
+        Raises:
+            WorkerError: See `receive`.
+        """
+        self.send(text)
+        try:
+            return self.receive()
+        finally:
+            self.stop()
+
     def burst(self, seconds: float) -> Reply:
         """One turn.
 
         Raises:
             WorkerError: See `receive`.
         """
-        self.send(f"burst {seconds}")
-        try:
-            return self.receive()
-        finally:
-            self.stop()
+        return self.ask(f"burst {seconds}")
 
     def close(self) -> None:
         """Ends the process."""
@@ -128,7 +136,8 @@ def compiled(source: str, flags: Sequence[str] = ()) -> Path:
         raise WorkerError("needs a C++17 compiler (g++ or clang)")
     path = HERE / source
     command = [compiler, "-O2", "-std=c++17", "-pthread", str(path)]
-    key = hashlib.sha256(repr((command, flags)).encode() + path.read_bytes()).hexdigest()[:16]
+    texts = [p.read_bytes() for p in (path, *sorted(HERE.glob("*.h")))]
+    key = hashlib.sha256(repr((command, flags)).encode() + b"".join(texts)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"rnnqc_benchmarks_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     program = folder / f"{path.stem}_{key}"
