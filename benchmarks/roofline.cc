@@ -48,15 +48,41 @@ struct Isa {
 
 #if defined(__x86_64__)
 
+// clang-format off
 // Accumulators 0-15 and the activations in 16.
 #define ZMM(n, weights) "vpdpbusd " weights ", %%zmm16, %%zmm" #n "\n\t"
 #define ZMM_MEMORY(n) ZMM(n, "64*" #n "(%0)")
 #define ZMM_REGISTER(n) ZMM(n, "%%zmm17")
 #define TIMES_16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define TIMES_12(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define CLOBBERS                                                                                                      \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
-      "xmm14", "xmm15", "memory"
+#define CLOBBERS \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+  "xmm13", "xmm14", "xmm15", "memory"
+
+// Accumulators 0-11 (the product takes 4 to 5 cycles, two start in each) and the activations in 15.
+#define YMM(n, weights) "%{vex%} vpdpbusd " weights ", %%ymm15, %%ymm" #n "\n\t"
+#define YMM_REGISTER(n) YMM(n, "%%ymm14")
+#define YMM_REGISTERS_8 \
+  YMM_REGISTER(0) YMM_REGISTER(1) YMM_REGISTER(2) YMM_REGISTER(3) \
+  YMM_REGISTER(4) YMM_REGISTER(5) YMM_REGISTER(6) YMM_REGISTER(7)
+#define YMM_REGISTERS_4 YMM_REGISTER(8) YMM_REGISTER(9) YMM_REGISTER(10) YMM_REGISTER(11)
+#define YMM_ROWS_8(at) \
+  YMM(0, #at "+0(%0)") YMM(1, #at "+32(%0)") YMM(2, #at "+64(%0)") YMM(3, #at "+96(%0)") \
+  YMM(4, #at "+128(%0)") YMM(5, #at "+160(%0)") YMM(6, #at "+192(%0)") YMM(7, #at "+224(%0)")
+#define YMM_ROWS_4(at) YMM(8, #at "+0(%0)") YMM(9, #at "+32(%0)") YMM(10, #at "+64(%0)") YMM(11, #at "+96(%0)")
+
+// Without VNNI three instructions; exact for weights of 7 bits only, so an upper bound for exact kernels.
+#define AVX2(n, sum, weights) \
+  "vpmaddubsw " weights ", %%ymm15, %%ymm" #n "\n\t" \
+  "vpmaddwd %%ymm14, %%ymm" #n ", %%ymm" #n "\n\t" \
+  "vpaddd %%ymm" #n ", %%ymm" #sum ", %%ymm" #sum "\n\t"
+#define AVX2_ROWS(at) \
+  AVX2(0, 8, #at "+0(%0)") AVX2(1, 9, #at "+32(%0)") AVX2(2, 10, #at "+64(%0)") AVX2(3, 11, #at "+96(%0)") \
+  AVX2(4, 8, #at "+128(%0)") AVX2(5, 9, #at "+160(%0)") AVX2(6, 10, #at "+192(%0)") AVX2(7, 11, #at "+224(%0)")
+#define AVX2_REGISTER(n, sum) AVX2(n, sum, "%%ymm12")
+#define AVX2_REGISTERS \
+  AVX2_REGISTER(0, 8) AVX2_REGISTER(1, 9) AVX2_REGISTER(2, 10) AVX2_REGISTER(3, 11) \
+  AVX2_REGISTER(4, 8) AVX2_REGISTER(5, 9) AVX2_REGISTER(6, 10) AVX2_REGISTER(7, 11)
+// clang-format on
 
 void PeakAvx512Vnni(int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) asm volatile(TIMES_16(ZMM_REGISTER)::: CLOBBERS);
@@ -68,48 +94,18 @@ void StreamAvx512Vnni(const uint8_t* weights, int64_t chunks, int64_t step) {
   asm volatile("vzeroupper");
 }
 
-// Accumulators 0-11 (the product takes 4 to 5 cycles, two start in each) and the activations in 15.
-#define YMM(n, weights) "%{vex%} vpdpbusd " weights ", %%ymm15, %%ymm" #n "\n\t"
-#define YMM_REGISTER(n) YMM(n, "%%ymm14")
-#define YMM_ROWS(at)    \
-  YMM(0, #at "+0(%0)")  \
-  YMM(1, #at "+32(%0)") \
-  YMM(2, #at "+64(%0)") \
-  YMM(3, #at "+96(%0)") YMM(4, #at "+128(%0)") YMM(5, #at "+160(%0)") YMM(6, #at "+192(%0)") YMM(7, #at "+224(%0)")
-#define YMM_ROWS_4(at) YMM(8, #at "+0(%0)") YMM(9, #at "+32(%0)") YMM(10, #at "+64(%0)") YMM(11, #at "+96(%0)")
-
 void PeakAvxVnni(int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) {
-    asm volatile(TIMES_12(YMM_REGISTER) TIMES_12(YMM_REGISTER) YMM_REGISTER(0) YMM_REGISTER(1) YMM_REGISTER(2)
-                     YMM_REGISTER(3) YMM_REGISTER(4) YMM_REGISTER(5) YMM_REGISTER(6) YMM_REGISTER(7)::
-                         : CLOBBERS);
+    asm volatile(YMM_REGISTERS_8 YMM_REGISTERS_4 YMM_REGISTERS_8 YMM_REGISTERS_4 YMM_REGISTERS_8::: CLOBBERS);
   }
 }
 
 void StreamAvxVnni(const uint8_t* weights, int64_t chunks, int64_t step) {
   for (int64_t i = 0; i < chunks; ++i, weights += step) {
-    asm volatile(YMM_ROWS(0) YMM_ROWS_4(256) YMM_ROWS(384) YMM_ROWS_4(640) YMM_ROWS(768)::"r"(weights) : CLOBBERS);
+    asm volatile(YMM_ROWS_8(0) YMM_ROWS_4(256) YMM_ROWS_8(384) YMM_ROWS_4(640) YMM_ROWS_8(768)::"r"(weights)
+                 : CLOBBERS);
   }
 }
-
-// Without VNNI three instructions; exact for weights of 7 bits only, so an upper bound for exact kernels.
-#define AVX2(n, sum, weights)                 \
-  "vpmaddubsw " weights ", %%ymm15, %%ymm" #n \
-  "\n\t"                                      \
-  "vpmaddwd %%ymm14, %%ymm" #n ", %%ymm" #n   \
-  "\n\t"                                      \
-  "vpaddd %%ymm" #n ", %%ymm" #sum ", %%ymm" #sum "\n\t"
-#define AVX2_ROWS(at)                                                                                         \
-  AVX2(0, 8, #at "+0(%0)")                                                                                    \
-  AVX2(1, 9, #at "+32(%0)")                                                                                   \
-  AVX2(2, 10, #at "+64(%0)") AVX2(3, 11, #at "+96(%0)") AVX2(4, 8, #at "+128(%0)") AVX2(5, 9, #at "+160(%0)") \
-      AVX2(6, 10, #at "+192(%0)") AVX2(7, 11, #at "+224(%0)")
-#define AVX2_REGISTER(n, sum) AVX2(n, sum, "%%ymm12")
-#define AVX2_REGISTERS                                                                                   \
-  AVX2_REGISTER(0, 8)                                                                                    \
-  AVX2_REGISTER(1, 9)                                                                                    \
-  AVX2_REGISTER(2, 10) AVX2_REGISTER(3, 11) AVX2_REGISTER(4, 8) AVX2_REGISTER(5, 9) AVX2_REGISTER(6, 10) \
-      AVX2_REGISTER(7, 11)
 
 void PeakAvx2(int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) {
@@ -131,19 +127,18 @@ bool HasAvxVnni() {
 
 #elif defined(__aarch64__)
 
+// clang-format off
 #define SDOT(n, w) "sdot v" #n ".4s, v" #w ".16b, v28.16b\n\t"
-#define SDOT_16                                                                                                 \
-  SDOT(0, 16)                                                                                                   \
-  SDOT(1, 17)                                                                                                   \
-  SDOT(2, 18)                                                                                                   \
-  SDOT(3, 19) SDOT(4, 20) SDOT(5, 21) SDOT(6, 22) SDOT(7, 23) SDOT(8, 16) SDOT(9, 17) SDOT(10, 18) SDOT(11, 19) \
-      SDOT(12, 20) SDOT(13, 21) SDOT(14, 22) SDOT(15, 23)
-#define LOAD_SDOT_4(a, b, c, d)                                              \
-  "ld1 {v16.16b-v19.16b}, [%0], #64\n\t" SDOT(a, 16) SDOT(b, 17) SDOT(c, 18) \
-      SDOT(d, 19) "ld1 {v20.16b-v23.16b}, [%0], #64\n\t" SDOT(a, 20) SDOT(b, 21) SDOT(c, 22) SDOT(d, 23)
-#define CLOBBERS                                                                                                      \
-  "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", \
-      "v18", "v19", "v20", "v21", "v22", "v23", "memory"
+#define SDOT_16 \
+  SDOT(0, 16) SDOT(1, 17) SDOT(2, 18) SDOT(3, 19) SDOT(4, 20) SDOT(5, 21) SDOT(6, 22) SDOT(7, 23) \
+  SDOT(8, 16) SDOT(9, 17) SDOT(10, 18) SDOT(11, 19) SDOT(12, 20) SDOT(13, 21) SDOT(14, 22) SDOT(15, 23)
+#define LOAD_SDOT_4(a, b, c, d) \
+  "ld1 {v16.16b-v19.16b}, [%0], #64\n\t" SDOT(a, 16) SDOT(b, 17) SDOT(c, 18) SDOT(d, 19) \
+  "ld1 {v20.16b-v23.16b}, [%0], #64\n\t" SDOT(a, 20) SDOT(b, 21) SDOT(c, 22) SDOT(d, 23)
+#define CLOBBERS \
+  "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", \
+  "v17", "v18", "v19", "v20", "v21", "v22", "v23", "memory"
+// clang-format on
 
 void PeakDotprod(int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) {

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "ort_abi.h"
-// This one sees the header before it, whichever folder that was found in.
+// It includes ort_abi.h, which is here already, from whichever folder.
 #include "../benchmarks/ort_session_abi.h"
 
 namespace {
