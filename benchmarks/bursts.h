@@ -15,11 +15,6 @@
 #include <string>
 #include <vector>
 
-#if defined(__linux__)
-#include <signal.h>
-#include <sys/prctl.h>
-#endif
-
 namespace bursts {
 
 struct Shape {
@@ -72,9 +67,6 @@ std::vector<double> Burst(Layer& layer, double seconds) {
 // `make` gives an object with `std::string Version()`, `std::string Prepare(Shape)` (what it is that runs) and `Run()`.
 template <typename Make>
 int Serve(const Make& make) try {
-#if defined(__linux__)
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-#endif
   auto layer = make();
   std::cout << "{\"version\": " << Quoted(layer.Version()) << "}" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

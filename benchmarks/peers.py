@@ -183,13 +183,13 @@ def rows(record: Record) -> list[dict[str, Any]]:
         least, quantized = way["min_us"], bits_of(name) < 32
         row: dict[str, Any] = {
             "way": name, "min us": least, "median us": way["median_us"],
-            "x ort float": base / least if base else "", "x best int8 peer": peer / least if peer else "",
+            "x ort float": base / least if base else "", "x int8 peer": peer / least if peer else "",
             "GMAC/s": 1e-3 * macs(layer) / least, "weights GB/s": 1e-3 * streamed_bytes(layer, bits_of(name)) / least,
             "of roofline": limits.microseconds(layer, bits_of(name)) / least if quantized else "",
             "SQNR dB": way["sqnr_db"], "noisy": way["disturbed_rounds"], "version": way["version"],
         }  # fmt: skip
         if name == NO_LAYER:
-            row |= dict.fromkeys(("x ort float", "x best int8 peer", "GMAC/s", "weights GB/s", "SQNR dB"), "")
+            row |= dict.fromkeys(("x ort float", "x int8 peer", "GMAC/s", "weights GB/s", "SQNR dB"), "")
         result.append(row)
     return result
 
@@ -202,18 +202,18 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         peers = [r for name, r in by_way.items() if is_int8_peer(name)]
         best = min(peers, key=lambda r: float(r["min us"])) if peers else None
         layer, limits = Layer.parse(record["shape"]), limits_of(record)
+        limit = limits.microseconds(layer)
         row: dict[str, Any] = {
-            "T x B x I x H": record["shape"], "threads": record["threads"],
-            "roofline us": limits.microseconds(layer), "fastest int8 peer": best["way"] if best else "",
-            "peer us": best["min us"] if best else "",
-            "peer / roofline": best["min us"] / limits.microseconds(layer) if best else "",
+            "T x B x I x H": record["shape"], "threads": record["threads"], "limit us": limit,
+            "best int8 peer": best["way"] if best else "", "peer us": best["min us"] if best else "",
+            "of limit": limit / best["min us"] if best else "",
         }  # fmt: skip
-        for name in ("rnnqc int8", "rnnqc int4"):
-            mine = by_way.get(name, {})
-            row[f"{name} us"] = mine.get("min us", "")
-            row[f"{name[6:]} x float"] = mine.get("x ort float", "")
-            row[f"{name[6:]} x peer"] = mine.get("x best int8 peer", "")
-            row[f"{name[6:]} of roofline"] = mine.get("of roofline", "")
+        for bits in ("int8", "int4"):
+            mine = by_way.get(f"rnnqc {bits}", {})
+            row[f"{bits} us"] = mine.get("min us", "")
+            row[f"{bits} x float"] = mine.get("x ort float", "")
+            row[f"{bits} x peer"] = mine.get("x int8 peer", "")
+            row[f"{bits} of limit"] = mine.get("of roofline", "")
         result.append(row)
     return result
 
@@ -269,7 +269,7 @@ def main() -> None:
                     print_table(f"{shape}, {threads} thread(s), {a.rounds} rounds", rows(records[-1]))
             finally:
                 contest.close()
-    print_table("rnnqc, the fastest int8 peer, the roofline (ratios of minima)", summary(records))
+    print_table("rnnqc and the fastest int8 peer; limit: the roofline (ratios of minima)", summary(records))
     if a.plot is not None:
         from roofline_plot import draw
 

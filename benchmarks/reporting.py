@@ -13,18 +13,20 @@ from rich.table import Table
 from rnnqc.bench import environment
 
 
+def _text(value: object) -> str:
+    """Three digits at least, one after the point up to 1000."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+
+
 def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the rows as a table whose columns are the keys of the first."""
     table = Table(title=title, caption=", ".join(environment().values()))
     for column in rows[0]:
         table.add_column(column, justify="right", no_wrap=not isinstance(rows[0][column], float))
     for row in rows:
-        table.add_row(
-            *[
-                f"{v:.3g}" if isinstance(v, float) and abs(v) < 10 else f"{v:.1f}" if isinstance(v, float) else str(v)
-                for v in row.values()
-            ]
-        )
+        table.add_row(*map(_text, row.values()))
     Console(width=160).print(table)
 
 

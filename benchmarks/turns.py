@@ -9,6 +9,7 @@ A worker is any program that answers one line on its standard input with one lin
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 Reply = dict[str, Any]
 PATIENCE = 300
+
+
+def _end_with_parent() -> None:
+    """A stopped process would outlive a parent that is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class WorkerError(Exception):
@@ -44,6 +52,7 @@ class Worker:
             stderr=self._errors,
             text=True,
             env={**os.environ, **(environment or {})},
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
 
     def receive(self) -> Reply:
