@@ -6,6 +6,7 @@ The minimum is what a model takes when nothing disturbs it; ratios are ratios of
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -35,6 +36,8 @@ FLOAT, STOCK, NATIVE = "float", "stock", "native"
 WARM_UP = 3
 BURST = 0.05
 SETTLE = 0.005
+MOST_THREADS = 64
+"""Accepted on every machine; one with more processors accepts that many. onnxruntime would start any number."""
 
 
 @dataclass(frozen=True)
@@ -238,9 +241,13 @@ def bench(
 
 
 def _check_options(threads: int, rounds: int, inputs: str | None, dims: Mapping[str, int] | None) -> None:
-    for option, count in (("--threads", threads), ("--rounds", rounds)):
-        if count < 1:
-            raise UsageError(f"{option} {count}.", supported="numbers from 1 on", action=f"for example {option} 1")
+    most = max(MOST_THREADS, os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise UsageError(
+            f"--threads {threads}.", supported=f"numbers from 1 to {most}", action="for example --threads 1"
+        )
+    if rounds < 1:
+        raise UsageError(f"--rounds {rounds}.", supported="numbers from 1 on", action="for example --rounds 10")
     if inputs is not None and dims:
         raise UsageError(
             f"--dim has no meaning for given inputs ({inputs}).",

@@ -151,6 +151,8 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession]) -> 
 def test_refused(source: str, lowered: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--threads 0"):
         bench(source, threads=0)
+    with pytest.raises(UsageError, match=r"--threads 100000\. Supported: numbers from 1 to \d+\."):
+        bench(source, threads=100_000)
     with pytest.raises(UsageError, match="--rounds -1"):
         bench(source, rounds=-1)
     with pytest.raises(UsageError, match=r"--against .*lowered\.onnx: is a lowered model"):
