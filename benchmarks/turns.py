@@ -90,8 +90,11 @@ class Worker:
             raise WorkerError(f"ended with code {self._process.wait()}") from error
 
     def stop(self) -> None:
-        """Holds all its threads until it is asked something."""
+        """Holds all its threads until it is asked something; returns when they stand, or the process has ended."""
+        if self._process.poll() is not None:
+            return
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def ask(self, text: str) -> Reply:
         """The answer; the process is stopped again.

@@ -79,6 +79,19 @@ def test_what_a_worker_lacks_is_said(text: str, message: str, tmp_path: Path) ->
         worker.close()
 
 
+def test_a_worker_that_ends_in_its_turn(tmp_path: Path) -> None:
+    worker = Worker("short", script(tmp_path, "print('{}', flush=True)\ninput()\nraise SystemExit('over')"))
+    try:
+        worker.receive()
+        with pytest.raises(WorkerError, match="ended with code 1: over"):
+            worker.burst(0.1)
+        with pytest.raises(WorkerError, match="ended with code 1"):
+            worker.burst(0.1)
+        worker.stop()
+    finally:
+        worker.close()
+
+
 @needs_compiler
 def test_a_compiler_error_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(turns, "HERE", tmp_path)
