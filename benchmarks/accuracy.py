@@ -18,9 +18,10 @@ import onnx
 import onnxruntime as ort
 from layers import Array, Layer
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from reporting import report, session_options
+from reporting import report
 
 import rnnqc
+from rnnqc.bench import session_options
 
 STEPS = 50
 

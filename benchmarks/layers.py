@@ -26,6 +26,12 @@ class Layer:
     symbolic_batch: bool = False
     symbolic_time: bool = False
     count: int = 1
+    states: bool = False
+
+    @classmethod
+    def parse(cls, shape: str, **options: Any) -> Layer:
+        """The layer of a shape TxBxIxH."""
+        return cls(*(int(n) for n in shape.split("x")), **options)
 
     @property
     def name(self) -> str:
@@ -33,12 +39,18 @@ class Layer:
         return f"{self.T}x{self.B}x{self.I}x{self.H}"
 
     def feeds(self) -> dict[str, Array]:
-        """Seeded input."""
-        x = np.random.default_rng([self.seed, 2]).standard_normal((self.T, self.B, self.I))
-        return {"X": x.astype(np.float32)}
+        """Seeded input; initial states, where the model takes them, between -0.5 and 0.5."""
+        rng = np.random.default_rng([self.seed, 2])
+        feeds = {"X": rng.standard_normal((self.T, self.B, self.I)).astype(np.float32)}
+        if self.states:
+            feeds |= {n: rng.uniform(-0.5, 0.5, (1, self.B, self.H)).astype(np.float32) for n in ("h0", "c0")}
+        return feeds
 
     def model(self) -> onnx.ModelProto:
-        """The float model; output Y `[T,1,B,H]`. With `count` > 1 that many layers in a row, I equal to H."""
+        """The float model; output Y `[T,1,B,H]`. With `count` > 1 that many layers in a row, I equal to H.
+
+        With `states` also inputs h0, c0 and outputs Y_h, Y_c `[1,B,H]` of the first layer.
+        """
         rng = np.random.default_rng([self.seed, 1])
         nodes, initializers = [], [numpy_helper.from_array(np.array([1], np.int64), "axis")]
         for k in range(self.count):
@@ -47,15 +59,18 @@ class Layer:
                 initializers.append(numpy_helper.from_array(value.astype(np.float32), f"{name}{k}"))
             last = k == self.count - 1
             x, y = "X" if k == 0 else f"X{k}", "Y" if last else f"Y{k}"
-            nodes.append(helper.make_node("LSTM", [x, f"W{k}", f"R{k}"], [y], name=f"lstm{k}", hidden_size=self.H))
+            inputs, outputs = [x, f"W{k}", f"R{k}"], [y]
+            if self.states and k == 0:
+                inputs, outputs = [*inputs, "", "", "h0", "c0"], [*outputs, "Y_h", "Y_c"]
+            nodes.append(helper.make_node("LSTM", inputs, outputs, name=f"lstm{k}", hidden_size=self.H))
             if not last:
                 nodes.append(helper.make_node("Squeeze", [y, "axis"], [f"X{k + 1}"]))
         time, batch = "T" if self.symbolic_time else self.T, "B" if self.symbolic_batch else self.B
-        graph = helper.make_graph(
-            nodes,
-            "layer",
-            [helper.make_tensor_value_info("X", TensorProto.FLOAT, [time, batch, self.I])],
-            [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [time, 1, batch, self.H])],
-            initializers,
-        )
+        shapes = {"X": [time, batch, self.I], "Y": [time, 1, batch, self.H]}
+        names = (["X", "h0", "c0"], ["Y", "Y_h", "Y_c"]) if self.states else (["X"], ["Y"])
+        values = [
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes.get(n, [1, batch, self.H])) for n in group]
+            for group in names
+        ]
+        graph = helper.make_graph(nodes, "layer", *values, initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)

@@ -1,4 +1,5 @@
-// Compares runtime_ops/src/ort_abi.h with onnxruntime's official C header; compiles if they agree:
+// Compares runtime_ops/src/ort_abi.h and benchmarks/ort_session_abi.h with onnxruntime's official C header; compiles if
+// they agree:
 //
 //   c++ -std=c++17 -fsyntax-only -I runtime_ops/src -I $ONNXRUNTIME_INCLUDE_DIR scripts/check_ort_abi.cc
 
@@ -8,6 +9,8 @@
 #include <type_traits>
 
 #include "ort_abi.h"
+// It includes ort_abi.h, which is here already, from whichever folder.
+#include "../benchmarks/ort_session_abi.h"
 
 namespace {
 
@@ -55,6 +58,16 @@ using own::OrtTensorTypeAndShapeInfo;
 using own::OrtTypeInfo;
 using own::OrtValue;
 RNNQC_ORT_API(RNNQC_CHECK)
+using own::AllocatorType;
+using own::LoggingLevel;
+using own::MemoryType;
+using own::OrtEnv;
+using own::OrtMemoryInfo;
+using own::OrtRunOptions;
+using own::OrtSession;
+RNNQC_ORT_SESSION_API(RNNQC_CHECK)
+static_assert(int{own::kLogFatal} == ORT_LOGGING_LEVEL_FATAL && int{own::kArenaAllocator} == OrtArenaAllocator,
+              "logging levels and allocators");
 }  // namespace entries
 
 #define RNNQC_CHECK_MEMBER(name)                                                                                   \

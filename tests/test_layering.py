@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.base", "passes.manager"),
     ("passes",),
     ("report", "verify", "pipeline", "session"),
+    ("bench",),
     ("cli",),
 )
 """Lowest first; a module belongs to the layer of its longest listed prefix and imports that and lower ones."""

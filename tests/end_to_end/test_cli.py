@@ -19,8 +19,8 @@ from running_lowered import all_nodes
 import rnnqc
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
-COMMANDS = ("lower", "inspect", "run", "verify", "recipes", "passes", "doctor")
-LATER_COMMANDS = ("calibrate", "bench", "dump", "report", "tune")
+COMMANDS = ("lower", "inspect", "run", "verify", "bench", "recipes", "passes", "doctor")
+LATER_COMMANDS = ("calibrate", "dump", "report", "tune")
 
 
 @pytest.fixture
@@ -179,6 +179,29 @@ def test_verify_refuses_models_that_do_not_belong_together(
     result = cli("verify", source, tmp_path / "other.onnx")
     assert result.code == 2, result.text
     assert "Traceback" not in result.text
+
+
+def test_bench(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    assert cli("lower", source, "-o", tmp_path / "out.onnx").code == 0
+    few = ("--rounds", "1")
+    alone = cli("bench", tmp_path / "out.onnx", *few)
+    assert alone.code == 0, alone.text
+    assert "stock" in alone.out and "native (" in alone.out and "\nfloat" not in alone.out
+    machine = cli("bench", tmp_path / "out.onnx", "--against", source, "--threads", "2", "--json", "--dim", "T=3", *few)
+    assert machine.code == 0, machine.text
+    data = json.loads(machine.out)
+    assert [t["name"] for t in data["timings"]] == ["float", "stock", "native"]
+    assert {"runs", "min_us", "median_us", "speedup"} <= data["timings"][0].keys()
+    assert (data["threads"], data["rounds"], data["inputs"]["X"]) == (2, 1, "float32 [3, 3, 8]")
+    given = cli("bench", source, "-i", _npz(tmp_path / "feeds.npz"), *few)
+    assert given.code == 0 and "given inputs X float32 [6, 2, 8]" in given.out, given.text
+
+
+@pytest.mark.parametrize("arguments", ["--threads 0", "--threads x", "--dim T", "--against no.onnx"])
+def test_bench_refuses(arguments: str, cli: Callable[..., Result], source: Path) -> None:
+    result = cli("bench", source, *arguments.split())
+    assert result.code == 2, result.text
+    assert "rnnqc: error:" in result.err and "Traceback" not in result.text
 
 
 @pytest.mark.parametrize("command", ["recipes", "passes", "doctor"])

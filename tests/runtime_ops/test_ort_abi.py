@@ -1,4 +1,4 @@
-"""The hand-declared part of onnxruntime's C ABI against the official header, where that is at hand."""
+"""The hand-declared parts of onnxruntime's C ABI against the official header, where that is at hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,162 @@
+"""Processes that take turns: one measures, the others are stopped, so that no thread pool spins beside another's burst.
+
+A worker is any program that answers one line on its standard input with one line of JSON:
+
+    (at its start)          {"version": ...}, or {"missing": what to install}
+    prepare ...             {...}, or {"error": text}
+    burst SECONDS           its result
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+Reply = dict[str, Any]
+PATIENCE = 300
+
+
+def _end_with_parent() -> None:
+    """A stopped process would outlive a parent that is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+class WorkerError(Exception):
+    """A worker ended, or says that it cannot do what it was asked for."""
+
+
+class Worker:
+    """One process; it runs only while it is asked something."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [str(c) for c in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+
+    def receive(self) -> Reply:
+        """The answer that is due.
+
+        Raises:
+            WorkerError: There is none, or it says what is missing or went wrong.
+        """
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            raise WorkerError(f"no answer for {PATIENCE} s")
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip().splitlines()
+            raise WorkerError(f"ended with code {self._process.wait()}: {said[-1] if said else 'without a word'}")
+        answer: Reply = json.loads(line)
+        for key in ("missing", "error"):
+            if key in answer:
+                raise WorkerError(str(answer[key]))
+        return answer
+
+    def send(self, text: str) -> None:
+        """Asks something; the answer is to be received.
+
+        Raises:
+            WorkerError: The process has ended.
+        """
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise WorkerError(f"ended with code {self._process.wait()}") from error
+
+    def stop(self) -> None:
+        """Holds all its threads until it is asked something; returns when they stand, or the process has ended."""
+        if self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def ask(self, text: str) -> Reply:
+        """The answer; the process is stopped again.
+
+        Raises:
+            WorkerError: See `receive`.
+        """
+        self.send(text)
+        try:
+            return self.receive()
+        finally:
+            self.stop()
+
+    def burst(self, seconds: float) -> Reply:
+        """One turn.
+
+        Raises:
+            WorkerError: See `receive`.
+        """
+        return self.ask(f"burst {seconds}")
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+
+def wait_until_quiet(most: float) -> bool:
+    """Waits until nothing but this process can run, at most that many seconds; whether it came to that."""
+    stat = Path("/proc/stat")
+    end = time.monotonic() + most
+    while stat.exists():
+        running = [line for line in stat.read_text().splitlines() if line.startswith("procs_running")]
+        if not running or int(running[0].split()[1]) <= 1:
+            return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def compiled(source: str, flags: Sequence[str] = ()) -> Path:
+    """The program of a C++ file of this folder, compiled unless that has been done.
+
+    Raises:
+        WorkerError: There is no compiler, or it fails.
+    """
+    compiler = os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), "")
+    if not compiler:
+        raise WorkerError("needs a C++17 compiler (g++ or clang)")
+    path = HERE / source
+    command = [compiler, "-O2", "-std=c++17", "-pthread", str(path)]
+    texts = [p.read_bytes() for p in (path, *sorted(HERE.glob("*.h")))]
+    key = hashlib.sha256(repr((command, flags)).encode() + b"".join(texts)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"rnnqc_benchmarks_{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    program = folder / f"{path.stem}_{key}"
+    if not program.exists():
+        partial = program.with_suffix(f".{os.getpid()}")
+        done = subprocess.run([*command, "-o", str(partial), *flags], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise WorkerError(f"{source} does not compile: {done.stderr.strip().splitlines()[0]}")
+        partial.rename(program)
+    return program

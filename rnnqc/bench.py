@@ -1,0 +1,301 @@
+"""Measures models against each other in onnxruntime.
+
+Sessions take turns: in every round each runs for a short burst, so that a change of the machine's speed hits all alike.
+The minimum is what a model takes when nothing disturbs it; ratios are ratios of minima of one measurement.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from rnnqc import runtime_ops
+from rnnqc.diagnostics import CompileError, UsageError, located
+from rnnqc.feeds import check_feed, read_npz, with_dimensions_of
+from rnnqc.files import load_proto
+from rnnqc.ir import Model
+from rnnqc.passes.inventory import lowered_nodes
+from rnnqc.passes.unroll import bind_dimensions
+from rnnqc.pipeline import generated_feeds, lower
+from rnnqc.report import Entry
+from rnnqc.session import session
+
+Array = npt.NDArray[Any]
+FLOAT, STOCK, NATIVE = "float", "stock", "native"
+WARM_UP = 3
+BURST = 0.05
+SETTLE = 0.005
+MOST_THREADS = 64
+"""Accepted on every machine; one with more processors accepts that many. onnxruntime would start any number."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one way of running a model took.
+
+    Attributes:
+        name: "float", "stock" (lowered, without the native library) or "native".
+        runs: How many runs were measured.
+        min_us: The shortest, in microseconds.
+        median_us: Their median.
+        speedup: Shortest run of the first way of the measurement over this one's.
+    """
+
+    name: str
+    runs: int
+    min_us: float
+    median_us: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All ways of running one model.
+
+    Attributes:
+        threads: Intra-op threads of every session.
+        rounds: How often the sessions took turns.
+        inputs: Type and shape of every input, such as "float32 [100, 1, 64]".
+        generated: Whether the inputs were generated.
+        timings: One per way; the first is what the others are compared with.
+        float_entries: Recurrent nodes that lowering on the fly left float.
+        isa: Kernels of the native library.
+        environment: Processor and versions.
+    """
+
+    threads: int
+    rounds: int
+    inputs: dict[str, str]
+    generated: bool
+    timings: list[Timing]
+    float_entries: list[Entry] = field(default_factory=list)
+    isa: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)
+
+
+def session_options(threads: int = 1) -> ort.SessionOptions:
+    """Default optimizations, sequential execution, a pool of `threads`; errors only are logged."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
+    return options
+
+
+def environment() -> dict[str, str]:
+    """Processor and versions."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "cpu": model,
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "onnxruntime": ort.__version__,
+    }
+
+
+def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callable[[], None]:
+    """A function that runs the session once, with inputs and outputs bound to memory beforehand.
+
+    That leaves about 2 us of Python around a run, half of what `InferenceSession.run` takes. What cannot be bound
+    (text, outputs that are no tensors) is run without.
+
+    Raises:
+        CompileError: onnxruntime fails.
+    """
+    known = {i.name for i in live.get_inputs()}
+    held = {name: np.ascontiguousarray(array) for name, array in feeds.items() if name in known}
+    names = [o.name for o in live.get_outputs()]
+    try:
+        outputs = live.run(names, held)
+    except Exception as error:
+        raise CompileError(
+            f"onnxruntime failed while running the model: {str(error).strip().splitlines()[0]}",
+            action="check that the model runs on these inputs; give others with -i",
+        ) from error
+    if not all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in (*held.values(), *outputs)):
+
+        def unbound() -> None:
+            live.run(names, held)
+
+        return unbound
+    binding = live.io_binding()
+    for name, array in held.items():
+        binding.bind_cpu_input(name, array)
+    for name, value in zip(names, outputs, strict=True):
+        binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(value))
+
+    def bound() -> None:
+        live.run_with_iobinding(binding)
+
+    return bound
+
+
+def burst(run: Callable[[], object], seconds: float = BURST, settle: float = SETTLE) -> list[float]:
+    """Seconds of every run of a burst, at least one; runs that start in the first `settle` seconds do not count.
+
+    They refill the caches, and the threads that another session's pool left spinning go to sleep.
+    """
+    clock = time.perf_counter
+    begin = clock()
+    run()
+    while clock() - begin < settle:
+        run()
+    times: list[float] = []
+    begin = start = clock()
+    while not times or start - begin < seconds:
+        run()
+        end = clock()
+        times.append(end - start)
+        start = end
+    return times
+
+
+def take_turns(runs: Mapping[str, Callable[[], object]], rounds: int, seconds: float = BURST) -> dict[str, list[float]]:
+    """Seconds of every run by name; one burst of each per round, each round begins with another."""
+    for run in runs.values():
+        for _ in range(WARM_UP):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for k in range(rounds):
+        shift = k % len(names)
+        for name in names[shift:] + names[:shift]:
+            times[name] += burst(runs[name], seconds)
+    return times
+
+
+def timings(times: Mapping[str, Sequence[float]]) -> list[Timing]:
+    """Minimum and median of seconds by name; the first name is the base of the ratios."""
+    base = min(next(iter(times.values())))
+    return [Timing(n, len(v), 1e6 * min(v), 1e6 * statistics.median(v), base / min(v)) for n, v in times.items()]
+
+
+def bench(
+    model: str,
+    against: str | None = None,
+    *,
+    threads: int = 1,
+    rounds: int = 10,
+    inputs: str | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Measurement:
+    """Measures a model: a lowered one stock and native, a float one also as the default recipe lowers it.
+
+    Args:
+        model: Path of a lowered or a float model.
+        against: Path of the float model that `model` was lowered from, to be measured too.
+        threads: Intra-op threads of every session.
+        rounds: How often the sessions take turns.
+        inputs: An `.npz` of inputs; generated by default.
+        dims: Sizes of symbolic dimensions for generated inputs; the models that run keep them symbolic.
+
+    Raises:
+        UsageError: The options contradict each other or the models.
+        CompileError: A model or the inputs cannot be used, or there is no native library.
+    """
+    _check_options(threads, rounds, inputs, dims)
+    protos, entries = _ways(model, against)
+    reference = protos.get(FLOAT, protos.get(STOCK))
+    assert reference is not None
+    where = against or model
+    with located(where):
+        if inputs is not None:
+            feeds = read_npz(Path(inputs))
+            check_feed(feeds, reference, inputs)
+        else:
+            feeds = generated_feeds(_sized(reference, protos, dims or {}), 1)[0]
+    runs = {}
+    for name, proto in protos.items():
+        with located(where if name == FLOAT else model):
+            runs[name] = bound_run(session(proto, native=name == NATIVE, options=session_options(threads)), feeds)
+    return Measurement(
+        threads,
+        rounds,
+        {name: f"{array.dtype} {list(array.shape)}" for name, array in feeds.items()},
+        inputs is None,
+        timings(take_turns(runs, rounds)),
+        entries,
+        runtime_ops.isa() if NATIVE in runs else "",
+        environment(),
+    )
+
+
+def _check_options(threads: int, rounds: int, inputs: str | None, dims: Mapping[str, int] | None) -> None:
+    most = max(MOST_THREADS, os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise UsageError(
+            f"--threads {threads}.", supported=f"numbers from 1 to {most}", action="for example --threads 1"
+        )
+    if rounds < 1:
+        raise UsageError(f"--rounds {rounds}.", supported="numbers from 1 on", action="for example --rounds 10")
+    if inputs is not None and dims:
+        raise UsageError(
+            f"--dim has no meaning for given inputs ({inputs}).",
+            supported="--dim for generated inputs",
+            action="leave one out",
+        )
+
+
+def _ways(model: str, against: str | None) -> tuple[dict[str, onnx.ModelProto], list[Entry]]:
+    """What to run, the base of the ratios first, and what lowering on the fly left float."""
+    proto = load_proto(Path(model))
+    if _is_lowered(proto, model):
+        lowered = {STOCK: proto, NATIVE: proto}
+        if against is None:
+            return lowered, []
+        reference = load_proto(Path(against))
+        if _is_lowered(reference, against):
+            raise UsageError(
+                f"--against {against}: is a lowered model.",
+                supported="the float model",
+                action="name the float model, or measure the two one after the other",
+            )
+        return {FLOAT: reference, **lowered}, []
+    if against is not None:
+        raise UsageError(
+            f"{model}: has no cell that rnnqc lowered, so there is nothing to compare with --against {against}.",
+            supported="a lowered model with --against, a float model without",
+            action=f"leave --against out, or lower first (rnnqc lower {model} -o OUT.onnx)",
+        )
+    result = lower(model)
+    entries = list(result.report.float_entries)
+    if len(entries) == len(result.report.entries):
+        return {FLOAT: proto}, entries
+    return {FLOAT: proto, STOCK: result.proto, NATIVE: result.proto}, entries
+
+
+def _is_lowered(proto: onnx.ModelProto, source: str) -> bool:
+    with located(source):
+        return bool(lowered_nodes(Model.load(proto)))
+
+
+def _sized(
+    reference: onnx.ModelProto, protos: Mapping[str, onnx.ModelProto], dims: Mapping[str, int]
+) -> onnx.ModelProto:
+    """The float model with the sizes of its inputs as far as the lowered one or `dims` fix them."""
+    sized = with_dimensions_of(reference, protos.get(STOCK, reference))
+    if not dims:
+        return sized
+    model = Model.load(sized)
+    bind_dimensions(model, dict(dims))
+    return model.proto
