@@ -20,49 +20,58 @@ void PackS16Columns(const int8_t* weights, int64_t k, int64_t units, int64_t k_p
   }
 }
 
-// Blocks of kS8Blocks, each after `gap` bytes that are left alone.
+// One gate of a block: weights [4 k from `first`, units from `unit`], zeros beyond the matrix.
+void PackQuad(const int8_t* weights, int64_t k, int64_t units, int64_t first, int64_t gate, int64_t unit,
+              int8_t* quad) {
+  const int64_t count = std::min(kBlockUnits, units - unit);
+  for (int64_t i = 0; i < std::min<int64_t>(4, k - first); ++i) {
+    const int8_t* row = weights + ((first + i) * kGates + gate) * units + unit;
+    for (int64_t u = 0; u < count; ++u) quad[4 * u + i] = row[u];
+  }
+}
+
+// Blocks of kS8Blocks, each after `gap` bytes that are left alone. The packed memory holds zeros.
 void PackS8Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, int64_t gap, int8_t* packed) {
-  const int64_t block_bytes = kBlockColumns * k_padded + gap;
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t gate = 0; gate < kGates; ++gate) {
-      const int8_t* row = weights + (i * kGates + gate) * units;
-      for (int64_t unit = 0; unit < units; ++unit) {
-        int8_t* group = packed + (unit / kBlockUnits) * block_bytes + gap + (i / 4) * kBlockColumns * 4;
-        group[(gate * kBlockUnits + unit % kBlockUnits) * 4 + i % 4] = row[unit];
+  for (int64_t unit = 0; unit < units; unit += kBlockUnits) {
+    packed += gap;
+    for (int64_t first = 0; first < k_padded; first += 4) {
+      for (int64_t gate = 0; gate < kGates; ++gate) {
+        PackQuad(weights, k, units, first, gate, unit, packed);
+        packed += 4 * kBlockUnits;
       }
     }
   }
 }
 
 void PackS4Blocks(const int8_t* weights, int64_t k, int64_t units, int64_t k_padded, uint8_t* packed) {
-  for (int64_t i = 0; i < k; ++i) {
-    const int shift = i % 8 < 4 ? 0 : 4;
-    for (int64_t gate = 0; gate < kGates; ++gate) {
-      const int8_t* row = weights + (i * kGates + gate) * units;
-      for (int64_t unit = 0; unit < units; ++unit) {
-        const int64_t group = (unit / kBlockUnits) * (k_padded / 8) + i / 8;
-        uint8_t* byte = packed + (group * kBlockColumns + gate * kBlockUnits + unit % kBlockUnits) * 4 + i % 4;
-        *byte = static_cast<uint8_t>(*byte | (row[unit] & 15) << shift);
+  for (int64_t unit = 0; unit < units; unit += kBlockUnits) {
+    for (int64_t first = 0; first < k_padded; first += 8) {
+      for (int64_t gate = 0; gate < kGates; ++gate) {
+        int8_t lower[4 * kBlockUnits] = {};
+        int8_t upper[4 * kBlockUnits] = {};
+        PackQuad(weights, k, units, first, gate, unit, lower);
+        PackQuad(weights, k, units, first + 4, gate, unit, upper);
+        for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
+          packed[i] = static_cast<uint8_t>((lower[i] & 15) | (upper[i] & 15) << 4);
+        }
+        packed += 4 * kBlockUnits;
       }
     }
   }
 }
 
-bool FitsFourBits(int8_t weight) { return weight >= -8 && weight <= 7; }
-
 // For each column of [k, columns] whether it needs more than four bits.
 std::vector<bool> WideColumns(const Matrix& matrix) {
-  const int64_t columns = kGates * matrix.units;
-  std::vector<bool> wide(static_cast<size_t>(columns), false);
-  std::vector<int8_t> least(static_cast<size_t>(columns), 0), largest(static_cast<size_t>(columns), 0);
+  const size_t columns = static_cast<size_t>(kGates * matrix.units);
+  // Upper halves of weight + 8, which are zero for -8 .. 7.
+  std::vector<uint8_t> beyond(columns, 0);
+  const int8_t* row = matrix.weights;
   for (int64_t i = 0; i < matrix.k; ++i) {
-    for (size_t j = 0; j < wide.size(); ++j) {
-      const int8_t weight = matrix.weights[i * columns + static_cast<int64_t>(j)];
-      least[j] = std::min(least[j], weight);
-      largest[j] = std::max(largest[j], weight);
-    }
+    for (size_t j = 0; j < columns; ++j) beyond[j] = static_cast<uint8_t>(beyond[j] | ((row[j] + 8) & 0xf0));
+    row += columns;
   }
-  for (size_t j = 0; j < wide.size(); ++j) wide[j] = !FitsFourBits(least[j]) || !FitsFourBits(largest[j]);
+  std::vector<bool> wide(columns);
+  for (size_t j = 0; j < columns; ++j) wide[j] = beyond[j] != 0;
   return wide;
 }
 
@@ -193,11 +202,16 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
 }
 
 void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start) {
-  std::memset(start, 0, static_cast<size_t>(BlockCount(units) * kBlockColumns) * sizeof(int32_t));
+  const size_t columns = static_cast<size_t>(kGates * units);
+  std::vector<int32_t> sums(columns, 0);
   for (int64_t i = 0; i < k; ++i) {
-    for (int64_t gate = 0; gate < kGates; ++gate) {
-      const int8_t* row = weights + (i * kGates + gate) * units;
-      for (int64_t unit = 0; unit < units; ++unit) start[ColumnOf(gate, unit)] -= zero_point * row[unit];
+    for (size_t j = 0; j < columns; ++j) sums[j] += weights[j];
+    weights += columns;
+  }
+  std::memset(start, 0, static_cast<size_t>(BlockCount(units) * kBlockColumns) * sizeof(int32_t));
+  for (int64_t gate = 0; gate < kGates; ++gate) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      start[ColumnOf(gate, unit)] = -zero_point * sums[static_cast<size_t>(gate * units + unit)];
     }
   }
 }
