@@ -31,8 +31,14 @@ class Cleanup(Pass):
         statistics = {"dead": 0, "identities": 0, "squeezes": 0, "shared": 0}
         statistics["dead"] += model.remove_dead()
         graphs = list(model.graphs())
-        statistics["squeezes"] = sum(_cancel_squeezes(model, g, graphs) for g in graphs)
-        statistics["identities"] = sum(_drop_identities(model, g, graphs) for g in graphs)
+        # Each of the two can make room for the other.
+        while True:
+            squeezes = sum(_cancel_squeezes(model, g, graphs) for g in graphs)
+            identities = sum(_drop_identities(model, g, graphs) for g in graphs)
+            statistics["squeezes"] += squeezes
+            statistics["identities"] += identities
+            if not squeezes + identities:
+                break
         statistics["shared"] = _share_initializers(model)
         statistics["dead"] += model.remove_dead()
         before = [n for g in model.graphs() for n in g.nodes]
@@ -90,6 +96,8 @@ def _cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
         if axes is None or added is None or not np.array_equal(axes, added) or id(node.outputs[0]) in outputs:
             continue
         if not any(v is before.inputs[0] for n in graph.nodes for v in n.outputs):
+            continue
+        if not node.outputs[0].outputs:
             continue
         _rename_in_cells(model, node.outputs[0].name, before.inputs[0].name)
         model.replace_all_uses(node.outputs[0], before.inputs[0], graphs)

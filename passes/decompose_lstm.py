@@ -134,7 +134,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode, path: str
     cells: list[tuple[Cell, Boundary]] = []
     for d, reverse in enumerate(lstm.directions):
         states = [
-            _direction_of(outer, input_or_none(node, k), d, f"{n}.{_word(reverse)}")
+            _direction_of(outer, input_or_none(node, k), d, directions, f"{n}.{_word(reverse)}")
             for k, n in ((INITIAL_H, "initial_h"), (INITIAL_C, "initial_c"))
         ]
         name = model.fresh_name(f"{base}.{_word(reverse)}")
@@ -217,11 +217,13 @@ def _cell(
     )
 
 
-def _direction_of(outer: Builder, states: Value | None, d: int, name: str) -> Value | None:
+def _direction_of(outer: Builder, states: Value | None, d: int, directions: int, name: str) -> Value | None:
     """States `[B,H]` of one direction from `[D,B,H]`."""
     if states is None:
         return None
-    return outer.op("Gather", [states, outer.i64(d)], name, axis=0)
+    if directions > 1:
+        states = outer.op("Gather", [states, outer.i64([d])], f"{name}.kept", axis=0)
+    return outer.op("Squeeze", [states, outer.i64([0])], name)
 
 
 def _used_output(graph: Graph, node: Node, k: int) -> Value | None:

@@ -26,6 +26,7 @@ from rnnqc.ir import (
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
@@ -40,6 +41,7 @@ INPUTS = (
     "W_group_multiplier", "R_group_multiplier",
 )  # fmt: skip
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
+STATES = ("initial_h", "initial_c", "Y_h", "Y_c")
 CONFIGURATION = "configuration"
 
 
@@ -134,6 +136,8 @@ class _Site:
     numbers: LstmNumbers
     inputs: dict[str, Value | None]
     outputs: dict[str, Value | None]
+    axes: dict[str, int]  # attributes: which values keep the axis for the direction
+    lifts: list[Node]  # the nodes that gave outputs this axis
 
 
 def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
@@ -144,7 +148,18 @@ def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
         **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
     }  # fmt: skip
     outputs = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
-    return _Site(cell, graph, LstmNumbers(**cell.integer), inputs, outputs)
+    axes: dict[str, int] = {}
+    lifts: list[Node] = []
+    for attribute, names, axis in (("y_direction_axis", ("Y",), 1), ("state_direction_axis", STATES, 0)):
+        present = [n for n in names if (inputs if n in inputs else outputs).get(n) is not None]
+        before = {n: with_axis_before(v, axis) for n in present if (v := inputs.get(n)) is not None}
+        after = {n: with_axis_after(graph, cell.name, v, axis) for n in present if (v := outputs.get(n)) is not None}
+        if present and all(v is not None for v in (*before.values(), *after.values())):
+            axes[attribute] = 1
+            inputs.update(before)
+            outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
+            lifts += [node for node in after.values() if node is not None]
+    return _Site(cell, graph, LstmNumbers(**cell.integer), inputs, outputs, axes, lifts)
 
 
 def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int | None) -> None:
@@ -152,7 +167,7 @@ def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int |
     node = Node(
         OP_TYPE,
         name=cell.name,
-        attrs={**site.numbers.attributes(cell), **({} if number is None else {CONFIGURATION: number})},
+        attrs={**site.numbers.attributes(cell), **site.axes, **({} if number is None else {CONFIGURATION: number})},
         inputs=[site.inputs.get(n) or Variable.empty() for n in function.input],
         outputs=[],
         domain=DOMAIN,
@@ -160,7 +175,15 @@ def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int |
     info(node).overload = function.overload
     info(node).metadata[CELL_TAG] = cell.name
     replace_cell(model, site.graph, cell, [node])
+    for lift in site.lifts:
+        lift.outputs.clear()
+    model.remove_nodes(site.graph, site.lifts)
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
+    for field, value in (
+        ("initial_h", site.inputs["initial_h"]), ("initial_c", site.inputs["initial_c"]),
+        ("y", site.outputs["Y"]), ("y_h", site.outputs["Y_h"]), ("y_c", site.outputs["Y_c"]),
+    ):  # fmt: skip
+        setattr(cell, field, None if value is None else value.name)
     cell.form = "fused"
 
 
@@ -182,10 +205,21 @@ def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionPro
             formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
     scratch = _scratch(model)
     head = Builder(scratch)
+    tail = Builder(scratch)
     x = formal["X"] if number is None else _checked(head, formal["X"], number)
+    inner = dict(formal)
+    for name in ("Y", *STATES):
+        axis, attribute = (1, "y_direction_axis") if name == "Y" else (0, "state_direction_axis")
+        if name not in formal or attribute not in site.axes:
+            continue
+        if name in OUTPUTS:
+            inner[name] = tail.value(f"{name}.without_direction", np.float32)
+            tail.add("Unsqueeze", [inner[name], tail.i64([axis])], [formal[name]], f"{name}.with_direction")
+        else:
+            inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
     at = Boundary(
-        x, formal.get("sequence_lens"), formal.get("initial_h"), formal.get("initial_c"),
-        formal.get("Y"), formal.get("Y_h"), formal.get("Y_c"),
+        x, inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
+        inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
     )  # fmt: skip
     w = Operands(
         formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
@@ -194,7 +228,7 @@ def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionPro
     )  # fmt: skip
     emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
-        _live([*head.nodes, *emitted], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
+        _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
     )
     function = onnx.FunctionProto(domain=DOMAIN, name=OP_TYPE)
     function.doc_string = (

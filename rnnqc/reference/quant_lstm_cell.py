@@ -44,6 +44,8 @@ _DEFAULTS: dict[str, Any] = {
     "r_group_size": 0,
     "x_bits": 8,
     "h_bits": 8,
+    "y_direction_axis": 0,
+    "state_direction_axis": 0,
 }
 _REQUIRED = ("hidden_size", "gate_min", "gate_max")
 
@@ -62,14 +64,22 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
 
     Returns:
         `Y` float32 [T, B, H], `Y_h` and `Y_c` float32 [B, H] and, for `h_mode = "static"` with 8 bits, `Y_codes` uint8
-        [T, B, H].
+        [T, B, H]. With the attributes `y_direction_axis` and `state_direction_axis` Y is [T, 1, B, H], Y_h and Y_c are
+        [1, B, H].
 
     Raises:
         ValueError: an unknown or missing attribute or input, T = 0, B = 0, a sequence length outside 0 .. T, or packed
             weights whose groups do not fit together.
     """
+    states = ("initial_h", "initial_c") if attributes.get("state_direction_axis") else ()
+    inner = {name: value[0] if name in states else value for name, value in inputs.items()}
     with np.errstate(all="ignore"):
-        return _Node(inputs, attributes).run()
+        results = _Node(inner, attributes).run()
+    if attributes.get("y_direction_axis"):
+        results["Y"] = results["Y"][:, np.newaxis]
+    if attributes.get("state_direction_axis"):
+        results.update({name: results[name][np.newaxis] for name in ("Y_h", "Y_c")})
+    return results
 
 
 def _rne(values: FloatArray) -> FloatArray:

@@ -56,6 +56,8 @@ struct LstmConfig {
   float one = 1;
   int64_t w_group_size = 0;  // rows of packed W that share a multiplier; 0 without
   int64_t r_group_size = 0;
+  bool y_direction_axis = false;      // Y is [T, 1, B, H]
+  bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;
   int64_t h_bits = 8;
 

@@ -56,6 +56,16 @@ void ReadChoice(const ort::KernelInfo& info, const char* name, const Choices<Val
   if (info.Read(name, &text)) *value = Choose(name, text, choices);
 }
 
+bool ReadFlag(const ort::KernelInfo& info, const char* name) {
+  int64_t value = 0;
+  info.Read(name, &value);
+  if (value != 0 && value != 1) {
+    throw std::invalid_argument("attribute " + std::string(name) + " is " + std::to_string(value) +
+                                ", expected 0 or 1");
+  }
+  return value == 1;
+}
+
 template <typename Element>
 std::vector<Element> ReadPerGate(const ort::KernelInfo& info, const char* name, bool required) {
   std::vector<Element> values(kGates, Element());
@@ -122,12 +132,9 @@ LstmConfig ReadLstmConfig(const ort::KernelInfo& info) {
   info.Read("output_alpha", &config.output_alpha);
   info.Read("output_beta", &config.output_beta);
   info.Read("cell_index_scale", &config.cell_index_scale);
-  int64_t input_forget = 0;
-  info.Read("input_forget", &input_forget);
-  if (input_forget != 0 && input_forget != 1) {
-    throw std::invalid_argument("attribute input_forget is " + std::to_string(input_forget) + ", expected 0 or 1");
-  }
-  config.input_forget = input_forget == 1;
+  config.input_forget = ReadFlag(info, "input_forget");
+  config.y_direction_axis = ReadFlag(info, "y_direction_axis");
+  config.state_direction_axis = ReadFlag(info, "state_direction_axis");
   info.Read("one", &config.one);
   info.Read("w_group_size", &config.w_group_size);
   info.Read("r_group_size", &config.r_group_size);

@@ -83,6 +83,7 @@ struct Sizes {
   int64_t batch = -1;
   int64_t input = -1;
   int64_t hidden = -1;
+  bool state_axis = false;
   bool packed_w = false;
   bool packed_r = false;
   int64_t w_group_size = 0;
@@ -112,7 +113,7 @@ Shape ExpectedShape(size_t input, const Sizes& s) {
       return {s.batch};
     case kInitialH:
     case kInitialC:
-      return {s.batch, s.hidden};
+      return s.state_axis ? Shape{1, s.batch, s.hidden} : Shape{s.batch, s.hidden};
     case kPeephole:
       return {3 * s.hidden};
     default:
@@ -123,6 +124,7 @@ Shape ExpectedShape(size_t input, const Sizes& s) {
 const char* ShapeInWords(size_t input, const Sizes& s) {
   if (input == kW && s.packed_w) return "[I, 2H]";
   if (input == kR && s.packed_r) return "[H, 2H]";
+  if ((input == kInitialH || input == kInitialC) && s.state_axis) return "[1, B, H]";
   static const char* const words[] = {"[T, B, I]", "[I, 4H]", "[H, 4H]", "[4H]", "[4H]", "[4H]", "[N]",     "[M]",
                                       "[B]",       "[B, H]",  "[B, H]",  "[3H]", "",     "",     "[G, 4H]", "[G, 4H]"};
   return words[input];
@@ -189,6 +191,7 @@ class QuantLstmCellKernel {
  private:
   void CheckInputs(const ort::KernelInfo& info) {
     sizes_.hidden = config_.hidden_size;
+    sizes_.state_axis = config_.state_direction_axis;
     sizes_.w_group_size = config_.w_group_size;
     sizes_.r_group_size = config_.r_group_size;
     Sizes sizes = sizes_;
@@ -401,18 +404,23 @@ class QuantLstmCellKernel {
   }
 
   template <typename T>
-  T* OutputData(OrtKernelContext* context, size_t index, const Shape& shape) const {
+  T* OutputData(OrtKernelContext* context, size_t index, const int64_t* shape, size_t rank) const {
     if (!has_output_[index]) return nullptr;
     OrtValue* value = nullptr;
-    ort::Check(api_, api_.KernelContext_GetOutput()(context, index, shape.data(), shape.size(), &value));
+    ort::Check(api_, api_.KernelContext_GetOutput()(context, index, shape, rank, &value));
     return value == nullptr ? nullptr : ort::DataOf<T>(api_, value);
   }
 
   void UseOutputs(OrtKernelContext* context, const Sizes& s, LstmArgs* args) const {
-    args->y = OutputData<float>(context, kY, {s.time, s.batch, s.hidden});
-    args->y_h = OutputData<float>(context, kYh, {s.batch, s.hidden});
-    args->y_c = OutputData<float>(context, kYc, {s.batch, s.hidden});
-    args->y_codes = OutputData<uint8_t>(context, kYCodes, {s.time, s.batch, s.hidden});
+    const int64_t sequence[] = {s.time, 1, s.batch, s.hidden};
+    const int64_t state[] = {1, s.batch, s.hidden};
+    const int64_t codes[] = {s.time, s.batch, s.hidden};
+    const size_t skipped = config_.state_direction_axis ? 0 : 1;
+    args->y = config_.y_direction_axis ? OutputData<float>(context, kY, sequence, 4)
+                                       : OutputData<float>(context, kY, codes, 3);
+    args->y_h = OutputData<float>(context, kYh, state + skipped, 3 - skipped);
+    args->y_c = OutputData<float>(context, kYc, state + skipped, 3 - skipped);
+    args->y_codes = OutputData<uint8_t>(context, kYCodes, codes, 3);
   }
 
   const OrtApi& api_;
@@ -470,6 +478,14 @@ class OutputShape {
   ort::OrtTensorTypeAndShapeInfo* info_ = nullptr;
 };
 
+bool IsSet(const OrtApi& api, const ort::OrtShapeInferContext* context, const char* name) {
+  const ort::OrtOpAttr* attribute = nullptr;
+  int64_t value = 0;
+  size_t size = 0;
+  return ort::Ok(api, api.ShapeInferContext_GetAttribute()(context, name, &attribute)) &&
+         ort::Ok(api, api.ReadOpAttr()(attribute, ort::kAttributeInt, &value, sizeof(value), &size)) && value != 0;
+}
+
 // Leaves the outputs without a shape where X's is not known well enough: a dimension that is neither a number nor a
 // name cannot be expressed.
 ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferContext* context) {
@@ -493,11 +509,19 @@ ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferConte
     const auto known = [&](size_t i) { return dims[i] >= 0 || symbols[i][0] != '\0'; };
     if (!known(1)) return;
     OutputShape shape(api);
-    for (const size_t index : {size_t{kYh}, size_t{kYc}})
-      shape.Set(context, index, {dims[1], hidden}, {symbols[1], ""});
+    for (const size_t index : {size_t{kYh}, size_t{kYc}}) {
+      if (IsSet(api, context, "state_direction_axis")) {
+        shape.Set(context, index, {1, dims[1], hidden}, {"", symbols[1], ""});
+      } else {
+        shape.Set(context, index, {dims[1], hidden}, {symbols[1], ""});
+      }
+    }
     if (!known(0)) return;
-    for (const size_t index : {size_t{kY}, size_t{kYCodes}}) {
-      shape.Set(context, index, {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""});
+    shape.Set(context, kYCodes, {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""});
+    if (IsSet(api, context, "y_direction_axis")) {
+      shape.Set(context, kY, {dims[0], 1, dims[1], hidden}, {symbols[0], "", symbols[1], ""});
+    } else {
+      shape.Set(context, kY, {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""});
     }
   });
 }
