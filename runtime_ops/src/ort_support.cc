@@ -15,6 +15,13 @@ Shape DimensionsOf(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info) {
 
 }  // namespace
 
+Shape::Shape(size_t rank) : rank_(rank) {
+  if (rank > kMaxRank) {
+    throw std::invalid_argument("a tensor has " + std::to_string(rank) + " dimensions, expected at most " +
+                                std::to_string(kMaxRank));
+  }
+}
+
 std::string ToText(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {

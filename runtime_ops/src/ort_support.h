@@ -1,8 +1,10 @@
 #ifndef RNNQC_ORT_SUPPORT_H_
 #define RNNQC_ORT_SUPPORT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,9 +13,28 @@
 
 namespace rnnqc::ort {
 
-using Shape = std::vector<int64_t>;
+// Dimensions without an allocation; negative ones are unknown.
+class Shape {
+ public:
+  static constexpr size_t kMaxRank = 8;
 
-// "[2, T, ?]": negative dimensions are unknown.
+  Shape() = default;
+  // Throws std::invalid_argument beyond kMaxRank.
+  explicit Shape(size_t rank);
+  Shape(std::initializer_list<int64_t> dims) : Shape(dims.size()) { std::copy(dims.begin(), dims.end(), dims_); }
+
+  size_t size() const { return rank_; }
+  bool empty() const { return rank_ == 0; }
+  int64_t* data() { return dims_; }
+  const int64_t* data() const { return dims_; }
+  int64_t operator[](size_t i) const { return dims_[i]; }
+
+ private:
+  int64_t dims_[kMaxRank] = {};
+  size_t rank_ = 0;
+};
+
+// "[2, 3, ?]"
 std::string ToText(const Shape& shape);
 const char* ToText(ElementType type);
 

@@ -1,5 +1,6 @@
 #include "ops/quant_lstm_cell.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -153,9 +154,11 @@ class QuantLstmCellKernel {
   const std::string& context() const { return context_; }
 
   void Compute(OrtKernelContext* context) {
-    const OrtValue* inputs[kInputCount] = {};
-    for (size_t i = 0; i < kUsedInputs; ++i) {
-      if (present_[i]) ort::Check(api_, api_.KernelContext_GetInput()(context, i, &inputs[i]));
+    const OrtValue* inputs[kInputCount];
+    std::copy(constants_, constants_ + kInputCount, inputs);
+    for (size_t i = 0; i < variable_count_; ++i) {
+      const size_t input = variables_[i];
+      ort::Check(api_, api_.KernelContext_GetInput()(context, input, &inputs[input]));
     }
     Sizes sizes = sizes_;
     sizes.input = packed_ != nullptr ? packed_->w.k : -1;
@@ -262,9 +265,10 @@ class QuantLstmCellKernel {
 
   // Packs the weights if all of them are constant, and checks constant tables.
   void CheckConstants(const ort::KernelInfo& info) {
-    const OrtValue* inputs[kInputCount] = {};
+    const OrtValue** inputs = constants_;
     for (size_t i = 0; i < kUsedInputs; ++i) {
       if (present_[i]) inputs[i] = info.ConstantInput(i);
+      if (present_[i] && inputs[i] == nullptr) variables_[variable_count_++] = i;
     }
     if (inputs[kGateTable] != nullptr) {
       gate_table_is_checked_ = true;
@@ -429,6 +433,9 @@ class QuantLstmCellKernel {
   const KernelTable& kernels_;
   Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
+  const OrtValue* constants_[kInputCount] = {};  // null for those that are given to Compute
+  size_t variables_[kInputCount] = {};           // the first variable_count_ are given to Compute
+  size_t variable_count_ = 0;
   bool has_output_[kOutputCount] = {};
   bool gate_table_is_checked_ = false;
   int64_t constant_cell_table_size_ = 0;
