@@ -3,16 +3,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/rounding.h"
+
 namespace rnnqc {
 namespace {
 
 constexpr float kFloatCellLimit = 1152921504606846976.0f;  // 2^60
-
-// NaN goes to a limit, so that no NaN becomes an index.
-float Limit(float v, float lo, float hi) {
-  const float upper = v < hi ? v : hi;
-  return upper > lo ? upper : lo;
-}
 
 float Relu(float v) { return v > 0 ? v : 0.0f; }
 
@@ -61,7 +57,7 @@ float ActivateGate(const GateConfig& gate, const float* table, float g) {
 
 float LimitCell(const LstmConfig& config, float u) {
   if (!config.cell_is_quantized()) return Limit(u, -kFloatCellLimit, kFloatCellLimit);
-  return std::nearbyint(Limit(u, -config.cell_max, config.cell_max));
+  return RoundEven(Limit(u, -config.cell_max, config.cell_max));
 }
 
 float CellTableValue(const GenericStepArgs& args, float k) {
@@ -72,7 +68,7 @@ float CellTableValue(const GenericStepArgs& args, float k) {
 float CellCode(const LstmConfig& config, const GenericStepArgs& args, float c) {
   const float half = static_cast<float>(args.cell_table_size / 2);
   const float scaled = config.cell_is_quantized() ? c : c * config.cell_index_scale;
-  return std::nearbyint(Limit(scaled, -half, half - 1.0f));
+  return RoundEven(Limit(scaled, -half, half - 1.0f));
 }
 
 float ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, float c) {
@@ -99,9 +95,16 @@ float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c)
 
 }  // namespace
 
-float InitialCell(const LstmConfig& config, float value) {
-  const float real = std::isnan(value) ? 0.0f : value + 0.0f;
-  return LimitCell(config, config.cell_is_quantized() ? real / config.cell_scale : real);
+void InitialCells(const LstmConfig& config, const float* values, int64_t units, float* cells) {
+  const bool quantized = config.cell_is_quantized();
+  const float scale = quantized ? config.cell_scale : 1.0f;
+  const float largest = quantized ? config.cell_max : kFloatCellLimit;
+  for (int64_t unit = 0; unit < units; ++unit) {
+    const float real = values[unit] == values[unit] ? values[unit] + 0.0f : 0.0f;
+    cells[unit] = Limit(real / scale, -largest, largest);
+  }
+  if (!quantized) return;
+  for (int64_t unit = 0; unit < units; ++unit) cells[unit] = RoundEven(cells[unit]);
 }
 
 void GenericStep(const LstmConfig& config, const GenericStepArgs& args) {

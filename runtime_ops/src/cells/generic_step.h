@@ -26,7 +26,7 @@ struct GenericStepArgs {
 void GenericStep(const LstmConfig& config, const GenericStepArgs& args);
 
 // The cell state in its own units, from a real value: step 5 of the operator's preparation.
-float InitialCell(const LstmConfig& config, float value);
+void InitialCells(const LstmConfig& config, const float* values, int64_t units, float* cells);
 
 }  // namespace rnnqc
 

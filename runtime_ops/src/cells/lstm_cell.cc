@@ -93,8 +93,7 @@ class LstmRun {
         projected_rows_(std::max(kProjectedRows, kProjectedProducts / (packed.w.k_padded * columns_))),
         chunk_steps_(std::max<int64_t>(
             1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(float)))))),
-        table_kernel_(UsesTableKernel(config, packed)),
-        team_(RunPart, this) {}
+        table_kernel_(UsesTableKernel(config, packed)) {}
 
   int64_t ScratchBytes() {
     ScratchCounter counter;
@@ -108,20 +107,14 @@ class LstmRun {
     ForEachPiece([&taker](auto*& pointer, int64_t count) { taker.Take(&pointer, count); });
   }
 
-  // Runs alone.
-  void Run() { Lead(1); }
-
-  // Every thread that can take part calls this; the first one runs, the others help it with at most `most_parts` parts.
-  void RunOrHelp(int64_t most_parts) {
-    if (team_.Lead()) {
-      Lead(std::min(most_parts, blocks_));
-      team_.Finish();
-    } else {
-      team_.Help();
-    }
+  // Alone, or with the help of a team whose work is Part(), in at most `most_parts` parts.
+  void Run(Team* team = nullptr, int64_t most_parts = 1) {
+    team_ = team;
+    most_parts_ = std::min(most_parts, blocks_);
+    RunAll();
   }
 
-  int64_t Members() const { return team_.Members(); }
+  static void Part(void* self, int64_t part, int64_t parts) { static_cast<LstmRun*>(self)->DoPart(part, parts); }
 
  private:
   enum class Phase { kQuantize, kProject, kProjectAndStep, kStep };
@@ -150,8 +143,7 @@ class LstmRun {
     visit(limited_h_, hidden_);
   }
 
-  void Lead(int64_t most_parts) {
-    most_parts_ = most_parts;
+  void RunAll() {
     SortByLength();
     InitializeStates();
     const int64_t steps = lengths_[0];
@@ -177,10 +169,12 @@ class LstmRun {
 
   void RunPhase(Phase phase) {
     phase_ = phase;
-    team_.Run(most_parts_ == 1 ? 1 : std::min(most_parts_, team_.Members()));
+    if (team_ == nullptr) {
+      DoPart(0, 1);
+    } else {
+      team_->Run(std::min(most_parts_, team_->Members()));
+    }
   }
-
-  static void RunPart(void* self, int64_t part, int64_t parts) { static_cast<LstmRun*>(self)->DoPart(part, parts); }
 
   void DoPart(int64_t part, int64_t parts) {
     if (phase_ == Phase::kQuantize) {
@@ -240,9 +234,7 @@ class LstmRun {
       h_scale_[r] = DynamicScale(0.0f, config_.h_bits);
       if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_), h);
       if (args_.initial_c == nullptr) continue;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        c_[r * units_padded_ + unit] = InitialCell(config_, args_.initial_c[b * hidden_ + unit]);
-      }
+      InitialCells(config_, args_.initial_c + b * hidden_, hidden_, c_ + r * units_padded_);
     }
   }
 
@@ -621,7 +613,7 @@ class LstmRun {
   float** y_rows_ = nullptr;
   float* y_scratch_ = nullptr;
   float* limited_h_ = nullptr;
-  Team team_;
+  Team* team_ = nullptr;
 };
 
 // How the work of a call is divided; results do not depend on it.
@@ -726,19 +718,22 @@ void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedL
     run.Run();
     return;
   }
-  struct Members {
-    LstmRun& run;
+  struct Work {
+    LstmRun* run;
     int64_t parts;
+    Team team;
   };
-  Members members{run, division.parts};
+  Work work{&run, division.parts, Team(LstmRun::Part, &run)};
   parallel->For(
-      members.parts,
+      work.parts,
       [](void* user, size_t) {
-        const Members& all = *static_cast<const Members*>(user);
-        all.run.RunOrHelp(all.parts);
+        Work& shared = *static_cast<Work*>(user);
+        if (!shared.team.Lead()) return shared.team.Help();
+        shared.run->Run(&shared.team, shared.parts);
+        shared.team.Finish();
       },
-      &members);
-  scratch->SetMembers(run.Members());
+      &work);
+  scratch->SetMembers(work.team.Members());
 }
 
 }  // namespace rnnqc

@@ -1,27 +1,13 @@
-// Plain C++ that compilers vectorise for the baseline of the architecture. Nothing is shared with other translation
-// units: code compiled for one instruction set must not be linked into another.
+// Plain C++ that compilers vectorise for the baseline of the architecture.
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "kernels/kernel_table.h"
+#include "kernels/rounding.h"
 
 namespace rnnqc {
 namespace {
-
-// The forms `v < hi ? v : hi` and `v > lo ? v : lo` send NaN to the limit, so that no NaN becomes an index.
-inline float Limit(float v, float lo, float hi) {
-  const float upper = v < hi ? v : hi;
-  return upper > lo ? upper : lo;
-}
-
-// Round half to even, keeping the sign of zero. From 2^23 on every float is a whole number.
-inline float RoundEven(float v) {
-  const float magnitude = std::fabs(v);
-  const float shifted = (magnitude + 8388608.0f) - 8388608.0f;
-  return std::copysign(magnitude < 8388608.0f ? shifted : magnitude, v);
-}
 
 inline int32_t CodeOffset(float x, float scale, float lo, float hi) {
   return static_cast<int32_t>(RoundEven(Limit(x / scale, lo, hi)));
