@@ -3,10 +3,64 @@
 
 #include <cstdint>
 #include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "cells/team.h"
 #include "export.h"
 #include "kernels/dispatch.h"
 #include "kernels/packing.h"
+
+namespace {
+
+// Phases like the steps of a cell: every part computes some cells from all cells of the phase before. The result does
+// not depend on the parts; a part that runs twice, early or late does show.
+class TeamProbe {
+ public:
+  static constexpr int64_t kCells = rnnqc::Team::kMaxMembers;
+
+  explicit TeamProbe(const std::vector<int64_t>& parts) : parts_(parts), team_(Part, this) {
+    for (int64_t i = 0; i < kCells; ++i) before_[i] = static_cast<uint64_t>(i);
+  }
+
+  // Task of one thread.
+  void Work() {
+    if (!team_.Lead()) {
+      team_.Help();
+      return;
+    }
+    for (const int64_t parts : parts_) {
+      ++phase_;
+      team_.Run(parts);
+      std::swap(before_, after_);
+    }
+    team_.Finish();
+  }
+
+  int64_t Members() const { return team_.Members(); }
+  const uint64_t* cells() const { return before_; }
+  const int64_t* runs() const { return runs_; }
+
+ private:
+  static void Part(void* self, int64_t part, int64_t parts) {
+    TeamProbe& probe = *static_cast<TeamProbe*>(self);
+    for (int64_t i = kCells * part / parts; i < kCells * (part + 1) / parts; ++i) {
+      probe.after_[i] = probe.before_[i] * 6364136223846793005u + probe.before_[(i + 17) % kCells] + probe.phase_;
+      ++probe.runs_[i];
+    }
+  }
+
+  const std::vector<int64_t>& parts_;
+  uint64_t phase_ = 0;
+  uint64_t memory_[2][kCells] = {};
+  uint64_t* before_ = memory_[0];
+  uint64_t* after_ = memory_[1];
+  int64_t runs_[kCells] = {};
+  rnnqc::Team team_;
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -191,6 +245,21 @@ RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* 
   args.h = cell->h;
   args.h_stride = blocks * rnnqc::kBlockUnits;
   rnnqc::FindTable(isa)->table_cell(args);
+}
+
+// Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one
+// thread. Writes 64 cells, and how many phases computed each; returns the members.
+RNNQC_EXPORT int64_t rnnqc_test_team(int64_t threads, int32_t together, int64_t phases, const int64_t* parts,
+                                     uint64_t* cells, int64_t* runs) {
+  const std::vector<int64_t> all_parts(parts, parts + phases);
+  TeamProbe probe(all_parts);
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < threads && together != 0; ++i) others.emplace_back([&probe] { probe.Work(); });
+  for (int64_t i = 0; i < (together != 0 ? 1 : threads); ++i) probe.Work();
+  for (std::thread& other : others) other.join();
+  std::memcpy(cells, probe.cells(), TeamProbe::kCells * sizeof(uint64_t));
+  std::memcpy(runs, probe.runs(), TeamProbe::kCells * sizeof(int64_t));
+  return probe.Members();
 }
 
 }  // extern "C"
