@@ -2,34 +2,88 @@
 // with every version. `isa` is a name from rnnqc_test_isa_name; buffers are as kernels/kernel_table.h says.
 
 #include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "cells/team.h"
 #include "export.h"
 #include "kernels/dispatch.h"
 #include "kernels/packing.h"
 
 namespace {
 
-rnnqc::MatmulArgs Matmul(const rnnqc::KernelTable& table, const uint8_t* a, int64_t a_stride, int64_t rows,
-                         const void* packed, int64_t k, int64_t units, const int32_t* start) {
-  rnnqc::MatmulArgs matmul{};
-  matmul.a = a;
-  matmul.a_stride = a_stride;
-  matmul.rows = rows;
-  matmul.weights = packed;
-  matmul.k_padded = rnnqc::PaddedDepth(table.format, k);
-  matmul.start = start;
-  matmul.block_begin = 0;
-  matmul.block_end = rnnqc::BlockCount(units);
-  return matmul;
-}
+// Phases like the steps of a cell: every part computes some cells from all cells of the phase before. The result does
+// not depend on the parts; a part that runs twice, early or late does show.
+class TeamProbe {
+ public:
+  static constexpr int64_t kCells = rnnqc::Team::kMaxMembers;
+
+  explicit TeamProbe(const std::vector<int64_t>& parts) : parts_(parts), team_(Part, this) {
+    for (int64_t i = 0; i < kCells; ++i) before_[i] = static_cast<uint64_t>(i);
+  }
+
+  // Task of one thread.
+  void Work() {
+    if (!team_.Lead()) {
+      team_.Help();
+      return;
+    }
+    for (const int64_t parts : parts_) {
+      ++phase_;
+      team_.Run(parts);
+      std::swap(before_, after_);
+    }
+    team_.Finish();
+  }
+
+  int64_t Members() const { return team_.Members(); }
+  const uint64_t* cells() const { return before_; }
+  const int64_t* runs() const { return runs_; }
+
+ private:
+  static void Part(void* self, int64_t part, int64_t parts) {
+    TeamProbe& probe = *static_cast<TeamProbe*>(self);
+    for (int64_t i = kCells * part / parts; i < kCells * (part + 1) / parts; ++i) {
+      probe.after_[i] = probe.before_[i] * 6364136223846793005u + probe.before_[(i + 17) % kCells] + probe.phase_;
+      ++probe.runs_[i];
+    }
+  }
+
+  const std::vector<int64_t>& parts_;
+  uint64_t phase_ = 0;
+  uint64_t memory_[2][kCells] = {};
+  uint64_t* before_ = memory_[0];
+  uint64_t* after_ = memory_[1];
+  int64_t runs_[kCells] = {};
+  rnnqc::Team team_;
+};
 
 }  // namespace
 
 extern "C" {
 
+struct rnnqc_test_product {
+  int32_t int4;  // whether the weights are in kS4Blocks
+  const uint8_t* a;
+  int64_t a_stride;
+  int64_t rows;
+  const void* packed;
+  int64_t k;
+  int64_t units;
+  const uint8_t* multipliers;
+  int64_t group_size;
+  const int32_t* start;
+  int64_t block_begin;
+  int64_t block_end;
+};
+
 struct rnnqc_test_cell {
   int64_t rows;
   int64_t units;
+  int64_t block_begin;
+  int64_t block_end;
   const int32_t* acc;
   const float* p;
   const float* h_multiplier;
@@ -84,12 +138,36 @@ RNNQC_EXPORT void rnnqc_test_quantize_row(const char* isa, const float* x, int64
   rnnqc::FindTable(isa)->quantize_row(x, n, scale, zero_point, codes);
 }
 
-RNNQC_EXPORT int64_t rnnqc_test_padded_depth(const char* isa, int64_t k) {
-  return rnnqc::PaddedDepth(rnnqc::FindTable(isa)->format, k);
+static rnnqc::PackedFormat Format(const char* isa, int32_t int4) {
+  return int4 != 0 ? rnnqc::PackedFormat::kS4Blocks : rnnqc::FindTable(isa)->format;
 }
 
-RNNQC_EXPORT int64_t rnnqc_test_packed_bytes(const char* isa, int64_t k, int64_t units) {
-  return rnnqc::PackedBytes(rnnqc::FindTable(isa)->format, k, units);
+static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& product) {
+  rnnqc::MatmulArgs matmul{};
+  matmul.a = product.a;
+  matmul.a_stride = product.a_stride;
+  matmul.rows = product.rows;
+  matmul.weights = product.packed;
+  matmul.k_padded = rnnqc::PaddedDepth(Format(isa, product.int4), product.k);
+  matmul.multipliers = product.multipliers;
+  matmul.group_size = product.group_size;
+  matmul.start = product.start;
+  matmul.block_begin = product.block_begin;
+  matmul.block_end = product.block_end;
+  return matmul;
+}
+
+// Whether the instruction set multiplies int4 weights.
+RNNQC_EXPORT int32_t rnnqc_test_has_int4(const char* isa) {
+  return rnnqc::FindTable(isa)->recurrent_s4 != nullptr ? 1 : 0;
+}
+
+RNNQC_EXPORT int64_t rnnqc_test_padded_depth(const char* isa, int32_t int4, int64_t k) {
+  return rnnqc::PaddedDepth(Format(isa, int4), k);
+}
+
+RNNQC_EXPORT int64_t rnnqc_test_packed_bytes(const char* isa, int32_t int4, int64_t k, int64_t units) {
+  return rnnqc::PackedBytes(Format(isa, int4), k, units);
 }
 
 RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point,
@@ -98,32 +176,43 @@ RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_
   rnnqc::PackStartValues(weights, k, units, zero_point, start);
 }
 
-RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const uint8_t* a, int64_t a_stride, int64_t rows,
-                                       const void* packed, int64_t k, int64_t units, const int32_t* start,
-                                       int32_t descending, int32_t* acc) {
-  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
-  rnnqc::RecurrentArgs args{};
-  args.matmul = Matmul(table, a, a_stride, rows, packed, k, units, start);
-  args.acc = acc;
-  args.acc_stride = rnnqc::BlockCount(units) * rnnqc::kBlockColumns;
-  args.descending = descending != 0;
-  table.recurrent(args);
+// `multipliers` of [GroupCount(k, group_size), 4 * units] groups, or null.
+RNNQC_EXPORT void rnnqc_test_pack_int4(const int8_t* weights, const uint8_t* multipliers, int64_t group_size, int64_t k,
+                                       int64_t units, int32_t zero_point, void* packed, uint8_t* packed_multipliers,
+                                       int32_t* start) {
+  const rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
+  const rnnqc::PackedMatrix result =
+      rnnqc::PackMatrix(rnnqc::PackedFormat::kS8Blocks, rnnqc::Width::kFour, matrix, zero_point);
+  std::memcpy(packed, result.weights.data(), static_cast<size_t>(result.weights.size()));
+  std::memcpy(start, result.start.data(), static_cast<size_t>(result.start.size()) * sizeof(int32_t));
+  if (multipliers == nullptr) return;
+  std::memcpy(packed_multipliers, result.multipliers.data(), static_cast<size_t>(result.multipliers.size()));
 }
 
-RNNQC_EXPORT void rnnqc_test_project(const char* isa, const uint8_t* a, int64_t a_stride, int64_t rows,
-                                     const void* packed, int64_t k, int64_t units, const int32_t* start,
-                                     const float* row_scale, const int32_t* row_zero_point, const float* multiplier,
-                                     const float* bias, float* p) {
+RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product* product, int32_t descending,
+                                       int32_t* acc) {
+  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
+  rnnqc::RecurrentArgs args{};
+  args.matmul = Matmul(isa, *product);
+  args.acc = acc;
+  args.acc_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
+  args.descending = descending != 0;
+  (product->int4 != 0 ? table.recurrent_s4 : table.recurrent)(args);
+}
+
+RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* product, const float* row_scale,
+                                     const int32_t* row_zero_point, const float* multiplier, const float* bias,
+                                     float* p) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   rnnqc::ProjectArgs args{};
-  args.matmul = Matmul(table, a, a_stride, rows, packed, k, units, start);
+  args.matmul = Matmul(isa, *product);
   args.row_scale = row_scale;
   args.row_zero_point = row_zero_point;
   args.multiplier = multiplier;
   args.bias = bias;
   args.p = p;
-  args.p_stride = rnnqc::BlockCount(units) * rnnqc::kBlockColumns;
-  table.project(args);
+  args.p_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
+  (product->int4 != 0 ? table.project_s4 : table.project)(args);
 }
 
 RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
@@ -133,7 +222,8 @@ RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* 
   args.linear = FindLinear(*cell, &linear) ? &linear : nullptr;
   args.rows = cell->rows;
   args.units = cell->units;
-  args.block_end = blocks;
+  args.block_begin = cell->block_begin;
+  args.block_end = cell->block_end;
   args.acc = cell->acc;
   args.acc_stride = blocks * rnnqc::kBlockColumns;
   args.p = cell->p;
@@ -155,6 +245,21 @@ RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* 
   args.h = cell->h;
   args.h_stride = blocks * rnnqc::kBlockUnits;
   rnnqc::FindTable(isa)->table_cell(args);
+}
+
+// Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one
+// thread. Writes 64 cells, and how many phases computed each; returns the members.
+RNNQC_EXPORT int64_t rnnqc_test_team(int64_t threads, int32_t together, int64_t phases, const int64_t* parts,
+                                     uint64_t* cells, int64_t* runs) {
+  const std::vector<int64_t> all_parts(parts, parts + phases);
+  TeamProbe probe(all_parts);
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < threads && together != 0; ++i) others.emplace_back([&probe] { probe.Work(); });
+  for (int64_t i = 0; i < (together != 0 ? 1 : threads); ++i) probe.Work();
+  for (std::thread& other : others) other.join();
+  std::memcpy(cells, probe.cells(), TeamProbe::kCells * sizeof(uint64_t));
+  std::memcpy(runs, probe.runs(), TeamProbe::kCells * sizeof(int64_t));
+  return probe.Members();
 }
 
 }  // extern "C"

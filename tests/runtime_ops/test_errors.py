@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quant_lstm_cases import Case, native_session, table_case
+from quant_lstm_cases import Case, native_session, run_native, table_case
 
 from rnnqc import runtime_ops
 
@@ -74,8 +74,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("x_scale is 0, expected a finite number above 0", set_attribute(x_mode="static")),
     ("h_scale is 0, expected a finite number above 0", set_attribute(h_scale=0.0)),
     ("h_scale is nan", set_attribute(h_scale=float("nan"))),
-    ("x_zero_point is 256, expected a uint8", set_attribute(x_mode="static", x_scale=0.1, x_zero_point=256)),
-    ("h_zero_point is -1, expected a uint8", set_attribute(h_zero_point=-1)),
+    ("x_zero_point is 256, expected a code of 8 bits", set_attribute(x_mode="static", x_scale=0.1, x_zero_point=256)),
+    ("h_zero_point is -1, expected a code of 8 bits", set_attribute(h_zero_point=-1)),
     ("cell_scale is -1, expected", set_attribute(cell_scale=-1.0)),
     ("cell_max is 1.5, expected a whole number", set_attribute(cell_max=1.5)),
     ("cell_max is 0, expected a whole number", set_attribute(cell_max=0.0)),
@@ -86,7 +86,12 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("input X has element type uint8, expected float", set_input("X", np.zeros((5, 2, 9), np.uint8))),
     ("input X has element type float, expected uint8 for this x_mode", set_attribute(x_mode="codes")),
     ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
-    ("input W has element type uint8, expected int8", set_input("W", np.zeros((9, 84), np.uint8))),
+    (
+        r"input W has element type int16, expected int8 or uint8 \(packed int4\)",
+        set_input("W", np.zeros((9, 84), np.int16)),
+    ),
+    (r"input W has shape \[9, 84\], expected \[I, 2H\] = \[9, 42\]", set_input("W", np.zeros((9, 84), np.uint8))),
+    (r"input R has shape \[21, 84\], expected \[H, 2H\] = \[21, 42\]", set_input("R", np.zeros((21, 84), np.uint8))),
     ("input B has element type double", set_input("B", np.zeros(84))),
     ("input sequence_lens has element type int64, expected int32", set_input("sequence_lens", np.zeros(2, np.int64))),
     (r"input X has shape \[.*\], expected \[T, B, I\]", set_input("X", np.zeros((5, 9), np.float32))),
@@ -103,7 +108,23 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("input gate_table is missing", drop_input("gate_table")),
     ("input cell_table is missing", drop_input("cell_table")),
     ("input 12 W_zero_point is reserved .* newer rnnqc library", set_input("W_zero_point", np.zeros(84, np.int8))),
-    ("input 15 R_group_multiplier is reserved", set_input("R_group_multiplier", np.zeros(84, np.float32))),
+    ("input 13 R_zero_point is reserved", set_input("R_zero_point", np.zeros(84, np.int8))),
+    (
+        "input R_group_multiplier has element type float, expected uint8",
+        set_input("R_group_multiplier", np.ones((1, 84), np.float32)),
+    ),
+    ("W_group_multiplier is missing, but attribute w_group_size is 32", set_attribute(w_group_size=32)),
+    (
+        "W_group_multiplier is present, but attribute w_group_size is 0; expected both",
+        set_input("W_group_multiplier", np.ones((1, 84), np.uint8)),
+    ),
+    (
+        r"R_group_multiplier is present, but R is int8; expected packed int4 \(uint8\)",
+        all_of(set_input("R_group_multiplier", np.ones((1, 84), np.uint8)), set_attribute(r_group_size=32)),
+    ),
+    ("w_group_size is 31, expected a multiple of 32 up to 65536", set_attribute(w_group_size=31)),
+    ("r_group_size is -32, expected a multiple of 32 up to 65536", set_attribute(r_group_size=-32)),
+    ("r_group_size is 65568, expected a multiple of 32 up to 65536", set_attribute(r_group_size=65568)),
     ("output Y_codes exists for h_mode", set_attribute(h_mode="dynamic_row")),
     (
         r"input W has shape \[65025, 84\], expected an input size of 1 .. 65024 for this x_mode",
@@ -122,6 +143,62 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
         all_of(set_input("W", np.zeros((0, 84), np.int8)), set_input("X", np.zeros((5, 2, 0), np.float32))),
     ),
 ]
+
+
+def packed(key: str, group_size: int, numbers: int, multiplier: int) -> Change:
+    """W or R of packed int4 numbers that are all the same, in groups that all have the same multiplier."""
+
+    def change(case: Case) -> None:
+        rows, columns = case.inputs[key].shape
+        case.inputs[key] = np.full((rows, columns // 2), (numbers + 8) * 17, np.uint8)
+        case.inputs[f"{key}_group_multiplier"] = np.full((1, columns), multiplier, np.uint8)
+        case.attributes[f"{key.lower()}_group_size"] = group_size
+
+    return change
+
+
+def one_value(name: str, index: tuple[int, ...], value: Any) -> Change:
+    return lambda case: case.inputs[name].__setitem__(index, value)
+
+
+REFUSED_INT4: list[tuple[str, Change]] = [
+    (
+        r"input W_group_multiplier has shape \[2, 84\], expected \[G, 4H\] = \[1, 84\]",
+        all_of(packed("W", 32, 1, 1), set_input("W_group_multiplier", np.ones((2, 84), np.uint8))),
+    ),
+    (
+        r"input R_group_multiplier has shape \[1, 42\], expected \[G, 4H\] = \[1, 84\]",
+        all_of(packed("R", 32, 1, 1), set_input("R_group_multiplier", np.ones((1, 42), np.uint8))),
+    ),
+    (
+        r"input R: the group multiplier at \[0, 83\] is 0, expected 1 .. 18",
+        all_of(packed("R", 32, 1, 1), one_value("R_group_multiplier", (0, 83), 0)),
+    ),
+    (
+        r"input W: the group multiplier at \[0, 5\] is 19, expected 1 .. 18",
+        all_of(packed("W", 64, 1, 18), one_value("W_group_multiplier", (0, 5), 19)),
+    ),
+    (
+        r"input W: the weight at \[0, 0\], -8 times 17, is outside -128 .. 127",
+        packed("W", 32, -8, 17),
+    ),
+    (
+        r"input R: the weight at \[20, 43\], -8 times 18, is outside -128 .. 127",
+        all_of(packed("R", 32, 1, 18), one_value("R", (20, 1), 0x09)),
+    ),
+]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("message", "change"), REFUSED_INT4, ids=[m for m, _ in REFUSED_INT4])
+def test_packed_weights_that_are_refused(message: str, change: Change, constant: bool) -> None:
+    case = table_case()
+    case.name = "layer/7"
+    change(case)
+    case.constants = [name for name in case.inputs if name != "X"] if constant else ()
+    with pytest.raises(Exception, match=message) as caught:
+        run_native(case)
+    assert 'QuantLSTMCell node "layer/7"' in str(caught.value)
 
 
 @pytest.mark.parametrize(("message", "change"), REFUSED_AT_CREATION, ids=[m for m, _ in REFUSED_AT_CREATION])

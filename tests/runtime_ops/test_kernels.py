@@ -8,106 +8,36 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import itertools
-import mmap
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kernel_calls import (
+    AVAILABLE,
+    BLOCK,
+    GATES,
+    ISAS,
+    NATIVE,
+    SENTINEL,
+    CellCase,
+    CellResult,
+    Guarded,
+    Product,
+    block_order,
+    blocks,
+    check_blocks,
+    check_product,
+    pointer,
+)
 
-from rnnqc import runtime_ops
 from rnnqc.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
-
-GATES = 4
-BLOCK = 16
-SENTINEL = 0xA5
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def _native() -> ctypes.CDLL:
-    native = ctypes.CDLL(str(runtime_ops.library_path()))
-    native.rnnqc_test_isa_name.restype = ctypes.c_char_p
-    native.rnnqc_test_max_abs.restype = ctypes.c_float
-    native.rnnqc_test_padded_depth.restype = ctypes.c_int64
-    native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
-    return native
-
-
-NATIVE = _native()
-AVAILABLE = [NATIVE.rnnqc_test_isa_name(k).decode() for k in range(NATIVE.rnnqc_test_isa_count())]
-ISAS = [isa for isa in AVAILABLE if isa != "reference"]
-
-
-class Cell(ctypes.Structure):
-    """rnnqc_test_cell."""
-
-    _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("units", ctypes.c_int64),
-        ("acc", ctypes.c_void_p),
-        ("p", ctypes.c_void_p),
-        ("h_multiplier", ctypes.c_void_p),
-        ("gate_min", ctypes.c_float * GATES),
-        ("gate_max", ctypes.c_float * GATES),
-        ("gate_table", ctypes.c_void_p * GATES),
-        ("cell_max", ctypes.c_float),
-        ("cell_table", ctypes.c_void_p),
-        ("cell_table_size", ctypes.c_int32),
-        ("h_scale", ctypes.c_float),
-        ("h_zero_point", ctypes.c_int32),
-        ("c", ctypes.c_void_p),
-        ("y", ctypes.c_void_p),
-        ("h", ctypes.c_void_p),
-    )
-
-
-class Guarded:
-    """Arrays between two pages that may not be touched: each ends at the second one, where its alignment permits."""
-
-    def __init__(self) -> None:
-        self._maps: list[mmap.mmap] = []
-
-    def array(self, value: npt.NDArray[Any], alignment: int = 1) -> npt.NDArray[Any]:
-        page = mmap.PAGESIZE
-        size = -(-value.nbytes // alignment) * alignment
-        body = max(-(-size // page), 1) * page
-        memory = mmap.mmap(-1, body + 2 * page)
-        self._maps.append(memory)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for offset in (0, page + body):
-            if _LIBC.mprotect(ctypes.c_void_p(address + offset), ctypes.c_size_t(page), 0) != 0:
-                raise OSError(ctypes.get_errno(), "mprotect failed")
-        guarded = np.frombuffer(memory, value.dtype, value.size, page + body - size).reshape(value.shape)
-        guarded[...] = value
-        return guarded
-
-    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike, alignment: int = 1) -> npt.NDArray[Any]:
-        value = np.empty(shape, dtype)
-        value.view(np.uint8)[...] = SENTINEL
-        return self.array(value, alignment)
 
 
 @pytest.fixture
-def guarded() -> Iterator[Guarded]:
-    yield Guarded()
-
-
-def pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)
-
-
-def blocks(units: int) -> int:
-    return -(-units // BLOCK)
-
-
-def block_order(values: npt.NDArray[Any], units: int) -> npt.NDArray[Any]:
-    """[..., 4 * units] -> [..., blocks * 64], zeros in the padding."""
-    lead = values.shape[:-1]
-    padded = np.zeros((*lead, GATES, blocks(units) * BLOCK), values.dtype)
-    padded[..., :units] = values.reshape(*lead, GATES, units)
-    return np.ascontiguousarray(padded.reshape(*lead, GATES, -1, BLOCK).swapaxes(-3, -2).reshape(*lead, -1))
+def guarded() -> Guarded:
+    return Guarded()
 
 
 def test_expected_instruction_sets_are_covered() -> None:
@@ -180,64 +110,18 @@ def test_quantize_row(isa: str, zero_point: int, n: int, guarded: Guarded) -> No
         np.testing.assert_array_equal(codes, expected)
 
 
-class Product:
-    """Operands of an integer product in guarded memory, packed for one instruction set."""
-
-    def __init__(
-        self,
-        guarded: Guarded,
-        isa: str,
-        weights: npt.NDArray[np.int8],
-        codes: npt.NDArray[np.uint8],
-        zero_point: int,
-    ) -> None:
-        """`weights` `[k, 4 * units]`, `codes` `[rows, k]`."""
-        (rows, k), units = codes.shape, weights.shape[1] // GATES
-        self.isa, self.rows, self.k, self.units, self.weights = isa.encode(), rows, k, units, weights
-        self.expected = block_order((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64), units)
-        depth = NATIVE.rnnqc_test_padded_depth(self.isa, ctypes.c_int64(k))
-        size = NATIVE.rnnqc_test_packed_bytes(self.isa, ctypes.c_int64(k), ctypes.c_int64(units))
-        assert depth >= k
-        padded = np.random.default_rng(k).choice(np.uint8([0, 255]), (rows, depth))
-        padded[:, :k] = codes
-        self.a, self.stride = guarded.array(padded), depth
-        self.packed = guarded.empty((size,), np.uint8, alignment=64)
-        self.start = guarded.empty((blocks(units) * GATES * BLOCK,), np.int32, alignment=64)
-        NATIVE.rnnqc_test_pack(
-            self.isa,
-            pointer(guarded.array(weights)),
-            ctypes.c_int64(k),
-            ctypes.c_int64(units),
-            ctypes.c_int32(zero_point),
-            pointer(self.packed),
-            pointer(self.start),
-        )
-
-    @staticmethod
-    def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, kind: str) -> Product:
-        """All weights -128 ("low") or 127 ("high") and codes as far from the zero point; or "random", or "corners"."""
-        rng = np.random.default_rng([rows, k, units, zero_point])
-        weights = rng.integers(-128, 128, (k, GATES * units), dtype=np.int8)
-        codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
-        if kind == "corners":
-            weights[:] = rng.choice(np.int8([-128, -127, -1, 0, 126, 127]), weights.shape)
-            codes[:] = rng.choice(np.uint8([0, 1, 127, 128, 129, 254, 255]), codes.shape)
-        elif kind != "random":
-            weights[:] = {"low": -128, "high": 127}[kind]
-            codes[:] = 255 - zero_point
-        return Product(guarded, isa, weights, codes, zero_point)
-
-    def arguments(self) -> tuple[Any, ...]:
-        return (
-            self.isa,
-            pointer(self.a),
-            ctypes.c_int64(self.stride),
-            ctypes.c_int64(self.rows),
-            pointer(self.packed),
-            ctypes.c_int64(self.k),
-            ctypes.c_int64(self.units),
-            pointer(self.start),
-        )
+def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, kind: str) -> Product:
+    """All weights -128 ("low") or 127 ("high") and codes as far from the zero point; or "random", or "corners"."""
+    rng = np.random.default_rng([rows, k, units, zero_point])
+    weights = rng.integers(-128, 128, (k, GATES * units), dtype=np.int8)
+    codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
+    if kind == "corners":
+        weights[:] = rng.choice(np.int8([-128, -127, -1, 0, 126, 127]), weights.shape)
+        codes[:] = rng.choice(np.uint8([0, 1, 127, 128, 129, 254, 255]), codes.shape)
+    elif kind != "random":
+        weights[:] = {"low": -128, "high": 127}[kind]
+        codes[:] = 255 - zero_point
+    return Product(guarded, isa, weights, codes, zero_point)
 
 
 # Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8; more rows than 64.
@@ -274,7 +158,7 @@ LARGE_PRODUCTS = [
 def test_integer_products(
     isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
-    _check_products(guarded, Product.example(guarded, isa, rows, k, units, zero_point, kind))
+    check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
@@ -283,7 +167,7 @@ def test_integer_products(
 def test_large_integer_products(
     isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
-    _check_products(guarded, Product.example(guarded, isa, rows, k, units, zero_point, kind))
+    check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
@@ -293,96 +177,50 @@ def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], 
     # Sums of two products that int16 does not hold, and weights whose negative int8 does not hold.
     weights = list(itertools.product([-128, -127, 126, 127], repeat=2))
     product = Product(guarded, isa, np.int8(weights * GATES).T.copy(), np.uint8([codes] * rows), 0)
-    _check_products(guarded, product)
-
-
-def _check_products(guarded: Guarded, product: Product) -> None:
-    rows, units = product.rows, product.units
-    for descending in (0, 1):
-        acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
-        NATIVE.rnnqc_test_recurrent(*product.arguments(), ctypes.c_int32(descending), pointer(acc))
-        np.testing.assert_array_equal(acc, product.expected)
-
-    rng = np.random.default_rng(product.k)
-    columns = GATES * units
-    multiplier, bias = (block_order(rng.normal(0, 1, columns).astype(np.float32), units) for _ in range(2))
-    row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
-    for scale in (None, row_scale):
-        p = guarded.empty(acc.shape, np.float32, alignment=64)
-        NATIVE.rnnqc_test_project(
-            *product.arguments(),
-            pointer(None if scale is None else guarded.array(scale)),
-            pointer(None if scale is None else guarded.array(np.ones(rows, np.int32))),
-            pointer(guarded.array(multiplier, 64)),
-            pointer(guarded.array(bias, 64)),
-            pointer(p),
-        )
-        real = product.expected.astype(np.float32)
-        real = real if scale is None else real * scale
-        np.testing.assert_array_equal(p.view(np.int32), (real * multiplier + bias).view(np.int32))
-
-
-def _check_row_grids(guarded: Guarded, product: Product, zero_points: npt.NDArray[np.int32]) -> None:
-    """`product` has zero point 1: its start values are minus the column sums."""
-    codes = product.a[:, : product.k].astype(np.int64)
-    acc = block_order((codes - zero_points[:, np.newaxis]) @ product.weights.astype(np.int64), product.units)
-    assert np.abs(acc).max() < 2**31
-    rng = np.random.default_rng(product.k)
-    columns = GATES * product.units
-    multiplier, bias = (block_order(rng.normal(0, 1, columns).astype(np.float32), product.units) for _ in range(2))
-    scale = rng.uniform(0.1, 3, (product.rows, 1)).astype(np.float32)
-    p = guarded.empty(acc.shape, np.float32, alignment=64)
-    NATIVE.rnnqc_test_project(
-        *product.arguments(),
-        pointer(guarded.array(scale)),
-        pointer(guarded.array(zero_points)),
-        pointer(guarded.array(multiplier, 64)),
-        pointer(guarded.array(bias, 64)),
-        pointer(p),
-    )
-    expected = (acc.astype(np.float32) * scale) * multiplier + bias
-    np.testing.assert_array_equal(p.view(np.int32), expected.view(np.int32))
+    check_product(guarded, product)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
 def test_rows_with_a_zero_point_each(isa: str, rows: int, k: int, units: int, guarded: Guarded) -> None:
-    product = Product.example(guarded, isa, rows, k, units, 1, "random")
+    product = example(guarded, isa, rows, k, units, 1, "random")
     zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
     zero_points[0], zero_points[-1] = 0, 255
-    _check_row_grids(guarded, product, zero_points)
+    check_product(guarded, product, zero_points)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("kind", ["low", "high"])
 def test_largest_depth_with_a_zero_point_each_does_not_overflow(isa: str, kind: str, guarded: Guarded) -> None:
-    product = Product.example(guarded, isa, 3, 65536, 1, 1, kind)
+    product = example(guarded, isa, 3, 65536, 1, 1, kind)
     product.a[:, :65536] = np.uint8([[0], [255], [255]])
-    _check_row_grids(guarded, product, np.int32([255, 0, 255]))
+    check_product(guarded, product, np.int32([255, 0, 255]))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
-    product = Product.example(guarded, isa, 1, 65536, 1, 0, "low")
-    assert product.expected.min() == -255 * 128 * 65536
-    for descending in (0, 1):
-        acc = guarded.empty(product.expected.shape, np.int32, alignment=64)
-        NATIVE.rnnqc_test_recurrent(*product.arguments(), ctypes.c_int32(descending), pointer(acc))
-        np.testing.assert_array_equal(acc, product.expected)
+    product = example(guarded, isa, 1, 65536, 1, 0, "low")
+    assert product.expected().min() == -255 * 128 * 65536
+    for descending in (False, True):
+        np.testing.assert_array_equal(product.recurrent(guarded, descending), product.expected())
 
 
-def _table_cell(
-    isa: str, guarded: Guarded, rows: int, units: int, zero_point: int, wild: bool, cell_max: float
-) -> dict[str, Any]:
+RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("begin", "end"), [*RANGES, (0, 0), (2, 2)])
+@pytest.mark.parametrize("rows", [1, 2, 7, 20])
+def test_products_write_their_blocks_only(isa: str, begin: int, end: int, rows: int, guarded: Guarded) -> None:
+    # As threads do that take some of the columns each.
+    check_blocks(guarded, example(guarded, isa, rows, 37, 70, 77, "random"), begin, end)
+
+
+def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: float) -> CellCase:
     rng = np.random.default_rng([rows, units, zero_point])
     columns = blocks(units) * GATES * BLOCK
     n, size = 40, 604
     gate_max = np.float32([2 * n - 0.5, n, 3.25, 2 * n - 1])
-    # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
-    gate_tables = [
-        guarded.array(rng.normal(0, 30 if g == 3 else 1, int(gate_max[g]) + 1).astype("f")) for g in range(4)
-    ]
-    cell_table = guarded.array(rng.normal(0, 1, size).astype(np.float32))
     acc = rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32)
     h_multiplier = rng.normal(0, 2.0**-26, columns).astype(np.float32)
     p = rng.normal(n, n, (rows, columns)).astype(np.float32)
@@ -398,31 +236,20 @@ def _table_cell(
         special = rng.random(p.shape) < 0.3
         p[special] = rng.choice(np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, -0.0]), int(special.sum()))
         c[rng.random(c.shape) < 0.1] = np.nan
-    arrays = {
-        "acc": guarded.array(acc, 64),
-        "p": guarded.array(p, 64),
-        "h_multiplier": guarded.array(h_multiplier, 64),
-        "c": guarded.array(c, 64),
-        "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),
-    }
-    y = [guarded.empty((units,), np.float32) for _ in range(rows)]
-    row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
-    cell = Cell(
-        rows=rows,
+    return CellCase(
         units=units,
-        gate_min=(ctypes.c_float * GATES)(0, 0.5, 0, 1),
-        gate_max=(ctypes.c_float * GATES)(*gate_max),
-        gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in gate_tables)),
+        acc=acc,
+        p=p,
+        h_multiplier=h_multiplier,
+        c=c,
+        gate_tables=[rng.normal(0, 30 if g == 3 else 1, int(gate_max[g]) + 1).astype("f") for g in range(4)],
+        gate_min=(0, 0.5, 0, 1),
+        gate_max=gate_max.tolist(),
+        cell_table=rng.normal(0, 1, size).astype(np.float32),
         cell_max=cell_max,
-        cell_table=cell_table.ctypes.data,
-        cell_table_size=size,
         h_scale=0.021,
         h_zero_point=zero_point,
-        y=row_pointers.ctypes.data,
-        **{name: array.ctypes.data for name, array in arrays.items()},
     )
-    NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
-    return {"y": np.array(y), "c": arrays["c"][:, :units].copy(), "h": arrays["h"][:, :units].copy()}
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -434,10 +261,41 @@ def _table_cell(
 def test_table_cell(
     isa: str, units: int, rows: int, zero_point: int, wild: bool, cell_max: float, guarded: Guarded
 ) -> None:
-    found = _table_cell(isa, guarded, rows, units, zero_point, wild, cell_max)
-    expected = _table_cell("reference", guarded, rows, units, zero_point, wild, cell_max)
-    for name, value in found.items():
-        assert value.tobytes() == expected[name].tobytes(), name
+    case = _table_case(rows, units, zero_point, wild, cell_max)
+    case.run(isa, guarded).assert_same_bits(case.run("reference", guarded))
+
+
+def _check_span(case: CellCase, isa: str, guarded: Guarded, begin: int, end: int) -> None:
+    """Blocks `begin` .. `end - 1` as in a run of all blocks; the others untouched, padding included."""
+    whole, part = case.run("reference", guarded), case.run(isa, guarded, (begin, end))
+    part.c[:, case.units :], whole.c[:, case.units :] = case.c[:, case.units :], case.c[:, case.units :]
+    inside = slice(begin * BLOCK, end * BLOCK)
+    expected = CellResult(
+        whole.linear, np.full_like(whole.y, np.nan), case.c.copy(), np.full(whole.h.shape, SENTINEL, np.uint8)
+    )
+    expected.y.view(np.uint8)[:] = SENTINEL
+    for name in ("y", "c", "h"):
+        getattr(expected, name)[:, inside] = getattr(whole, name)[:, inside]
+    part.assert_same_bits(expected)
+    outside = np.ones(part.h.shape[1], bool)
+    outside[inside] = False
+    assert (part.h[:, outside] == SENTINEL).all()
+
+
+# Blocks of a cell, and which of them run: below, at and above the numbers that kernels take together, 2, 4 and 16.
+SPANS = [
+    *((5, begin, end) for begin, end in RANGES),
+    *((12, begin, end) for begin, end in ((0, 7), (1, 8), (3, 12), (5, 11), (11, 12))),
+    *((40, begin, end) for begin, end in ((0, 17), (1, 34), (17, 40), (39, 40), (20, 20))),
+]
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("count", "begin", "end"), SPANS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_table_cell_of_some_blocks(isa: str, count: int, begin: int, end: int, rows: int, guarded: Guarded) -> None:
+    # As threads run that take some of the columns each.
+    _check_span(_table_case(rows, count * BLOCK - 3, 128, True, 300.0), isa, guarded, begin, end)
 
 
 class LinearTables:
@@ -451,11 +309,8 @@ class LinearTables:
         self.gates = [sigmoid, sigmoid.copy(), sigmoid.copy(), scaled]
         self.cell = by_code(cell)
 
-    def run(self, isa: str, guarded: Guarded) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
-        """Whether the kernels get the linear form; all results; y `[rows, units]`.
-
-        The pre-activations visit every entry of the gates' tables and go beyond them; any cell states.
-        """
+    def case(self) -> CellCase:
+        """Pre-activations that visit every entry of the gates' tables and go beyond them; any cell states."""
         size = self.gates[0].size
         units = 61 if size < 8192 else 509
         rows = -(-size // units)
@@ -465,40 +320,28 @@ class LinearTables:
         )
         c = rng.integers(-self.cell.size, self.cell.size + 1, (rows, blocks(units) * BLOCK)).astype(np.float32)
         c[rng.random(c.shape) < 0.3] *= np.float32(1 / 64)
-        c = np.rint(c) + (np.rint(c) == 0)
         columns = blocks(units) * GATES * BLOCK
-        arrays = {
-            "acc": guarded.array(rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32), 64),
-            "p": guarded.array(
-                block_order(np.concatenate([code, code[:, ::-1], code, np.roll(code, 7, axis=0)], 1), units), 64
-            ),
-            "h_multiplier": guarded.array(np.full(columns, 2.0**-34, np.float32), 64),
-            "c": guarded.array(c, 64),
-            "h": guarded.empty((rows, blocks(units) * BLOCK), np.uint8, 16),
-        }
-        y = [guarded.empty((units,), np.float32) for _ in range(rows)]
-        row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
-        tables = [guarded.array(table) for table in self.gates]
-        cell_table = guarded.array(self.cell)
-        cell = Cell(
-            rows=rows,
+        return CellCase(
             units=units,
-            gate_min=(ctypes.c_float * GATES)(0, 0, 0, 0),
-            gate_max=(ctypes.c_float * GATES)(*(table.size - 0.5 for table in tables)),
-            gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in tables)),
+            acc=rng.integers(-(2**31), 2**31, (rows, columns), dtype=np.int32),
+            p=block_order(np.concatenate([code, code[:, ::-1], code, np.roll(code, 7, axis=0)], 1), units),
+            h_multiplier=np.full(columns, 2.0**-34, np.float32),
+            c=np.rint(c) + (np.rint(c) == 0),
+            gate_tables=self.gates,
+            gate_min=(0, 0, 0, 0),
+            gate_max=[table.size - 0.5 for table in self.gates],
+            cell_table=self.cell,
             cell_max=2.0**60,
-            cell_table=cell_table.ctypes.data,
-            cell_table_size=self.cell.size,
             h_scale=1 / 128,
             h_zero_point=128,
-            y=row_pointers.ctypes.data,
-            **{name: array.ctypes.data for name, array in arrays.items()},
         )
-        linear = bool(NATIVE.rnnqc_test_has_linear_tables(ctypes.byref(cell)))
-        NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
-        result = np.array(y)
-        h = np.ascontiguousarray(arrays["h"][:, :units])
-        return linear, result.tobytes() + arrays["c"][:, :units].tobytes() + h.tobytes(), result
+
+    def run(self, isa: str, guarded: Guarded) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
+        """Whether the kernels get the linear form; all results; y `[rows, units]`."""
+        case = self.case()
+        result = case.run(isa, guarded)
+        results = (result.y, result.c[:, : case.units], result.h[:, : case.units])
+        return result.linear, b"".join(array.tobytes() for array in results), result.y
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -518,6 +361,74 @@ def test_linear_tables(isa: str, sizes: dict[str, float], guarded: Guarded) -> N
     linear, found, _ = tables.run(isa, guarded)
     assert linear
     assert found == tables.run("reference", guarded)[1]
+
+
+# What decides which limits of a linear cell need instructions, on both sides of each condition.
+LIMITS: dict[str, dict[str, Any]] = {
+    "no limits": {},
+    "lower limit of an index within its first code": {"gate_min": (0, 0.5, 0.999, 0)},
+    "lower limit of gate i": {"gate_min": (1, 0, 0, 0)},
+    "lower limit of gate o": {"gate_min": (0, 700.25, 0, 0)},
+    "lower limit of gate f": {"gate_min": (0, 0, 1, 0)},
+    "lower limit of gate c": {"gate_min": (0, 0, 0, 4096)},
+    "limit of the cell": {"cell_max": 2.0**59},
+    "smallest limit of the cell": {"cell_max": 1.0},
+    "limit of the cell within its table": {"cell_max": 20000.0},
+    "limit of the cell at the end of its table": {"cell_max": 32767.0},
+    "codes beyond int16": {"h_scale": 1e-6},
+    "largest codes within int32": {"h_scale": 1.0000001 * 2.0**-30},
+    "codes at the limit within int32": {"h_scale": 2.0**-30},
+    "codes beyond int32": {"h_scale": 2.0**-31},
+    "codes far beyond int32": {"h_scale": 1e-30},
+    "zero point 0": {"h_zero_point": 0},
+    "zero point 255": {"h_zero_point": 255},
+    "zero point 0, codes beyond int16": {"h_zero_point": 0, "h_scale": 1e-6},
+    "zero point 255, codes beyond int32": {"h_zero_point": 255, "h_scale": 1e-12},
+    "f of 2": {"f_scale": 2.0},
+    "f a little above 1": {"f_scale": 1 + 2.0**-7},
+    "small f": {"f_scale": 2.0**-40},
+    "largest sum below the limit": {"unit": 2.0**-34},
+    "sum at the limit": {"unit": 2.0**-35},
+    "sum above half a unit of the last place of 2^60": {"unit": 2.0**-38},
+    "sum beyond the limit": {"unit": 2.0**-62},
+    "all": {"gate_min": (1, 1, 1, 1), "cell_max": 1000.0, "h_scale": 1e-20, "f_scale": 4.0, "unit": 2.0**-50},
+}
+
+
+def _limited_case(gate_n: int = 4096, unit: float = 2.0**-11, f_scale: float = 1.0, **changes: Any) -> CellCase:
+    tables = LinearTables(gate_n=gate_n, unit=unit)
+    tables.gates[2] *= np.float32(f_scale)
+    case = tables.case()
+    rng = np.random.default_rng(0)
+    places = rng.random(case.p.shape)
+    for k, value in enumerate(np.float32([-np.inf, np.inf, -3e38, 3e38, -0.5, -1, -1.5, -(2.0**31), 2.0**31, -0.0])):
+        case.p[(places > k / 40) & (places < (k + 1) / 40)] = value
+    places = rng.random(case.c.shape)
+    largest = np.float32(changes.get("cell_max", 2.0**60))
+    for k, value in enumerate([largest, -largest, np.nextafter(largest, np.float32(0)), -largest / 2, -0.0]):
+        case.c[(places > k / 20) & (places < (k + 1) / 20)] = value
+    np.clip(case.c, -largest, largest, out=case.c)
+    for name, value in changes.items():
+        assert hasattr(case, name), name
+        setattr(case, name, value)
+    return case
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_linear_cells(isa: str, name: str, guarded: Guarded) -> None:
+    case = _limited_case(**LIMITS[name])
+    expected = case.run("reference", guarded)
+    found = case.run(isa, guarded)
+    assert found.linear
+    found.assert_same_bits(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
+@pytest.mark.parametrize("limits", [{}, {"cell_max": 1000.0}])
+def test_linear_cell_of_some_blocks(isa: str, begin: int, end: int, limits: dict[str, float], guarded: Guarded) -> None:
+    _check_span(_limited_case(**limits), isa, guarded, begin, end)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -135,154 +135,136 @@ constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums
 inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
 
-// A part of k, counted in eights, and the 64 multipliers of its columns or null.
-struct Group {
-  int64_t begin;
-  int64_t end;
-  const uint8_t* multipliers;
+constexpr int64_t kEightBytes = kBlockColumns * 4;  // of eight k
+
+// Groups of a block's k, counted in eights: all of it if there are no multipliers.
+struct Groups {
+  int64_t depth;
+  int64_t size;
+  const uint8_t* multipliers;  // of the block, or null
+
+  Groups(const MatmulArgs& m, int64_t block) : depth(m.k_padded / 8), size(depth), multipliers(nullptr) {
+    if (m.multipliers == nullptr) return;
+    size = m.group_size / 8;
+    multipliers = m.multipliers + block * count() * kBlockColumns;
+  }
+
+  int64_t count() const { return size == 0 ? 0 : (depth + size - 1) / size; }
 };
 
-// Adds a group's sums of 16 times the int4 numbers to sums of weights.
-RNNQC_FORCEINLINE void AddGroup(const Group& group, int gate, __m512i sum16, int32_t* sums) {
-  __m512i sum = _mm512_srai_epi32(sum16, 4);
-  if (group.multipliers != nullptr) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(group.multipliers + gate * 16));
-    sum = _mm512_mullo_epi32(sum, _mm512_cvtepu8_epi32(bytes));
-  }
-  _mm512_storeu_si512(sums + gate * 16, _mm512_add_epi32(_mm512_loadu_si512(sums + gate * 16), sum));
+// Sums of a group's weights from sums of 16 times its int4 numbers.
+RNNQC_FORCEINLINE __m512i Scaled(__m512i sum16, const uint8_t* multipliers) {
+  const __m512i sum = _mm512_srai_epi32(sum16, 4);
+  if (multipliers == nullptr) return sum;
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(multipliers));
+  return _mm512_mullo_epi32(sum, _mm512_cvtepu8_epi32(bytes));
 }
 
-// Adds one row's sums over a group to those of a block.
+// Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
 template <bool kDescending>
-RNNQC_NOINLINE void AddRowS4(const MatmulArgs& m, int64_t block, const Group& group, int32_t* sums) {
+RNNQC_NOINLINE void RowSumsS4(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
-  constexpr int kEights = 2;  // at a time
-  const int64_t first = kDescending ? group.end - 1 : group.begin;
-  const int64_t depth = group.end - group.begin;
+  const Groups groups(m, block);
+  const int64_t depth = groups.depth;
+  const int64_t count = groups.count();
+  const int64_t first = kDescending ? depth - 1 : 0;
   const uint8_t* a = m.a + 8 * first;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * (m.k_padded / 8) + first) * kGates;
-  __m512i sum[2 * kEights][kGates];
+  const char* w = static_cast<const char*>(m.weights) + (block * depth + first) * kEightBytes;
+  __m512i total[kGates];
   RNNQC_UNROLL(4)
-  for (int i = 0; i < 2 * kEights; ++i) {
+  for (int g = 0; g < kGates; ++g)
+    total[g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t group = kDescending ? count - 1 - i : i;
+    const int64_t left = depth - group * groups.size;
+    const int64_t eights = left < groups.size ? left : groups.size;
+    __m512i sum[2][kGates];
     RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[i][g] = _mm512_setzero_si512();
-  }
-  int64_t j = 0;
-  for (; j + kEights <= depth; j += kEights) {
-    RNNQC_UNROLL(2)
-    for (int i = 0; i < kEights; ++i) {
-      const __m512i lower = BroadcastCodes(a + i * kStep * 8);
-      const __m512i upper = BroadcastCodes(a + i * kStep * 8 + 4);
+    for (int g = 0; g < kGates; ++g) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
+    for (int64_t j = 0; j < eights; ++j) {
+      const __m512i lower = BroadcastCodes(a);
+      const __m512i upper = BroadcastCodes(a + 4);
       RNNQC_UNROLL(4)
       for (int g = 0; g < kGates; ++g) {
-        const __m512i* weights = w + i * kStep * kGates + g;
-        _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
-        const __m512i bytes = _mm512_load_si512(weights);
-        AddProducts(&sum[2 * i][g], lower, LowerHalves(bytes));
-        AddProducts(&sum[2 * i + 1][g], upper, UpperHalves(bytes));
+        _mm_prefetch(w + g * 64 + kStep * kPrefetchBytes, _MM_HINT_T0);
+        const __m512i bytes = _mm512_load_si512(w + g * 64);
+        AddProducts(&sum[0][g], lower, LowerHalves(bytes));
+        AddProducts(&sum[1][g], upper, UpperHalves(bytes));
       }
+      a += kStep * 8;
+      w += kStep * kEightBytes;
     }
-    a += kEights * kStep * 8;
-    w += kEights * kStep * kGates;
-  }
-  if (j < depth) {
-    const __m512i lower = BroadcastCodes(a);
-    const __m512i upper = BroadcastCodes(a + 4);
+    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
     RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) {
-      AddProducts(&sum[0][g], lower, LowerHalves(w[g]));
-      AddProducts(&sum[1][g], upper, UpperHalves(w[g]));
+      const __m512i both = _mm512_add_epi32(sum[0][g], sum[1][g]);
+      total[g] = _mm512_add_epi32(total[g], Scaled(both, multipliers == nullptr ? nullptr : multipliers + g * 16));
     }
   }
   RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) {
-    const __m512i low = _mm512_add_epi32(sum[0][g], sum[1][g]);
-    const __m512i high = _mm512_add_epi32(sum[2][g], sum[3][g]);
-    AddGroup(group, g, _mm512_add_epi32(low, high), sums);
-  }
+  for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + g * 16, total[g]);
 }
 
-// The same for kRows rows.
+// Sums of kRows rows and one block.
 template <int kRows>
-RNNQC_NOINLINE void AddTileS4(const MatmulArgs& m, int64_t row, int64_t block, const Group& group, int32_t* sums,
-                              int64_t sums_stride) {
-  const uint8_t* a = m.a + row * m.a_stride + 8 * group.begin;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * (m.k_padded / 8) + group.begin) * kGates;
-  __m512i sum[kRows][kGates];
+RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                               int64_t sums_stride) {
+  const Groups groups(m, block);
+  const int64_t a_stride = m.a_stride;
+  const int64_t count = groups.count();
+  const uint8_t* a = m.a + row * a_stride;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + block * groups.depth * kGates;
   RNNQC_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
     RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[r][g] = _mm512_setzero_si512();
+    for (int g = 0; g < kGates; ++g) {
+      const __m512i first = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
+      _mm512_storeu_si512(sums + r * sums_stride + g * 16, first);
+    }
   }
-  for (int64_t j = group.begin; j < group.end; ++j) {
-    RNNQC_UNROLL(2)
-    for (int half = 0; half < 2; ++half) {
-      const __m512i w0 = half == 0 ? LowerHalves(w[0]) : UpperHalves(w[0]);
-      const __m512i w1 = half == 0 ? LowerHalves(w[1]) : UpperHalves(w[1]);
-      const __m512i w2 = half == 0 ? LowerHalves(w[2]) : UpperHalves(w[2]);
-      const __m512i w3 = half == 0 ? LowerHalves(w[3]) : UpperHalves(w[3]);
+  for (int64_t group = 0; group < count; ++group) {
+    const int64_t left = groups.depth - group * groups.size;
+    const int64_t eights = left < groups.size ? left : groups.size;
+    __m512i sum[kRows][kGates];
+    RNNQC_UNROLL(6)
+    for (int r = 0; r < kRows; ++r) {
+      RNNQC_UNROLL(4)
+      for (int g = 0; g < kGates; ++g) sum[r][g] = _mm512_setzero_si512();
+    }
+    for (int64_t j = 0; j < eights; ++j) {
+      RNNQC_UNROLL(2)
+      for (int half = 0; half < 2; ++half) {
+        const __m512i w0 = half == 0 ? LowerHalves(w[0]) : UpperHalves(w[0]);
+        const __m512i w1 = half == 0 ? LowerHalves(w[1]) : UpperHalves(w[1]);
+        const __m512i w2 = half == 0 ? LowerHalves(w[2]) : UpperHalves(w[2]);
+        const __m512i w3 = half == 0 ? LowerHalves(w[3]) : UpperHalves(w[3]);
+        RNNQC_UNROLL(6)
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i codes = BroadcastCodes(a + r * a_stride + 4 * half);
+          AddProducts(&sum[r][0], codes, w0);
+          AddProducts(&sum[r][1], codes, w1);
+          AddProducts(&sum[r][2], codes, w2);
+          AddProducts(&sum[r][3], codes, w3);
+        }
+      }
+      a += 8;
+      w += kGates;
+    }
+    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) {
       RNNQC_UNROLL(6)
       for (int r = 0; r < kRows; ++r) {
-        const __m512i codes = BroadcastCodes(a + r * m.a_stride + half * 4);
-        AddProducts(&sum[r][0], codes, w0);
-        AddProducts(&sum[r][1], codes, w1);
-        AddProducts(&sum[r][2], codes, w2);
-        AddProducts(&sum[r][3], codes, w3);
+        int32_t* to = sums + r * sums_stride + g * 16;
+        const __m512i scaled = Scaled(sum[r][g], multipliers == nullptr ? nullptr : multipliers + g * 16);
+        _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), scaled));
       }
     }
-    a += 8;
-    w += kGates;
-  }
-  RNNQC_UNROLL(6)
-  for (int r = 0; r < kRows; ++r) {
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) AddGroup(group, g, sum[r][g], sums + r * sums_stride);
   }
 }
 
-using AddTileS4Fn = void(const MatmulArgs& m, int64_t row, int64_t block, const Group& group, int32_t* sums,
-                         int64_t sums_stride);
-
-constexpr AddTileS4Fn* kAddTileS4[kTileRows] = {AddTileS4<1>, AddTileS4<2>, AddTileS4<3>,
-                                                AddTileS4<4>, AddTileS4<5>, AddTileS4<6>};
-
-// visit(group) for all groups of a block.
-template <typename Visit>
-RNNQC_FORCEINLINE void ForEachGroup(const MatmulArgs& m, int64_t block, bool descending, const Visit& visit) {
-  const int64_t depth = m.k_padded / 8;
-  if (m.multipliers == nullptr) {
-    visit(Group{0, depth, nullptr});
-    return;
-  }
-  const int64_t size = m.group_size / 8;
-  const int64_t groups = (depth + size - 1) / size;
-  for (int64_t i = 0; i < groups; ++i) {
-    const int64_t group = descending ? groups - 1 - i : i;
-    const int64_t end = (group + 1) * size;
-    visit(Group{group * size, end < depth ? end : depth, m.multipliers + (block * groups + group) * kBlockColumns});
-  }
-}
-
-// Sums of `rows` <= kTileRows rows and one block, from `start` or 0 if that is null.
-inline void SumsS4(const MatmulArgs& m, int64_t row, int64_t rows, int64_t block, bool descending, const int32_t* start,
-                   int32_t* sums, int64_t sums_stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    if (start == nullptr) {
-      std::memset(sums + r * sums_stride, 0, kBlockColumns * sizeof(int32_t));
-    } else {
-      std::memcpy(sums + r * sums_stride, start, kBlockColumns * sizeof(int32_t));
-    }
-  }
-  ForEachGroup(m, block, descending, [&](const Group& group) {
-    if (m.rows > 1) {
-      kAddTileS4[rows - 1](m, row, block, group, sums, sums_stride);
-    } else if (descending) {
-      AddRowS4<true>(m, block, group, sums);
-    } else {
-      AddRowS4<false>(m, block, group, sums);
-    }
-  });
-}
+constexpr TileSumsFn* kTileSumsS4[kTileRows] = {TileSumsS4<1>, TileSumsS4<2>, TileSumsS4<3>,
+                                                TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
@@ -309,6 +291,55 @@ struct Finish {
     }
   }
 };
+
+using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
+
+template <RowSumsFn* kAscending, RowSumsFn* kDescending>
+void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) {
+    if (args.descending) {
+      for (int64_t block = m.block_end; block-- > m.block_begin;) {
+        kDescending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
+    } else {
+      for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+        kAscending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      }
+    }
+    return;
+  }
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    const int64_t column = block * kBlockColumns;
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      tile_sums[tile - 1](m, row, block, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
+      row += tile;
+    }
+  }
+}
+
+template <RowSumsFn* kRowSums>
+void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
+  const MatmulArgs& m = args.matmul;
+  const Finish finish{args};
+  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
+  if (m.rows == 1) {
+    for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+      kRowSums(m, block, nullptr, sums);
+      finish(0, block, sums);
+    }
+    return;
+  }
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row);
+      tile_sums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
+      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
+      row += tile;
+    }
+  }
+}
 
 // The float arithmetic of a cell's tables: either look-ups or, if kLinear, their linear form in registers.
 struct LinearForm {
@@ -619,77 +650,16 @@ void s32_f32_join__avx512vnni(const JoinArgs& args) {
 }
 
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  if (m.rows == 1) {
-    if (args.descending) {
-      for (int64_t block = m.block_end; block-- > m.block_begin;) {
-        RowSums<true>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
-      }
-    } else {
-      for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-        RowSums<false>(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
-      }
-    }
-    return;
-  }
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    const int64_t column = block * kBlockColumns;
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      kTileSums[tile - 1](m, row, block, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
-      row += tile;
-    }
-  }
+  Recurrent<RowSums<false>, RowSums<true>>(args, kTileSums);
 }
 
-void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  const Finish finish{args};
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  if (m.rows == 1) {
-    for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-      RowSums<false>(m, block, nullptr, sums);
-      finish(0, block, sums);
-    }
-    return;
-  }
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      kTileSums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
-      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
-      row += tile;
-    }
-  }
-}
+void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSums<false>>(args, kTileSums); }
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-    const int64_t block = args.descending ? m.block_begin + m.block_end - 1 - i : i;
-    const int64_t column = block * kBlockColumns;
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      SumsS4(m, row, tile, block, args.descending, m.start + column, args.acc + row * args.acc_stride + column,
-             args.acc_stride);
-      row += tile;
-    }
-  }
+  Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
 }
 
-void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  const MatmulArgs& m = args.matmul;
-  const Finish finish{args};
-  alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      SumsS4(m, row, tile, block, false, nullptr, sums, kBlockColumns);
-      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
-      row += tile;
-    }
-  }
-}
+void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSumsS4<false>>(args, kTileSumsS4); }
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
   if (args.linear == nullptr) {

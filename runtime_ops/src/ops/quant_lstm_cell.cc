@@ -91,8 +91,10 @@ struct Sizes {
   int64_t r_group_size = 0;
 };
 
-// Groups of rows that share a multiplier; negative if not known.
-int64_t Groups(int64_t rows, int64_t group_size) { return rows < 0 ? -1 : GroupCount(rows, group_size); }
+// Groups of rows that share a multiplier; negative if not known or if there are none.
+int64_t Groups(int64_t rows, int64_t group_size) {
+  return rows < 0 || group_size == 0 ? -1 : GroupCount(rows, group_size);
+}
 
 Shape ExpectedShape(size_t input, const Sizes& s) {
   switch (input) {

@@ -1,0 +1,342 @@
+"""Calls of the kernels through the library's test ABI, on buffers that end at a guard page."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc import runtime_ops
+
+GATES = 4
+BLOCK = 16
+SENTINEL = 0xA5
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _native() -> ctypes.CDLL:
+    native = ctypes.CDLL(str(runtime_ops.library_path()))
+    native.rnnqc_test_isa_name.restype = ctypes.c_char_p
+    native.rnnqc_test_max_abs.restype = ctypes.c_float
+    native.rnnqc_test_padded_depth.restype = ctypes.c_int64
+    native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
+    return native
+
+
+NATIVE = _native()
+AVAILABLE = [NATIVE.rnnqc_test_isa_name(k).decode() for k in range(NATIVE.rnnqc_test_isa_count())]
+ISAS = [isa for isa in AVAILABLE if isa != "reference"]
+
+
+INT4_ISAS = [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_int4(isa.encode())]
+
+
+class _Operands(ctypes.Structure):
+    """rnnqc_test_product."""
+
+    _fields_ = (
+        ("int4", ctypes.c_int32),
+        ("a", ctypes.c_void_p),
+        ("a_stride", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("packed", ctypes.c_void_p),
+        ("k", ctypes.c_int64),
+        ("units", ctypes.c_int64),
+        ("multipliers", ctypes.c_void_p),
+        ("group_size", ctypes.c_int64),
+        ("start", ctypes.c_void_p),
+        ("block_begin", ctypes.c_int64),
+        ("block_end", ctypes.c_int64),
+    )
+
+
+class _Cell(ctypes.Structure):
+    """rnnqc_test_cell."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("units", ctypes.c_int64),
+        ("block_begin", ctypes.c_int64),
+        ("block_end", ctypes.c_int64),
+        ("acc", ctypes.c_void_p),
+        ("p", ctypes.c_void_p),
+        ("h_multiplier", ctypes.c_void_p),
+        ("gate_min", ctypes.c_float * GATES),
+        ("gate_max", ctypes.c_float * GATES),
+        ("gate_table", ctypes.c_void_p * GATES),
+        ("cell_max", ctypes.c_float),
+        ("cell_table", ctypes.c_void_p),
+        ("cell_table_size", ctypes.c_int32),
+        ("h_scale", ctypes.c_float),
+        ("h_zero_point", ctypes.c_int32),
+        ("c", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("h", ctypes.c_void_p),
+    )
+
+
+class Guarded:
+    """Arrays between two pages that may not be touched: each ends at the second one, where its alignment permits."""
+
+    def __init__(self) -> None:
+        self._maps: list[mmap.mmap] = []
+
+    def array(self, value: npt.NDArray[Any], alignment: int = 1) -> npt.NDArray[Any]:
+        page = mmap.PAGESIZE
+        size = -(-value.nbytes // alignment) * alignment
+        body = max(-(-size // page), 1) * page
+        memory = mmap.mmap(-1, body + 2 * page)
+        self._maps.append(memory)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for offset in (0, page + body):
+            if _LIBC.mprotect(ctypes.c_void_p(address + offset), ctypes.c_size_t(page), 0) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect failed")
+        guarded = np.frombuffer(memory, value.dtype, value.size, page + body - size).reshape(value.shape)
+        guarded[...] = value
+        return guarded
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike, alignment: int = 1) -> npt.NDArray[Any]:
+        value = np.empty(shape, dtype)
+        value.view(np.uint8)[...] = SENTINEL
+        return self.array(value, alignment)
+
+
+def pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def blocks(units: int) -> int:
+    return -(-units // BLOCK)
+
+
+def block_order(values: npt.NDArray[Any], units: int) -> npt.NDArray[Any]:
+    """[..., 4 * units] -> [..., blocks * 64], zeros in the padding."""
+    lead = values.shape[:-1]
+    padded = np.zeros((*lead, GATES, blocks(units) * BLOCK), values.dtype)
+    padded[..., :units] = values.reshape(*lead, GATES, units)
+    return np.ascontiguousarray(padded.reshape(*lead, GATES, -1, BLOCK).swapaxes(-3, -2).reshape(*lead, -1))
+
+
+class Product:
+    """Operands of an integer product in guarded memory, packed for one instruction set.
+
+    With `group_size` the weights are int4 numbers times the multipliers of their groups, `[groups, 4 * units]`, or,
+    without multipliers, int4 numbers. Without it they are int8.
+    """
+
+    def __init__(
+        self,
+        guarded: Guarded,
+        isa: str,
+        weights: npt.NDArray[np.int8],
+        codes: npt.NDArray[np.uint8],
+        zero_point: int,
+        int4: bool = False,
+        multipliers: npt.NDArray[np.uint8] | None = None,
+        group_size: int = 0,
+    ) -> None:
+        """`weights` `[k, 4 * units]`, `codes` `[rows, k]`."""
+        (rows, k), units = codes.shape, weights.shape[1] // GATES
+        self.isa, self.rows, self.k, self.units, self.weights, self.zero_point = (
+            isa,
+            rows,
+            k,
+            units,
+            weights,
+            zero_point,
+        )
+        self.columns = blocks(units) * GATES * BLOCK
+        sizes = (ctypes.c_int64(k), ctypes.c_int64(units))
+        depth = NATIVE.rnnqc_test_padded_depth(isa.encode(), ctypes.c_int32(int4), sizes[0])
+        assert depth >= k
+        padded = np.random.default_rng(k).choice(np.uint8([0, 255]), (rows, depth))
+        padded[:, :k] = codes
+        self.a = guarded.array(padded)
+        size = NATIVE.rnnqc_test_packed_bytes(isa.encode(), ctypes.c_int32(int4), *sizes)
+        packed = guarded.empty((size,), np.uint8, alignment=64)
+        start = guarded.empty((self.columns,), np.int32, alignment=64)
+        packed_multipliers = None
+        if int4:
+            if multipliers is not None:
+                packed_multipliers = guarded.empty((multipliers.shape[0] * self.columns,), np.uint8, alignment=64)
+            NATIVE.rnnqc_test_pack_int4(
+                pointer(guarded.array(weights)),
+                pointer(None if multipliers is None else guarded.array(multipliers)),
+                ctypes.c_int64(group_size),
+                *sizes,
+                ctypes.c_int32(zero_point),
+                pointer(packed),
+                pointer(packed_multipliers),
+                pointer(start),
+            )
+        else:
+            NATIVE.rnnqc_test_pack(
+                isa.encode(),
+                pointer(guarded.array(weights)),
+                *sizes,
+                ctypes.c_int32(zero_point),
+                pointer(packed),
+                pointer(start),
+            )
+        self.operands = _Operands(
+            int4=int4,
+            a=self.a.ctypes.data,
+            a_stride=depth,
+            rows=rows,
+            packed=packed.ctypes.data,
+            k=k,
+            units=units,
+            multipliers=None if packed_multipliers is None else packed_multipliers.ctypes.data,
+            group_size=group_size,
+            start=start.ctypes.data,
+            block_begin=0,
+            block_end=blocks(units),
+        )
+        self._kept = (guarded, packed, packed_multipliers, start)
+
+    def expected(self, zero_points: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int64]:
+        """All sums, in block order; with a zero point of each row or with that of the product."""
+        zero_point = self.zero_point if zero_points is None else zero_points[:, np.newaxis]
+        # Exact: every sum is less than 2**53.
+        codes = self.a[:, : self.k].astype(np.float64) - zero_point
+        return block_order((codes @ self.weights.astype(np.float64)).astype(np.int64), self.units)
+
+    def recurrent(self, guarded: Guarded, descending: bool) -> npt.NDArray[np.int32]:
+        """The accumulators; sentinels where nothing was written."""
+        acc = guarded.empty((self.rows, self.columns), np.int32, alignment=64)
+        NATIVE.rnnqc_test_recurrent(
+            self.isa.encode(), ctypes.byref(self.operands), ctypes.c_int32(descending), pointer(acc)
+        )
+        return acc
+
+    def project(
+        self,
+        guarded: Guarded,
+        multiplier: npt.NDArray[np.float32],
+        bias: npt.NDArray[np.float32],
+        row_scale: npt.NDArray[np.float32] | None = None,
+        zero_points: npt.NDArray[np.int32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """The pre-activations; sentinels where nothing was written."""
+        p = guarded.empty((self.rows, self.columns), np.float32, alignment=64)
+        NATIVE.rnnqc_test_project(
+            self.isa.encode(),
+            ctypes.byref(self.operands),
+            pointer(None if row_scale is None else guarded.array(row_scale)),
+            pointer(None if zero_points is None else guarded.array(zero_points)),
+            pointer(guarded.array(multiplier, 64)),
+            pointer(guarded.array(bias, 64)),
+            pointer(p),
+        )
+        return p
+
+
+def check_product(guarded: Guarded, product: Product, zero_points: npt.NDArray[np.int32] | None = None) -> None:
+    """Both products over all blocks, against numpy; with `zero_points` the projection of rows with one each only.
+
+    Such a product has to be packed for zero point 1: its start values are minus the column sums.
+    """
+    check_blocks(guarded, product, 0, blocks(product.units), zero_points)
+
+
+def check_blocks(
+    guarded: Guarded, product: Product, begin: int, end: int, zero_points: npt.NDArray[np.int32] | None = None
+) -> None:
+    """check_product for the blocks `begin` .. `end - 1`; nothing else may be written."""
+    product.operands.block_begin, product.operands.block_end = begin, end
+    written = slice(begin * GATES * BLOCK, end * GATES * BLOCK)
+    expected = product.expected(zero_points)
+    assert np.abs(expected).max(initial=0) < 2**31
+    untouched = np.full(expected.shape, SENTINEL * 0x01010101, np.uint32)
+
+    def assert_only_written(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
+        bits = untouched.copy()
+        bits[:, written] = wanted.view(np.uint32)[:, written]
+        np.testing.assert_array_equal(found.view(np.uint32), bits)
+
+    rows, units = product.rows, product.units
+    rng = np.random.default_rng(product.k)
+    multiplier, bias = (block_order(rng.normal(0, 1, GATES * units).astype(np.float32), units) for _ in range(2))
+    row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
+    real = expected.astype(np.float32)
+    if zero_points is None:
+        for descending in (False, True):
+            assert_only_written(product.recurrent(guarded, descending), expected.astype(np.int32))
+        assert_only_written(product.project(guarded, multiplier, bias), real * multiplier + bias)
+        zero_points = np.ones(rows, np.int32)
+    found = product.project(guarded, multiplier, bias, row_scale, zero_points)
+    assert_only_written(found, (real * row_scale) * multiplier + bias)
+
+
+@dataclass
+class CellCase:
+    """One call of a table cell. Rows of `p`, `acc` and `c` are padded to whole blocks."""
+
+    units: int
+    acc: npt.NDArray[np.int32]
+    p: npt.NDArray[np.float32]
+    h_multiplier: npt.NDArray[np.float32]
+    c: npt.NDArray[np.float32]
+    gate_tables: Sequence[npt.NDArray[np.float32]]
+    gate_min: Sequence[float]
+    gate_max: Sequence[float]
+    cell_table: npt.NDArray[np.float32]
+    cell_max: float
+    h_scale: float
+    h_zero_point: int
+
+    def run(self, isa: str, guarded: Guarded, span: tuple[int, int] | None = None) -> CellResult:
+        """Runs all blocks, or those of `span` only."""
+        rows = len(self.p)
+        acc, p, h_multiplier, c = (guarded.array(v, 64) for v in (self.acc, self.p, self.h_multiplier, self.c))
+        h = guarded.empty(c.shape, np.uint8, 16)
+        y = [guarded.empty((self.units,), np.float32) for _ in range(rows)]
+        row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+        # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
+        gate_tables = [guarded.array(table) for table in self.gate_tables]
+        cell_table = guarded.array(self.cell_table)
+        begin, end = span or (0, blocks(self.units))
+        cell = _Cell(
+            rows=rows,
+            units=self.units,
+            block_begin=begin,
+            block_end=end,
+            acc=acc.ctypes.data,
+            p=p.ctypes.data,
+            h_multiplier=h_multiplier.ctypes.data,
+            gate_min=(ctypes.c_float * GATES)(*self.gate_min),
+            gate_max=(ctypes.c_float * GATES)(*self.gate_max),
+            gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in gate_tables)),
+            cell_max=self.cell_max,
+            cell_table=cell_table.ctypes.data,
+            cell_table_size=self.cell_table.size,
+            h_scale=self.h_scale,
+            h_zero_point=self.h_zero_point,
+            c=c.ctypes.data,
+            y=row_pointers.ctypes.data,
+            h=h.ctypes.data,
+        )
+        linear = bool(NATIVE.rnnqc_test_has_linear_tables(ctypes.byref(cell)))
+        NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
+        return CellResult(linear, np.array(y), c.copy(), h.copy())
+
+
+@dataclass
+class CellResult:
+    """What a table cell wrote; sentinels in `y` `[rows, units]` and `h`, and old values in `c`, where it did not."""
+
+    linear: bool
+    y: npt.NDArray[np.float32]
+    c: npt.NDArray[np.float32]
+    h: npt.NDArray[np.uint8]
+
+    def assert_same_bits(self, expected: CellResult) -> None:
+        """Compares all units; padding counts for nothing."""
+        for name in ("y", "c", "h"):
+            found, wanted = (getattr(result, name)[:, : self.y.shape[1]] for result in (self, expected))
+            np.testing.assert_array_equal(found.view(np.uint8), wanted.view(np.uint8), name)

@@ -1,0 +1,157 @@
+"""Products of int4 weights: their packing and every kernel that multiplies them, against numpy.
+
+What these would catch: halves of a byte in the wrong order or with the wrong sign; a group's multiplier that is applied
+to other columns or other k; sums of a group that a register does not hold; codes read beyond their end; blocks written
+that belong to another thread; an instruction set that silently falls back to int8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_calls import AVAILABLE, GATES, INT4_ISAS, Guarded, Product, check_blocks, check_product
+
+# Every instruction set with int4 kernels. The others multiply such weights as int8.
+EXPECTED = {"reference", "avx512vnni"}
+
+
+@pytest.fixture
+def guarded() -> Guarded:
+    return Guarded()
+
+
+def test_instruction_sets_with_int4_kernels() -> None:
+    assert set(INT4_ISAS) == EXPECTED & set(AVAILABLE)
+
+
+def example(
+    guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, group_size: int, kind: str
+) -> Product:
+    """Random codes and weights; "corners" of both; or, "low" and "high", the largest products, all of one sign.
+
+    With a group size, weights are int4 numbers times multipliers 1 .. 18: from -8 * 16 to 7 * 18.
+    """
+    rng = np.random.default_rng([rows, k, units, zero_point, group_size])
+    shape = (k, GATES * units)
+    numbers = rng.integers(-8, 8, shape)
+    codes = rng.integers(0, 256, (rows, k), dtype=np.uint8)
+    groups = -(-k // group_size) if group_size else 1
+    multipliers = rng.integers(1, 19, (groups, GATES * units)) if group_size else np.ones((1, GATES * units), int)
+    if kind == "corners":
+        numbers = rng.choice([-8, -7, -1, 0, 1, 7], shape)
+        codes = rng.choice(np.uint8([0, 1, 127, 128, 254, 255]), codes.shape)
+        if group_size:
+            multipliers = rng.choice([1, 2, 15, 16, 17, 18], multipliers.shape)
+    elif kind != "random":
+        numbers[:] = {"low": -8, "high": 7}[kind]
+        codes[:] = 255 - zero_point
+        if group_size:
+            multipliers[:] = {"low": 16, "high": 18}[kind]
+    scale = np.repeat(multipliers, group_size or max(k, 1), axis=0)[:k]
+    numbers = np.where(numbers * scale < -128, -7, numbers)
+    weights = (numbers * scale).astype(np.int8)
+    assert (weights == numbers * scale).all()
+    return Product(
+        guarded,
+        isa,
+        weights,
+        codes,
+        zero_point,
+        int4=True,
+        multipliers=multipliers.astype(np.uint8) if group_size else None,
+        group_size=group_size,
+    )
+
+
+# Below, at and above multiples of 8 and 16 of k, of 32, 64 and 128 (groups), of 16 units.
+SIZES = [
+    *((1, 1), (5, 16), (7, 17), (8, 16), (9, 33), (16, 3), (17, 2), (24, 15), (31, 15), (32, 16), (33, 2), (40, 5)),
+    *((61, 31), (64, 64), (65, 5), (95, 5), (104, 18), (127, 1), (129, 3), (131, 17), (257, 48), (521, 3)),
+]
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 20)
+GROUP_SIZES = (0, 32, 64, 128)
+each_isa = pytest.mark.parametrize("isa", INT4_ISAS)
+each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
+
+
+@each_isa
+@each_group_size
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("k", "units"), SIZES)
+def test_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
+    for zero_point, kind in ((128, "random"), (0, "low"), (255, "high"), (3, "corners")):
+        check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
+
+
+@each_isa
+@each_group_size
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("k", "units"), [(9, 33), (64, 5), (131, 17), (257, 3)])
+def test_rows_with_a_zero_point_each(
+    isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded
+) -> None:
+    zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
+    zero_points[0], zero_points[-1] = 0, 255
+    check_product(guarded, example(guarded, isa, rows, k, units, 1, group_size, "random"), zero_points)
+
+
+# More rows and more of k than a kernel prepares at once.
+@each_isa
+@each_group_size
+@pytest.mark.parametrize(
+    ("rows", "k", "units"), [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
+)
+def test_large_products(isa: str, rows: int, k: int, units: int, group_size: int, guarded: Guarded) -> None:
+    for zero_point, kind in ((0, "corners"), (0, "low"), (255, "low"), (0, "high")):
+        check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
+
+
+@each_isa
+@pytest.mark.parametrize("group_size", [0, 32, 65536, 65568])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("kind", ["low", "high"])
+def test_largest_depth_does_not_overflow(isa: str, kind: str, rows: int, group_size: int, guarded: Guarded) -> None:
+    product = example(guarded, isa, rows, 65536, 1, 0, group_size, kind)
+    largest = 255 * 65536 * {"low": 128 if group_size else 8, "high": 126 if group_size else 7}[kind]
+    assert np.abs(product.expected()).max() == largest
+    check_product(guarded, product)
+    product = example(guarded, isa, rows, 65536, 1, 1, group_size, kind)
+    product.a[:, :65536] = 255
+    product.a[0, :65536] = 0
+    check_product(guarded, product, np.int32([255, *[0] * (rows - 1)]))
+
+
+@each_isa
+@pytest.mark.parametrize("group_size", [0, 32, 64])
+@pytest.mark.parametrize("rows", [1, 2, 7, 20])
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))])
+def test_products_write_their_blocks_only(
+    isa: str, begin: int, end: int, rows: int, group_size: int, guarded: Guarded
+) -> None:
+    check_blocks(guarded, example(guarded, isa, rows, 101, 70, 77, group_size, "random"), begin, end)
+
+
+@each_isa
+@pytest.mark.parametrize("half", [0, 4])
+@pytest.mark.parametrize("number", range(-8, 8))
+def test_each_number_in_each_half(isa: str, number: int, half: int, guarded: Guarded) -> None:
+    """One weight of a column is not 0: column j has it at k = j % 4 + `half`."""
+    weights = np.zeros((16, 2 * GATES), np.int8)
+    for column in range(weights.shape[1]):
+        weights[column % 4 + half, column] = number
+    codes = np.random.default_rng(0).integers(1, 256, (3, 16), dtype=np.uint8)
+    check_product(guarded, Product(guarded, isa, weights, codes, 0, int4=True))
+
+
+@each_isa
+def test_each_multiplier(isa: str, guarded: Guarded) -> None:
+    multipliers = np.random.default_rng(0).permuted(np.tile(np.arange(1, 19, dtype=np.uint8), (5, 4)), axis=1)
+    scale = np.repeat(multipliers, 32, axis=0)[:140].astype(int)
+    for number in range(-8, 8):
+        for rows in (1, 4):
+            scaled = np.where(number * scale < -128, -7, number) * scale
+            codes = np.random.default_rng(rows).integers(0, 256, (rows, 140), dtype=np.uint8)
+            product = Product(
+                guarded, isa, scaled.astype(np.int8), codes, 0, int4=True, multipliers=multipliers, group_size=32
+            )
+            check_product(guarded, product)

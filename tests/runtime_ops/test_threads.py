@@ -1,0 +1,231 @@
+"""Work divided among threads: the same bits however many there are, and whatever the other calls do.
+
+What these would catch: a part of a step that runs twice, not at all, or before the step before it is complete; a
+division of rows or columns that leaves some out; scratch memory that two calls share.
+
+A call is divided (cells/lstm_cell.cc, Divide) once it takes some microseconds, by the columns of its steps; from the
+second call on perhaps by rows, when there are four for each thread and the weights are small.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from kernel_calls import NATIVE, pointer
+from quant_lstm_cases import Arrays, Case, assert_same_bits, native_session, pack_at_random, table_case
+
+from rnnqc.reference import quant_lstm_cell as reference
+
+NATIVE.rnnqc_test_team.restype = ctypes.c_int64
+CELLS = 64
+
+
+def _run_team(threads: int, together: bool, parts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], int]:
+    """The cells after all phases, and the members of the team; asserts that every phase computed each cell once."""
+    cells, runs = np.zeros(CELLS, np.uint64), np.zeros(CELLS, np.int64)
+    members = NATIVE.rnnqc_test_team(
+        ctypes.c_int64(threads),
+        ctypes.c_int32(together),
+        ctypes.c_int64(parts.size),
+        pointer(parts),
+        pointer(cells),
+        pointer(runs),
+    )
+    np.testing.assert_array_equal(runs, parts.size)
+    return cells, members
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 70])
+@pytest.mark.parametrize("largest", [1, 2, 3, 8, 64])
+def test_team(threads: int, largest: int) -> None:
+    rng = np.random.default_rng(largest)
+    for phases in (0, 1, 2, 300):
+        parts = rng.integers(1, largest + 1, phases)
+        expected, _ = _run_team(1, True, np.ones(phases, np.int64))
+        for _ in range(1 if threads == 70 else 10):
+            found, members = _run_team(threads, True, parts)
+            np.testing.assert_array_equal(found, expected)
+            assert 1 <= members <= min(threads, CELLS)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_team_in_a_long_run_of_short_phases(threads: int) -> None:
+    parts = np.random.default_rng(0).integers(1, threads + 1, 20_000)
+    expected, _ = _run_team(1, True, np.ones_like(parts))
+    found, members = _run_team(threads, True, parts)
+    np.testing.assert_array_equal(found, expected)
+    assert members > 1, "nobody helped: the test shows nothing"
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 70])
+def test_team_whose_tasks_run_one_after_the_other(tasks: int) -> None:
+    parts = np.random.default_rng(0).integers(1, 9, 100)
+    expected, _ = _run_team(1, True, np.ones_like(parts))
+    np.testing.assert_array_equal(_run_team(tasks, False, parts)[0], expected)
+
+
+def _lengths(*lengths: int) -> Callable[[Case], None]:
+    def change(case: Case) -> None:
+        batch = case.inputs["X"].shape[1]
+        case.inputs["sequence_lens"] = np.resize(np.int32(lengths), batch)
+
+    return change
+
+
+def _states(case: Case) -> None:
+    shape = (case.inputs["X"].shape[1], case.attributes["hidden_size"])
+    rng = np.random.default_rng(0)
+    case.inputs |= {name: rng.normal(0, 1, shape).astype(np.float32) for name in ("initial_h", "initial_c")}
+
+
+def _peepholes(case: Case) -> None:
+    case.inputs["P"] = np.random.default_rng(0).normal(0, 1e-3, 3 * case.attributes["hidden_size"]).astype(np.float32)
+
+
+def _float_cell(case: Case) -> None:
+    case.attributes |= {"cell_scale": 0.0, "output_kind": "Softsign"}
+
+
+def _dynamic_hidden(case: Case) -> None:
+    case.attributes |= {"h_mode": "dynamic_row"}
+    case.outputs = case.outputs[:3]
+
+
+def _reverse(case: Case) -> None:
+    case.attributes["direction"] = "reverse"
+
+
+def _codes(case: Case) -> None:
+    case.inputs["X"] = np.random.default_rng(0).integers(0, 256, case.inputs["X"].shape, dtype=np.uint8)
+    case.inputs["x_multiplier"] = case.inputs["x_multiplier"] / np.float32(64)
+    case.attributes["x_mode"] = "codes"
+
+
+def _last_outputs_only(case: Case) -> None:
+    case.outputs = ("Y_h", "Y_c")
+
+
+def _packed(group_size: int) -> Callable[[Case], None]:
+    def change(case: Case) -> None:
+        for key in ("W", "R"):
+            pack_at_random(case, key, group_size, np.random.default_rng(0))
+            case.constants = (*case.constants, f"{key}_group_multiplier")
+
+    return change
+
+
+# time, batch, inputs, hidden. Bytes of R and rows: below and above what is worth two parts; four rows a thread, less,
+# and more weights than a thread takes for itself; a single step.
+SHAPES = [
+    *((1, 1, 9, 21), (1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 80), (30, 1, 9, 110), (25, 1, 300, 144)),
+    *((20, 7, 40, 100), (20, 8, 40, 100), (9, 13, 17, 150), (40, 16, 5, 33), (5, 8, 20, 450), (4, 3, 600, 250)),
+]
+VARIANTS: dict[str, list[Callable[[Case], None]]] = {
+    "plain": [],
+    "lengths": [_lengths(0, 4, 1, 3), _states],
+    "no lengths above 0": [_lengths(0)],
+    "reverse, lengths": [_reverse, _lengths(2, 4, 4, 1)],
+    "peepholes": [_peepholes, _states],
+    "float cell, reverse": [_float_cell, _reverse],
+    "dynamic hidden, lengths": [_dynamic_hidden, _lengths(4, 3, 0)],
+    "codes, last outputs": [_codes, _last_outputs_only],
+    "int4": [_packed(0)],
+    "int4 in groups, lengths": [_packed(32), _lengths(4, 0, 2)],
+}
+
+
+def _case(shape: tuple[int, ...], variant: str) -> Case:
+    time, batch, inputs, hidden = shape
+    case = table_case(time=time, batch=batch, inputs=inputs, hidden=hidden, seed=sum(shape))
+    for change in VARIANTS[variant]:
+        change(case)
+    if "sequence_lens" in case.inputs:
+        np.minimum(case.inputs["sequence_lens"], time, out=case.inputs["sequence_lens"])
+    return case
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...]) -> None:
+    case = _case(shape, variant)
+    expected = reference.run(case.inputs, case.attributes)
+    for threads in (1, 2, 4, 8):
+        session = native_session(case.model(), threads)
+        for _ in range(4):
+            found = session.run(list(case.outputs), case.feeds())
+            assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("variant", ["plain", "lengths", "peepholes", "int4 in groups, lengths"])
+def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:
+    """Runs of several shapes at the same time; each has its own division and memory."""
+    model, jobs = None, []
+    for time, batch in ((20, 1), (3, 9), (1, 1), (12, 4), (7, 16), (1, 30)):
+        case = _case((time, batch, 30, 140), variant)
+        fixed = _case((2, 2, 30, 140), variant)
+        feeds: Arrays = {name: value for name, value in case.inputs.items() if name not in fixed.constants}
+        jobs.append((feeds, reference.run({**fixed.inputs, **feeds}, fixed.attributes)))
+        model = fixed.model()
+    assert model is not None
+    session = native_session(model, threads)
+    outputs = [output.name for output in session.get_outputs()]
+
+    def run(k: int) -> None:
+        feeds, expected = jobs[k % len(jobs)]
+        assert_same_bits(dict(zip(outputs, session.run(outputs, feeds), strict=True)), expected)
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(run, range(120)))
+
+
+# Columns of R that need eight bits among those of four, up to half of all; with more, all get eight.
+WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 399, 400, 401, 800]
+
+
+@pytest.mark.parametrize("count", WIDE)
+@pytest.mark.parametrize("batch", [1, 3, 8, 37])
+def test_columns_of_eight_bits_among_columns_of_four(batch: int, count: int) -> None:
+    time, hidden = 8, 200
+    case = table_case(time=time, batch=batch, inputs=11, hidden=hidden, seed=count)
+    rng = np.random.default_rng([count, batch])
+    case.inputs["R"] = rng.integers(-8, 8, case.inputs["R"].shape, dtype=np.int8)
+    wide = rng.choice(4 * hidden, count, replace=False)
+    case.inputs["R"][:, wide] = rng.integers(-128, 128, (hidden, count), dtype=np.int8)
+    # One weight is enough.
+    case.inputs["R"][:, wide[::2]] = np.clip(case.inputs["R"][:, wide[::2]], -8, 7)
+    case.inputs["R"][rng.integers(0, hidden, wide[::2].size), wide[::2]] = rng.choice([8, -9])
+    case.inputs["h_multiplier"] *= np.float32(4)
+    if batch > 8:
+        case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
+    expected = reference.run(case.inputs, case.attributes)
+    for threads in (1, 2, 4):
+        session = native_session(case.model(), threads)
+        for _ in range(3):
+            found = session.run(list(case.outputs), case.feeds())
+            assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+
+
+@pytest.mark.parametrize("where", ["first", "last", "one gate", "one block"])
+def test_columns_of_eight_bits_side_by_side(where: str) -> None:
+    hidden = 200
+    case = table_case(time=8, batch=2, inputs=11, hidden=hidden)
+    case.inputs["R"] = np.random.default_rng(0).integers(-8, 8, case.inputs["R"].shape, dtype=np.int8)
+    gates = case.inputs["R"].reshape(hidden, 4, hidden)
+    part = {
+        "first": gates[:, 0, :1],
+        "last": gates[:, 3, -1:],
+        "one gate": gates[:, 2],
+        "one block": gates[:, :, 64:80],
+    }[where]
+    part[:] = np.random.default_rng(1).integers(-128, 128, part.shape)
+    expected = reference.run(case.inputs, case.attributes)
+    session = native_session(case.model(), 2)
+    for _ in range(10):
+        found = session.run(list(case.outputs), case.feeds())
+        assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
