@@ -41,6 +41,8 @@ inline __m512i BroadcastCodes(const uint8_t* codes) {
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
 constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kTilePrefetchBytes = 8192;
+constexpr int64_t kInputPrefetchBytes = 4096;
 
 // Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
 template <bool kDescending>
@@ -104,6 +106,10 @@ RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, co
     }
   }
   for (int64_t j = 0; j < depth; ++j) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) {
+      _mm_prefetch(reinterpret_cast<const char*>(w + g) + kTilePrefetchBytes, _MM_HINT_T0);
+    }
     const __m512i w0 = _mm512_load_si512(w);
     const __m512i w1 = _mm512_load_si512(w + 1);
     const __m512i w2 = _mm512_load_si512(w + 2);
@@ -590,6 +596,7 @@ MinMax f32_min_max__avx512vnni(const float* x, int64_t n) {
   __m512 largest = _mm512_setzero_ps();
   ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
     const __m512 value = _mm512_maskz_loadu_ps(lanes, x + i);
+    _mm_prefetch(reinterpret_cast<const char*>(x + i) + kInputPrefetchBytes, _MM_HINT_T0);
     least = _mm512_min_ps(value, least);
     largest = _mm512_max_ps(value, largest);
   });
