@@ -45,6 +45,23 @@ def test_table_configurations(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.parametrize("constant_states", [True, False])
+@pytest.mark.parametrize("states", [0, 1])
+@pytest.mark.parametrize("y", [0, 1])
+def test_axes_for_the_direction(y: int, states: int, constant_states: bool) -> None:
+    case = table_case()
+    case.attributes.update(y_direction_axis=y, state_direction_axis=states)
+    for seed, name in enumerate(("initial_h", "initial_c")):
+        state = np.random.default_rng(seed).normal(0, 1, (1,) * states + (2, 21))
+        case.inputs[name] = state.astype(np.float32)
+    if constant_states:
+        case.constants = (*case.constants, "initial_h", "initial_c")
+    found = run_native(case)
+    assert found["Y"].shape == ((5, 1, 2, 21) if y else (5, 2, 21))
+    assert found["Y_c"].shape == ((1, 2, 21) if states else (2, 21))
+    check(case)
+
+
 @given(packed_cases())
 def test_packed_weights(case: Case) -> None:
     check(case)
