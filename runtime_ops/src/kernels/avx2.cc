@@ -161,17 +161,44 @@ constexpr int64_t kEights = 4;
 static_assert(kEights * 8 == kGroupDepth, "a group has a whole number of such sums");
 constexpr int kTileRowsS4 = 4;
 
-// The int4 numbers, as int8, that stand in the lower halves of 32 bytes without their upper halves.
-inline __m256i Numbers(__m256i halves) {
-  const __m256i numbers =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
-  return _mm256_shuffle_epi8(numbers, halves);
-}
+// One row takes the numbers plus 8, which spares the extension of their signs: a * w = a * (w + 8) - 8 * a. Two such
+// products are at most 2 * 15 * 255. Sums that start from the -8 * a end as above, however they overflow before.
+// Several rows share the extension, which costs less than their sums of -8 * a.
+enum class Signs { kExtended, kPlusEight };
 
-inline __m256i LowerNumbers(__m256i bytes) { return Numbers(_mm256_and_si256(bytes, _mm256_set1_epi8(15))); }
+template <Signs kSigns>
+struct Numbers {
+  __m256i lower;
+  __m256i upper;
 
-inline __m256i UpperNumbers(__m256i bytes) {
-  return Numbers(_mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15)));
+  explicit Numbers(__m256i bytes) {
+    const __m256i half = _mm256_set1_epi8(15);
+    if (kSigns == Signs::kPlusEight) bytes = _mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(0x88)));
+    lower = _mm256_and_si256(bytes, half);
+    upper = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), half);
+    if (kSigns == Signs::kPlusEight) return;
+    const __m256i extended =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+    lower = _mm256_shuffle_epi8(extended, lower);
+    upper = _mm256_shuffle_epi8(extended, upper);
+  }
+};
+
+// The sums of -8 * a of `eights` times eight codes: over k and k + 1 where k % 4 = 0 in every even word, over the
+// others in every odd one.
+inline __m256i Offsets(const uint8_t* codes, int64_t eights) {
+  __m256i loaded;
+  if (eights == kEights) {
+    loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  } else {
+    alignas(32) uint8_t some[8 * kEights] = {};
+    std::memcpy(some, codes, static_cast<size_t>(8 * eights));
+    loaded = _mm256_load_si256(reinterpret_cast<const __m256i*>(some));
+  }
+  const __m256i pairs = _mm256_maddubs_epi16(loaded, _mm256_set1_epi8(-8));
+  __m128i sums = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0x4e));
+  return _mm256_broadcastd_epi32(_mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0xb1)));
 }
 
 // Pairs of int16: the multipliers of eight columns, twice each, or ones.
@@ -191,6 +218,7 @@ template <int kRows, int kPart, bool kDescending = false>
 RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
                                int64_t sums_stride) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
+  constexpr Signs kSigns = kRows == 1 ? Signs::kPlusEight : Signs::kExtended;
   const int64_t depth = m.k_padded / 8;
   const int64_t count = (depth + kEights - 1) / kEights;
   const int64_t a_stride = m.a_stride;
@@ -209,6 +237,8 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     const int64_t part_of_k = kDescending ? count - 1 - n : n;
     const int64_t eights = Least(kEights, depth - part_of_k * kEights);
     const uint8_t* group = group_size > 0 ? multipliers + part_of_k / group_size * kBlockColumns : nullptr;
+    const uint8_t* lowest = kDescending ? a - 8 * (eights - 1) : a;
+    const __m256i offset = kSigns == Signs::kPlusEight ? Offsets(lowest, eights) : _mm256_setzero_si256();
     for (int part = 0; part < kRegisters; part += kPart) {
       const uint8_t* codes = a;
       const __m256i* weights = w + part;
@@ -216,7 +246,7 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
       RNNQC_UNROLL(4)
       for (int r = 0; r < kRows; ++r) {
         RNNQC_UNROLL(8)
-        for (int i = 0; i < kPart; ++i) sum[r][i] = _mm256_setzero_si256();
+        for (int i = 0; i < kPart; ++i) sum[r][i] = offset;
       }
       for (int64_t j = 0; j < eights; ++j) {
         __m256i lower[kRows];
@@ -231,13 +261,11 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
           if (kRows == 1 && i % 2 == 0) {
             _mm_prefetch(reinterpret_cast<const char*>(weights + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
           }
-          const __m256i bytes = _mm256_load_si256(weights + i);
-          const __m256i lower_numbers = LowerNumbers(bytes);
-          const __m256i upper_numbers = UpperNumbers(bytes);
+          const Numbers<kSigns> numbers(_mm256_load_si256(weights + i));
           RNNQC_UNROLL(4)
           for (int r = 0; r < kRows; ++r) {
-            const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(lower[r], lower_numbers),
-                                                      _mm256_maddubs_epi16(upper[r], upper_numbers));
+            const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(lower[r], numbers.lower),
+                                                      _mm256_maddubs_epi16(upper[r], numbers.upper));
             sum[r][i] = _mm256_add_epi16(sum[r][i], products);
           }
         }
