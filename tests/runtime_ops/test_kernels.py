@@ -358,7 +358,9 @@ def test_linear_tables(isa: str, sizes: dict[str, float], guarded: Guarded) -> N
 LIMITS: dict[str, dict[str, Any]] = {
     "no limits": {},
     "lower limit of an index within its first code": {"gate_min": (0, 0.5, 0.999, 0)},
-    "lower limit of gate i": {"gate_min": (1, 0, 0, 0)},
+    "lower limit of gate i": {"gate_min": (2.5, 0, 0, 0)},
+    "lower limit at the second code": {"gate_min": (1, 1, 1, 1), "first_code": 1},
+    "no limits, tables of an odd number of codes": {"first_code": 1},
     "lower limit of gate o": {"gate_min": (0, 700.25, 0, 0)},
     "lower limit of gate f": {"gate_min": (0, 0, 1, 0)},
     "lower limit of gate c": {"gate_min": (0, 0, 0, 4096)},
@@ -386,9 +388,11 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
-def _limited_case(gate_n: int = 4096, unit: float = 2.0**-11, f_scale: float = 1.0, **changes: Any) -> CellCase:
-    tables = LinearTables(gate_n=gate_n, unit=unit)
+def _limited_case(unit: float = 2.0**-11, f_scale: float = 1.0, first_code: int = 0, **changes: Any) -> CellCase:
+    tables = LinearTables(unit=unit)
     tables.gates[2] *= np.float32(f_scale)
+    # The entries of codes -4096 and -4095 are the same: only without the former do indices 0 and 1 differ.
+    tables.gates = [table[first_code:] for table in tables.gates]
     case = tables.case()
     rng = np.random.default_rng(0)
     places = rng.random(case.p.shape)

@@ -225,9 +225,12 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   const int64_t first = kDescending ? depth - 1 : 0;
   const uint8_t* a = m.a + row * a_stride + 8 * first;
   const __m256i* w = static_cast<const __m256i*>(m.weights) + (block * depth + first) * kRegisters;
-  const int64_t group_size = m.multipliers == nullptr ? 0 : m.group_size / kGroupDepth;
-  const uint8_t* multipliers = m.multipliers;
-  if (group_size > 0) multipliers += block * ((count + group_size - 1) / group_size) * kBlockColumns;
+  // The multipliers of the group, and how many sums of kEights eights are left in it.
+  const int64_t group_size = m.multipliers == nullptr ? count : m.group_size / kGroupDepth;
+  const int64_t groups = count == 0 ? 0 : (count + group_size - 1) / group_size;
+  const uint8_t* group = m.multipliers;
+  if (group != nullptr) group += (block * groups + (kDescending ? groups - 1 : 0)) * kBlockColumns;
+  int64_t left = kDescending ? count - (groups - 1) * group_size : group_size;
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kRegisters; ++i) {
       StoreSums(sums + r * sums_stride + i * 8, start == nullptr ? _mm256_setzero_si256() : LoadSums(start + i * 8));
@@ -236,7 +239,6 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   for (int64_t n = 0; n < count; ++n) {
     const int64_t part_of_k = kDescending ? count - 1 - n : n;
     const int64_t eights = Least(kEights, depth - part_of_k * kEights);
-    const uint8_t* group = group_size > 0 ? multipliers + part_of_k / group_size * kBlockColumns : nullptr;
     const uint8_t* lowest = kDescending ? a - 8 * (eights - 1) : a;
     const __m256i offset = kSigns == Signs::kPlusEight ? Offsets(lowest, eights) : _mm256_setzero_si256();
     for (int part = 0; part < kRegisters; part += kPart) {
@@ -284,6 +286,9 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     }
     a += kStep * eights * 8;
     w += kStep * eights * kRegisters;
+    if (--left > 0) continue;
+    left = group_size;
+    if (group != nullptr) group += kStep * kBlockColumns;
   }
 }
 
