@@ -391,7 +391,7 @@ def test_linear_tables(isa: str, sizes: dict[str, float], guarded: Guarded) -> N
 LIMITS: dict[str, dict[str, Any]] = {
     "no limits": {},
     "lower limit of an index within its first code": {"gate_min": (0, 0.5, 0.999, 0)},
-    "lower limit of gate i": {"gate_min": (1, 0, 0, 0)},
+    "lower limit of gate i": {"gate_min": (2.5, 0, 0, 0)},
     "lower limit of gate o": {"gate_min": (0, 700.25, 0, 0)},
     "lower limit of gate f": {"gate_min": (0, 0, 1, 0)},
     "lower limit of gate c": {"gate_min": (0, 0, 0, 4096)},
@@ -419,9 +419,10 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
-def _limited_case(gate_n: int = 4096, unit: float = 2.0**-11, f_scale: float = 1.0, **changes: Any) -> CellCase:
-    tables = LinearTables(gate_n=gate_n, unit=unit)
+def _limited_case(unit: float = 2.0**-11, f_scale: float = 1.0, first_code: int = 0, **changes: Any) -> CellCase:
+    tables = LinearTables(unit=unit)
     tables.gates[2] *= np.float32(f_scale)
+    tables.gates = [table[first_code:] for table in tables.gates]
     case = tables.case()
     rng = np.random.default_rng(0)
     places = rng.random(case.p.shape)
@@ -446,6 +447,20 @@ def test_limits_of_linear_cells(isa: str, name: str, guarded: Guarded) -> None:
     found = case.run(isa, guarded)
     assert found.linear
     found.assert_same_bits(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
+def test_lower_limit_at_the_second_code(
+    isa: str, lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Knots that rise to the end, without the code whose entry is that of the next one: indices 0 and 1 differ.
+    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
+    case = _limited_case(first_code=1, gate_min=(lowest,) * 4)
+    assert all(table[0] != table[1] for table in case.gate_tables)
+    found = case.run(isa, guarded)
+    assert found.linear
+    found.assert_same_bits(case.run("reference", guarded))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -623,15 +623,18 @@ struct Division {
 };
 
 // `members` threads took part in the last call.
-Division Divide(const PackedLstm& packed, const LstmArgs& args, int64_t members) {
+Division Divide(const LstmConfig& config, const PackedLstm& packed, const LstmArgs& args, int64_t members) {
   static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const double r_bytes = static_cast<double>(packed.r.weights.size());
-  const double w_bytes = static_cast<double>(packed.w.weights.size());
+  const double r_bytes = static_cast<double>(packed.r.bytes());
+  const double w_bytes = static_cast<double>(packed.w.bytes());
   const double batch = static_cast<double>(args.batch);
+  const double columns = static_cast<double>(packed.r.start.size());
+  const double products = batch * columns / kProductsPerNanosecond;  // of one k
   // Nanoseconds of one step: a product either streams its weights or is bound by its multiplications.
-  const double recurrent = std::max(r_bytes / kBytesPerNanosecond, r_bytes * batch / kProductsPerNanosecond);
+  const double recurrent =
+      std::max(r_bytes / kBytesPerNanosecond, static_cast<double>(packed.r.k * Planes(config.h_bits)) * products);
   const double projection = std::max(w_bytes / kBytesPerNanosecond / static_cast<double>(args.time),
-                                     w_bytes * batch / kProductsPerNanosecond);
+                                     static_cast<double>(packed.w.k * Planes(config.x_bits)) * products);
   Division division;
   if (processors == 1 || (recurrent + projection) * static_cast<double>(args.time) < kSharedCall) return division;
   const int64_t threads = std::min(members, processors);
@@ -685,7 +688,7 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(packed, args, scratch->members());
+  const Division division = Divide(config, packed, args, scratch->members());
   if (division.groups > 1) {
     struct Groups {
       const LstmConfig& config;

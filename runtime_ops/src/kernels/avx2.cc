@@ -155,9 +155,148 @@ RNNQC_NOINLINE void TileSums(const Tile& shared) {
 
 constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>, TileSums<3, 4>};
 
+// Products of int4 weights need neither sizes nor masks: two of them are -2 * 8 * 255 .. 2 * 7 * 255, and the sums of
+// those of kEights times eight k, -32640 .. 28560, fit into int16.
+constexpr int64_t kEights = 4;
+static_assert(kEights * 8 == kGroupDepth, "a group has a whole number of such sums");
+constexpr int kTileRowsS4 = 4;
+
+// One row takes the numbers plus 8, which spares the extension of their signs: a * w = a * (w + 8) - 8 * a. Two such
+// products are at most 2 * 15 * 255. Sums that start from the -8 * a end as above, however they overflow before.
+// Several rows share the extension, which costs less than their sums of -8 * a.
+enum class Signs { kExtended, kPlusEight };
+
+template <Signs kSigns>
+struct Numbers {
+  __m256i lower;
+  __m256i upper;
+
+  explicit Numbers(__m256i bytes) {
+    const __m256i half = _mm256_set1_epi8(15);
+    if (kSigns == Signs::kPlusEight) bytes = _mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(0x88)));
+    lower = _mm256_and_si256(bytes, half);
+    upper = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), half);
+    if (kSigns == Signs::kPlusEight) return;
+    const __m256i extended =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+    lower = _mm256_shuffle_epi8(extended, lower);
+    upper = _mm256_shuffle_epi8(extended, upper);
+  }
+};
+
+// The sums of -8 * a of `eights` times eight codes: over k and k + 1 where k % 4 = 0 in every even word, over the
+// others in every odd one.
+inline __m256i Offsets(const uint8_t* codes, int64_t eights) {
+  __m256i loaded;
+  if (eights == kEights) {
+    loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  } else {
+    alignas(32) uint8_t some[8 * kEights] = {};
+    std::memcpy(some, codes, static_cast<size_t>(8 * eights));
+    loaded = _mm256_load_si256(reinterpret_cast<const __m256i*>(some));
+  }
+  const __m256i pairs = _mm256_maddubs_epi16(loaded, _mm256_set1_epi8(-8));
+  __m128i sums = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0x4e));
+  return _mm256_broadcastd_epi32(_mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0xb1)));
+}
+
+// Pairs of int16: the multipliers of eight columns, twice each, or ones.
+RNNQC_FORCEINLINE __m256i Multipliers(const uint8_t* multipliers) {
+  if (multipliers == nullptr) return _mm256_set1_epi16(1);
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(multipliers));
+  const __m256i once = _mm256_cvtepu8_epi32(bytes);
+  return _mm256_or_si256(once, _mm256_slli_epi32(once, 16));
+}
+
+using SumsS4Fn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                      int64_t sums_stride);
+
+// Sums of kRows rows and one block of int4 weights, kPart registers of eight columns at a time, from `start` or 0 if
+// that is null.
+template <int kRows, int kPart, bool kDescending = false>
+RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
+                               int64_t sums_stride) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  constexpr Signs kSigns = kRows == 1 ? Signs::kPlusEight : Signs::kExtended;
+  const int64_t depth = m.k_padded / 8;
+  const int64_t count = (depth + kEights - 1) / kEights;
+  const int64_t a_stride = m.a_stride;
+  const int64_t first = kDescending ? depth - 1 : 0;
+  const uint8_t* a = m.a + row * a_stride + 8 * first;
+  const __m256i* w = static_cast<const __m256i*>(m.weights) + (block * depth + first) * kRegisters;
+  // The multipliers of the group, and how many sums of kEights eights are left in it.
+  const int64_t group_size = m.multipliers == nullptr ? count : m.group_size / kGroupDepth;
+  const int64_t groups = count == 0 ? 0 : (count + group_size - 1) / group_size;
+  const uint8_t* group = m.multipliers;
+  if (group != nullptr) group += (block * groups + (kDescending ? groups - 1 : 0)) * kBlockColumns;
+  int64_t left = kDescending ? count - (groups - 1) * group_size : group_size;
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kRegisters; ++i) {
+      StoreSums(sums + r * sums_stride + i * 8, start == nullptr ? _mm256_setzero_si256() : LoadSums(start + i * 8));
+    }
+  }
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t part_of_k = kDescending ? count - 1 - n : n;
+    const int64_t eights = Least(kEights, depth - part_of_k * kEights);
+    const uint8_t* lowest = kDescending ? a - 8 * (eights - 1) : a;
+    const __m256i offset = kSigns == Signs::kPlusEight ? Offsets(lowest, eights) : _mm256_setzero_si256();
+    for (int part = 0; part < kRegisters; part += kPart) {
+      const uint8_t* codes = a;
+      const __m256i* weights = w + part;
+      __m256i sum[kRows][kPart];
+      RNNQC_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        RNNQC_UNROLL(8)
+        for (int i = 0; i < kPart; ++i) sum[r][i] = offset;
+      }
+      for (int64_t j = 0; j < eights; ++j) {
+        __m256i lower[kRows];
+        __m256i upper[kRows];
+        RNNQC_UNROLL(4)
+        for (int r = 0; r < kRows; ++r) {
+          lower[r] = Broadcast(codes + r * a_stride);
+          upper[r] = Broadcast(codes + r * a_stride + 4);
+        }
+        RNNQC_UNROLL(8)
+        for (int i = 0; i < kPart; ++i) {
+          if (kRows == 1 && i % 2 == 0) {
+            _mm_prefetch(reinterpret_cast<const char*>(weights + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+          }
+          const Numbers<kSigns> numbers(_mm256_load_si256(weights + i));
+          RNNQC_UNROLL(4)
+          for (int r = 0; r < kRows; ++r) {
+            const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(lower[r], numbers.lower),
+                                                      _mm256_maddubs_epi16(upper[r], numbers.upper));
+            sum[r][i] = _mm256_add_epi16(sum[r][i], products);
+          }
+        }
+        codes += kStep * 8;
+        weights += kStep * kRegisters;
+      }
+      RNNQC_UNROLL(8)
+      for (int i = 0; i < kPart; ++i) {
+        const __m256i factors = Multipliers(group == nullptr ? nullptr : group + (part + i) * 8);
+        RNNQC_UNROLL(4)
+        for (int r = 0; r < kRows; ++r) {
+          int32_t* to = sums + r * sums_stride + (part + i) * 8;
+          StoreSums(to, _mm256_add_epi32(LoadSums(to), _mm256_madd_epi16(sum[r][i], factors)));
+        }
+      }
+    }
+    a += kStep * eights * 8;
+    w += kStep * eights * kRegisters;
+    if (--left > 0) continue;
+    left = group_size;
+    if (group != nullptr) group += kStep * kBlockColumns;
+  }
+}
+
+constexpr SumsS4Fn* kTileSumsS4[kTileRowsS4] = {TileSumsS4<1, 8>, TileSumsS4<2, 4>, TileSumsS4<3, 2>, TileSumsS4<4, 2>};
+
 // Rows of the next tile, so that the remaining tiles are about equal.
-inline int64_t NextTile(int64_t rows_left) {
-  const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
+inline int64_t NextTile(int64_t rows_left, int64_t tile_rows) {
+  const int64_t tiles = (rows_left + tile_rows - 1) / tile_rows;
   return (rows_left + tiles - 1) / tiles;
 }
 
@@ -186,7 +325,7 @@ inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t su
         }
         int64_t tile_rows = 0;
         for (int64_t r = 0; r < rows; r += tile_rows) {
-          tile_rows = NextTile(rows - r);
+          tile_rows = NextTile(rows - r, kTileRows);
           Tile tile{};
           tile.codes = panel.row(r);
           tile.codes_stride = panel.stride();
@@ -203,6 +342,23 @@ inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t su
       }
       begin += depth;
     } while (begin < m.k_padded);
+  }
+}
+
+// The same for int4 weights.
+template <typename Finish>
+inline void SumsS4(const MatmulArgs& m, const int32_t* start, bool descending, int32_t* sums, int64_t sums_stride,
+                   const Finish& finish) {
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
+    const int64_t column = block * kBlockColumns;
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t tile = NextTile(m.rows - row, kTileRowsS4);
+      (descending ? TileSumsS4<1, 8, true> : kTileSumsS4[tile - 1])(
+          m, row, block, start == nullptr ? nullptr : start + column, sums + row * sums_stride + column, sums_stride);
+      finish(row, tile, block);
+      row += tile;
+    }
   }
 }
 
@@ -612,6 +768,18 @@ void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
               [&args](int64_t row, int64_t rows, int64_t block) {
                 (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
               });
+}
+
+void u8s4_s32_recurrent_4x64__avx2(const RecurrentArgs& args) {
+  const bool descending = args.descending && args.matmul.rows == 1;
+  SumsS4(args.matmul, args.matmul.start, descending, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
+}
+
+void u8s4_f32_project_4x64__avx2(const ProjectArgs& args) {
+  SumsS4(args.matmul, nullptr, false, reinterpret_cast<int32_t*>(args.p), args.p_stride,
+         [&args](int64_t row, int64_t rows, int64_t block) {
+           (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
+         });
 }
 
 void s32_table_cell_32__avx2(const TableCellArgs& args) {

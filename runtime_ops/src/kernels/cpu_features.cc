@@ -63,7 +63,7 @@ std::vector<std::string> Detect() {
   const bool avx2 = Bit(leaf1_ecx, 28) && Bit(leaf7.ebx, 5) && (state & kYmmState) == kYmmState;
   if (!avx2) return names;
   names.emplace_back("avx2");
-  if (leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 4)) names.emplace_back("avxvnni");
+  if (leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 4) && Bit(leaf7.ecx, 8)) names.emplace_back("avxvnni");  // and GFNI
   const bool avx512 =
       Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F, DQ, BW, VL
   if (avx512 && Bit(leaf7.ecx, 11) && (state & kZmmState) == kZmmState) names.emplace_back("avx512vnni");

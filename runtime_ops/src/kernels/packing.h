@@ -44,7 +44,7 @@ enum class PackedFormat {
   // int4 in two's complement, two to a byte: [blocks][k_padded / 8][gate][16 units][4 bytes]. In byte i of a unit the
   // lower half is k = 8j + i, the upper half k = 8j + 4 + i.
   //
-  // k padded to 8. Kernels take the halves as int8 numbers of 16 times the weight.
+  // k padded to 8. Four-way dot products take the halves as int8 numbers of 16 times the weight.
   kS4Blocks,
   // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
   kU8Blocks,
