@@ -278,22 +278,27 @@ inline int64_t NextTile(int64_t rows_left) {
   return (rows_left + tiles - 1) / tiles;
 }
 
+// p of one row and one block, from its sums without start values. (Copies of the arguments: the stores could change
+// them.)
 struct Finish {
-  const ProjectArgs& args;
+  const ProjectArgs args;
 
-  // p of one row and one block, from its sums without start values.
   void operator()(int64_t row, int64_t block, const int32_t* sums) const {
     const int64_t column = block * kBlockColumns;
-    const __m512i zero_point = _mm512_set1_epi32(args.row_zero_point != nullptr ? args.row_zero_point[row] : 1);
+    const int32_t* start = args.matmul.start + column;
+    const float* multiplier = args.multiplier + column;
+    const float* bias = args.bias + column;
     float* p = args.p + row * args.p_stride + column;
+    const bool grids = args.row_scale != nullptr;
+    const __m512 scale = _mm512_set1_ps(grids ? args.row_scale[row] : 1.0f);
+    const __m512i zero_point = _mm512_set1_epi32(grids ? args.row_zero_point[row] : 1);
     RNNQC_UNROLL(4)
     for (int64_t i = 0; i < kBlockColumns; i += 16) {
-      __m512i start = _mm512_loadu_si512(args.matmul.start + column + i);
-      if (args.row_zero_point != nullptr) start = _mm512_mullo_epi32(start, zero_point);
-      __m512 value = _mm512_cvtepi32_ps(_mm512_add_epi32(start, _mm512_loadu_si512(sums + i)));
-      if (args.row_scale != nullptr) value = _mm512_mul_ps(value, _mm512_set1_ps(args.row_scale[row]));
-      value = _mm512_mul_ps(value, _mm512_loadu_ps(args.multiplier + column + i));
-      _mm512_storeu_ps(p + i, _mm512_add_ps(value, _mm512_loadu_ps(args.bias + column + i)));
+      const __m512i offset = _mm512_mullo_epi32(_mm512_loadu_si512(start + i), zero_point);
+      // Without grids the factor is 1, which changes nothing.
+      const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(offset, _mm512_loadu_si512(sums + i)));
+      const __m512 value = _mm512_mul_ps(_mm512_mul_ps(sum, scale), _mm512_loadu_ps(multiplier + i));
+      _mm512_storeu_ps(p + i, _mm512_add_ps(value, _mm512_loadu_ps(bias + i)));
     }
   }
 };
@@ -556,7 +561,7 @@ class Cells {
     }
   }
 
-  const TableCellArgs& args_;
+  const TableCellArgs args_;
   LinearForm form_;
   __m512 min_[kGates], max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
   __m512 code_min_, code_max_, cell_min_, cell_max_, cell_scale_, h_scale_, h_min_, h_max_;
