@@ -28,7 +28,7 @@ constexpr double kBytesPerNanosecond = 100;
 constexpr double kProductsPerNanosecond = 300;
 // A call pays more than it gains if it is shorter than this (nanoseconds), and so does a step that ends in a barrier.
 constexpr double kSharedCall = 6000;
-constexpr double kSharedStep = 400;
+constexpr double kSharedStep = 800;
 constexpr double kPartOfAStep = 250;
 // Threads take rows of their own, without barriers, if each has this many and the weights fit into its cache.
 constexpr int64_t kRowsOfAGroup = 4;
