@@ -1,6 +1,5 @@
 #include "ops/quant_lstm_cell.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,6 +62,12 @@ const char* const kInputNames[kInputCount] = {"X",
                                               "(reserved)"};
 
 constexpr bool IsReserved(size_t input) { return input == kWZeroPoint || input == kRZeroPoint || input >= kUsedInputs; }
+
+// What becomes part of PackedLstm.
+constexpr bool IsPacked(size_t input) {
+  return (input >= kW && input <= kBias) || input == kPeephole || input == kWGroupMultiplier ||
+         input == kRGroupMultiplier;
+}
 
 constexpr int64_t kMaxCellTableSize = 1 << 23;  // indices are formed in float
 
@@ -156,10 +161,9 @@ class QuantLstmCellKernel {
   const std::string& context() const { return context_; }
 
   void Compute(OrtKernelContext* context) {
-    const OrtValue* inputs[kInputCount];
-    std::copy(constants_, constants_ + kInputCount, inputs);
-    for (size_t i = 0; i < variable_count_; ++i) {
-      const size_t input = variables_[i];
+    const OrtValue* inputs[kInputCount] = {};
+    for (size_t i = 0; i < needed_count_; ++i) {
+      const size_t input = needed_[i];
       ort::Check(api_, api_.KernelContext_GetInput()(context, input, &inputs[input]));
     }
     Sizes sizes = sizes_;
@@ -267,10 +271,10 @@ class QuantLstmCellKernel {
 
   // Packs the weights if all of them are constant, and checks constant tables.
   void CheckConstants(const ort::KernelInfo& info) {
-    const OrtValue** inputs = constants_;
+    // onnxruntime may move these values after the kernel's creation: they are not kept.
+    const OrtValue* inputs[kInputCount] = {};
     for (size_t i = 0; i < kUsedInputs; ++i) {
       if (present_[i]) inputs[i] = info.ConstantInput(i);
-      if (present_[i] && inputs[i] == nullptr) variables_[variable_count_++] = i;
     }
     if (inputs[kGateTable] != nullptr) {
       gate_table_is_checked_ = true;
@@ -279,11 +283,13 @@ class QuantLstmCellKernel {
     if (inputs[kCellTable] != nullptr) constant_cell_table_size_ = CheckedCellTableSize(inputs[kCellTable]);
     FindLinearForm(inputs);
     bool constant = true;
-    for (const size_t i :
-         {kW, kR, kXMultiplier, kHMultiplier, kBias, kPeephole, kWGroupMultiplier, kRGroupMultiplier}) {
-      constant = constant && present_[i] == (inputs[i] != nullptr);
+    for (size_t i = 0; i < kUsedInputs; ++i) {
+      constant = constant && !(IsPacked(i) && present_[i] && inputs[i] == nullptr);
     }
     if (constant) packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes_));
+    for (size_t i = 0; i < kUsedInputs; ++i) {
+      if (present_[i] && !(constant && IsPacked(i))) needed_[needed_count_++] = i;
+    }
   }
 
   void FindLinearForm(const OrtValue* const* inputs) {
@@ -435,9 +441,8 @@ class QuantLstmCellKernel {
   const KernelTable& kernels_;
   Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
-  const OrtValue* constants_[kInputCount] = {};  // null for those that are given to Compute
-  size_t variables_[kInputCount] = {};           // the first variable_count_ are given to Compute
-  size_t variable_count_ = 0;
+  size_t needed_[kInputCount] = {};  // the first needed_count_ are what Compute reads
+  size_t needed_count_ = 0;
   bool has_output_[kOutputCount] = {};
   bool gate_table_is_checked_ = false;
   int64_t constant_cell_table_size_ = 0;
