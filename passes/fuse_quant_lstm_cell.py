@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx
 
-from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import (
-    CELL_TAG,
-    DOMAIN,
-    Graph,
-    Model,
-    Node,
-    Value,
-    Variable,
-    attribute_reference,
-    constant_array,
-    info,
-    subgraphs,
-)
+from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, OP_TYPE, CellSite, cell_function
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.emit_lstm import Boundary, boundary_of
-from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
+from rnnqc.passes.emit_lstm import boundary_of
 from rnnqc.passes.fold_lstm import LstmNumbers
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
-
-OP_TYPE = "QuantLSTMCell"
-INPUTS = (
-    "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
-    "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
-    "W_group_multiplier", "R_group_multiplier",
-)  # fmt: skip
-OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
-STATES = ("initial_h", "initial_c", "Y_h", "Y_c")
-CONFIGURATION = "configuration"
 
 
 class FuseQuantLstmCell(Pass):
@@ -81,13 +56,13 @@ class FuseQuantLstmCell(Pass):
         for cell in cells:
             _pack(model, graphs[cell.name], cell)
         sites = [_site(model, graphs[c.name], c) for c in cells]
-        groups: dict[bytes, list[_Site]] = {}
+        groups: dict[bytes, list[CellSite]] = {}
         for site in sites:
-            groups.setdefault(_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
+            groups.setdefault(cell_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
         taken: set[str] = set()
         for number, members in enumerate(groups.values()):
             several = len(groups) > 1
-            function = _function(model, members[0], number if several else None)
+            function = cell_function(model, members[0], number if several else None)
             if several:
                 function.overload = _overload(members[0], taken)
                 taken.add(function.overload)
@@ -127,20 +102,7 @@ def _pack(model: Model, graph: Graph, cell: Cell) -> None:
         cell.integer[size_key] = size
 
 
-@dataclass(frozen=True)
-class _Site:
-    """One integer cell with everything its node and function are made from."""
-
-    cell: Cell
-    graph: Graph
-    numbers: LstmNumbers
-    inputs: dict[str, Value | None]
-    outputs: dict[str, Value | None]
-    axes: dict[str, int]  # attributes: which values keep the axis for the direction
-    lifts: list[Node]  # the nodes that gave outputs this axis
-
-
-def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
+def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
     at = boundary_of(model, graph, cell)
     operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.items()}
     codes = model.find(cell.y_codes) if cell.y_codes is not None else None
@@ -150,7 +112,7 @@ def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
     outputs = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
     axes: dict[str, int] = {}
     lifts: list[Node] = []
-    for attribute, names, axis in (("y_direction_axis", ("Y",), 1), ("state_direction_axis", STATES, 0)):
+    for attribute, (names, axis) in DIRECTION_AXES.items():
         present = [n for n in names if (inputs if n in inputs else outputs).get(n) is not None]
         before = {n: with_axis_before(v, axis) for n in present if (v := inputs.get(n)) is not None}
         after = {n: with_axis_after(graph, cell.name, v, axis) for n in present if (v := outputs.get(n)) is not None}
@@ -159,10 +121,10 @@ def _site(model: Model, graph: Graph, cell: Cell) -> _Site:
             inputs.update(before)
             outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
             lifts += [node for node in after.values() if node is not None]
-    return _Site(cell, graph, LstmNumbers(**cell.integer), inputs, outputs, axes, lifts)
+    return CellSite(cell, graph, LstmNumbers(**cell.integer), inputs, outputs, axes, lifts)
 
 
-def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int | None) -> None:
+def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int | None) -> None:
     cell = site.cell
     node = Node(
         OP_TYPE,
@@ -187,128 +149,7 @@ def _fuse(model: Model, site: _Site, function: onnx.FunctionProto, number: int |
     cell.form = "fused"
 
 
-def _function(model: Model, site: _Site, number: int | None) -> onnx.FunctionProto:
-    """The function of one cell, without its overload; names are those of the operator's inputs and outputs.
-
-    Args:
-        model: The model.
-        site: The cell.
-        number: Number of the configuration the body insists on; None for a model with one configuration.
-    """
-    inputs, outputs = site.inputs, site.outputs
-    last_out = max(k for k, n in enumerate(OUTPUTS) if outputs[n] is not None)
-    last_in = max(k for k, n in enumerate(INPUTS) if inputs.get(n) is not None)
-    formal: dict[str, Value] = {}
-    for name in (*INPUTS[: last_in + 1], *OUTPUTS[: last_out + 1]):
-        like = inputs.get(name)
-        if like is not None or name in OUTPUTS:
-            formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
-    scratch = _scratch(model)
-    head = Builder(scratch)
-    tail = Builder(scratch)
-    x = formal["X"] if number is None else _checked(head, formal["X"], number)
-    inner = dict(formal)
-    for name in ("Y", *STATES):
-        axis, attribute = (1, "y_direction_axis") if name == "Y" else (0, "state_direction_axis")
-        if name not in formal or attribute not in site.axes:
-            continue
-        if name in OUTPUTS:
-            inner[name] = tail.value(f"{name}.without_direction", np.float32)
-            tail.add("Unsqueeze", [inner[name], tail.i64([axis])], [formal[name]], f"{name}.with_direction")
-        else:
-            inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
-    at = Boundary(
-        x, inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
-        inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
-    )  # fmt: skip
-    w = Operands(
-        formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
-        formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
-        formal.get("W_group_multiplier"), formal.get("R_group_multiplier"),
-    )  # fmt: skip
-    emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
-    emitted = _without_identities(
-        _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
-    )
-    function = onnx.FunctionProto(domain=DOMAIN, name=OP_TYPE)
-    function.doc_string = (
-        "One direction of one LSTM layer over a whole sequence, in integer arithmetic with tabulated activations."
-    )
-    function.input.extend(INPUTS[: last_in + 1])
-    function.output.extend(OUTPUTS[: last_out + 1])
-    function.attribute.extend([] if number is None else [CONFIGURATION])
-    function.opset_import.add(domain="", version=model.opset)
-    function.node.extend(body_nodes(emitted))
-    return function
-
-
-def _checked(head: Builder, x: Value, number: int) -> Value:
-    """`x` itself, through a Gather that fails unless the node's attribute `configuration` is `number`."""
-    given = head.value("configuration")
-    head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
-    distance = head.op(
-        "Abs", [head.op("Sub", [given, head.i64(number)], "configuration.difference")], "configuration.distance"
-    )
-    zero = head.op(
-        "Gather", [head.i64([0]), distance], "onnxruntime_older_than_1.27_ignores_function_overloads", axis=0
-    )
-    shape = head.op("Add", [head.op("Shape", [x], "X.shape"), zero], "X.shape.checked")
-    return head.op("Reshape", [x, shape], "X.checked")
-
-
-def _scratch(model: Model) -> Model:
-    """An empty model of the same operator set: names inside a function do not depend on the model around it."""
-    proto = onnx.ModelProto(ir_version=model.ir_version)
-    proto.opset_import.add(domain="", version=model.opset)
-    proto.graph.name = "scratch"
-    scratch = Model(proto)
-    scratch.constant_prefix = ""
-    return scratch
-
-
-def _anonymous(cell: Cell) -> Cell:
-    copy = Cell.from_dict(cell.as_dict())
-    copy.name = ""
-    return copy
-
-
-def _live(nodes: list[Node], results: list[Value]) -> list[Node]:
-    needed = {id(v) for v in results}
-    kept: list[Node] = []
-    for node in reversed(nodes):
-        if any(id(v) in needed for v in node.outputs):
-            kept.append(node)
-            needed.update(id(v) for v in _uses(node))
-    return kept[::-1]
-
-
-def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
-    """Drops top-level Identity nodes in front of outputs: their producers write the outputs themselves."""
-    kept = list(nodes)
-    for node in nodes:
-        if node.op != "Identity":
-            continue
-        source, target = node.inputs[0], node.outputs[0]
-        if target.name in fixed and source.inputs and source.name not in fixed and len(source.outputs) == 1:
-            producer = source.inputs[0]
-            index = next(k for k, v in enumerate(producer.outputs) if v is source)
-            node.outputs.clear()
-            node.inputs.clear()
-            producer.outputs[index] = target
-            kept = [n for n in kept if n is not node]
-    return kept
-
-
-def _uses(node: Node) -> list[Value]:
-    used = list(node.inputs)
-    for _, graph in subgraphs(node):
-        used.extend(graph.outputs)
-        for inner in graph.nodes:
-            used.extend(_uses(inner))
-    return used
-
-
-def _overload(site: _Site, taken: set[str]) -> str:
+def _overload(site: CellSite, taken: set[str]) -> str:
     cell = site.cell
     parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
     parts += ["reverse"] if cell.reverse else []

@@ -14,7 +14,7 @@ import pytest
 
 import rnnqc
 from rnnqc.cli import main
-from rnnqc.passes.fuse_quant_lstm_cell import INPUTS
+from rnnqc.passes.cell_function import INPUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

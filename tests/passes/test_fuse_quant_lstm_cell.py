@@ -22,7 +22,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model, constant_array, graph_info, info
 from rnnqc.passes import FuseQuantLstmCell
-from rnnqc.passes.fuse_quant_lstm_cell import CONFIGURATION, INPUTS, OUTPUTS
+from rnnqc.passes.cell_function import CONFIGURATION, INPUTS, OUTPUTS
 from rnnqc.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
 

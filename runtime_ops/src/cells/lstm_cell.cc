@@ -117,7 +117,7 @@ class LstmRun {
   static void Part(void* self, int64_t part, int64_t parts) { static_cast<LstmRun*>(self)->DoPart(part, parts); }
 
  private:
-  enum class Phase { kQuantize, kProject, kProjectAndStep, kStep };
+  enum class Phase { kQuantize, kProjectAndStep, kStep };
 
   template <typename Visit>
   void ForEachPiece(const Visit& visit) {
