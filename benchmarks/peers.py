@@ -30,7 +30,7 @@ from layers import Layer
 from peer_ways import WAYS, quality, write_feeds, write_weights
 from reporting import print_table
 from roofline import SHAPES, Meter, bits_of, limits_of, macs, streamed_bytes
-from turns import HERE, Reply, Worker, WorkerError, compiled, wait_until_quiet
+from turns import HERE, Reply, Worker, WorkerError, compiled, processors, wait_until_quiet
 
 from rnnqc.bench import environment
 
@@ -102,6 +102,10 @@ class Contest:
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     def _start(self, name: str) -> Worker:
+        with processors(self.threads):
+            return self._worker(name)
+
+    def _worker(self, name: str) -> Worker:
         count = str(self.threads)
         variables = {"OMP_NUM_THREADS": count, "DPCPP_CPU_NUM_CUS": count, "ONEDNN_VERBOSE": "0"}
         if name in ONEDNN:

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def _end_with_parent() -> None:
 
 class WorkerError(Exception):
     """A worker ended, or says that it cannot do what it was asked for."""
+
+
+@contextmanager
+def processors(count: int) -> Iterator[None]:
+    """Processes that start inside have so many processors, where the system can say so: none can take more threads."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-count:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class Worker:
