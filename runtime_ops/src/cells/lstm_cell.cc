@@ -438,9 +438,8 @@ class LstmRun {
     const std::vector<int32_t>& columns = packed_.r.wide_columns;
     const int32_t begin = static_cast<int32_t>(blocks.begin * kBlockColumns);
     const int32_t end = static_cast<int32_t>(blocks.end * kBlockColumns);
-    const auto padding = std::find(columns.begin(), columns.end(), -1);
-    const int64_t first = std::lower_bound(columns.begin(), padding, begin) - columns.begin();
-    const int64_t last = std::lower_bound(columns.begin(), padding, end) - columns.begin();
+    const int64_t first = std::lower_bound(columns.begin(), columns.end(), begin) - columns.begin();
+    const int64_t last = std::lower_bound(columns.begin(), columns.end(), end) - columns.begin();
     alignas(kAlignment) int32_t sums[kWideRows * kBlockColumns];
     for (int64_t block = first / kBlockColumns; block * kBlockColumns < last; ++block) {
       for (int64_t row = 0; row < active_ * h_planes_; row += kWideRows) {

@@ -574,6 +574,26 @@ void AllRows(const TableCellArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
 }
 
+// The grid of unsigned codes up to `largest`; NaN counts as 0.
+class Grid {
+ public:
+  Grid(float scale, int32_t zero_point, int32_t largest)
+      : scale_(_mm512_set1_ps(scale)),
+        min_(_mm512_set1_ps(static_cast<float>(-zero_point))),
+        max_(_mm512_set1_ps(static_cast<float>(largest - zero_point))),
+        zero_point_(_mm512_set1_epi32(zero_point)) {}
+
+  __m512i operator()(__m512 x) const {
+    const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scale_), max_), min_);
+    return _mm512_add_epi32(_mm512_cvtps_epi32(limited), zero_point_);
+  }
+
+ private:
+  __m512 scale_, min_, max_;
+  __m512i zero_point_;
+};
+
 constexpr __mmask16 kAllLanes = 0xffff;
 
 // visit(first element, lanes) for all vectors of n elements; only the last one may be partial.
@@ -609,14 +629,9 @@ MinMax f32_min_max__avx512vnni(const float* x, int64_t n) {
 }
 
 void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
-  const __m512 scales = _mm512_set1_ps(scale);
-  const __m512 lo = _mm512_set1_ps(static_cast<float>(-zero_point));
-  const __m512 hi = _mm512_set1_ps(static_cast<float>(255 - zero_point));
+  const Grid grid(scale, zero_point, 255);
   ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
-    const __m512 loaded = _mm512_maskz_loadu_ps(lanes, x + i);
-    const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(loaded, loaded, _CMP_ORD_Q), loaded);
-    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scales), hi), lo);
-    const __m512i code = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(zero_point));
+    const __m512i code = grid(_mm512_maskz_loadu_ps(lanes, x + i));
     if (lanes == kAllLanes) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(code));
     } else {
@@ -627,14 +642,9 @@ void f32_u8_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int
 
 void f32_u16_quantize_row__avx512vnni(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* high,
                                       uint8_t* low) {
-  const __m512 scales = _mm512_set1_ps(scale);
-  const __m512 lo = _mm512_set1_ps(static_cast<float>(-zero_point));
-  const __m512 hi = _mm512_set1_ps(static_cast<float>(65535 - zero_point));
+  const Grid grid(scale, zero_point, 65535);
   ForEachVector(n, [&](int64_t i, __mmask16 lanes) {
-    const __m512 loaded = _mm512_maskz_loadu_ps(lanes, x + i);
-    const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(loaded, loaded, _CMP_ORD_Q), loaded);
-    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scales), hi), lo);
-    const __m512i code = _mm512_add_epi32(_mm512_cvtps_epi32(limited), _mm512_set1_epi32(zero_point));
+    const __m512i code = grid(_mm512_maskz_loadu_ps(lanes, x + i));
     _mm512_mask_cvtepi32_storeu_epi8(high + i, lanes, _mm512_srli_epi32(code, 8));
     _mm512_mask_cvtepi32_storeu_epi8(low + i, lanes, code);
   });

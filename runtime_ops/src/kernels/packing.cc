@@ -138,7 +138,6 @@ PackedMatrix PackMixed(PackedFormat format, const Matrix& matrix, const std::vec
   apart.weights = columns_apart.data();
   PackedMatrix packed = PackAs(PackedFormat::kS4Blocks, matrix, narrow.data(), zero_point);
   packed.wide = std::make_unique<PackedMatrix>(PackAs(format, apart, apart.weights, 0));
-  target.resize(static_cast<size_t>(blocks * kBlockColumns), -1);
   packed.wide_columns = std::move(target);
   return packed;
 }

@@ -114,7 +114,7 @@ struct PackedMatrix {
   AlignedArray<uint8_t> multipliers;  // empty without groups
   int64_t group_size = 0;
   // Columns of a kS4Blocks matrix that need eight bits are zero in it and stand in a matrix of their own, without start
-  // values: its column j belongs to column wide_columns[j] (in block order) of this one; -1 in the padding.
+  // values: its column j belongs to column wide_columns[j] (in block order) of this one.
   std::unique_ptr<PackedMatrix> wide;
   std::vector<int32_t> wide_columns;
 
