@@ -106,7 +106,7 @@ def test_unknown_key_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "bits=1",
+        "bits=0",
         "bits=25",
         "bits=true",
         "bits=8.0",
@@ -216,6 +216,16 @@ def test_unmatched_names_globs_that_speak_about_nothing() -> None:
     # A recipe is for many models: only overrides have to match.
     assert Recipe("r", "", rules, overrides=3).unmatched(["a.forward", "b.forward"]) == ["*.inptu"]
     assert Recipe("r", "", rules).unmatched(["a.forward", "b.forward"]) == []
+
+
+def test_regular_expressions_match_whole_paths() -> None:
+    recipe = parse_recipe('[[rule]]\npoints = "re:encoder.*[WR].weight"\nbits = 4', "mine.toml")
+    assert recipe.settings("encoder/a.forward.W.weight") == {"bits": 4}
+    assert recipe.settings("an_encoder/a.forward.W.weight") == recipe.settings("encoder/a.forward.W.weights") == {}
+    with pytest.raises(UsageError, match=r"mine\.toml, rule 1: 're:\(' is no regular expression"):
+        parse_recipe('[[rule]]\npoints = "re:("', "mine.toml")
+    with pytest.raises(UsageError, match="is no regular expression"):
+        parse_override("re:[.bits=4")
 
 
 def test_globs_are_case_sensitive() -> None:
