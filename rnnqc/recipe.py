@@ -28,6 +28,7 @@ else:
 
 Settings = dict[str, Any]
 REGEX = "re:"
+KINDS = ("cells", "weight-only")
 RULES = (
     "min-max", "average", "n-std", "gauss", "laplace", "percentile", "ema-percentile", "mse", "entropy", "mean",
     "pow2-mse", "pow2-max",
@@ -94,7 +95,7 @@ def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _ROUNDINGS = tuple(r.value for r in Rounding)
 KEYS: dict[str, Key] = {
-    "bits": Key("1 to 24, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 24))),
+    "bits": Key("1 to 32, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 32))),
     "signed": Key("true or false", "two's complement codes", _boolean),
     "narrow": Key("true or false", "leave out the lowest code", _boolean),
     "symmetric": Key("true or false", "a range around zero, or one that follows the values", _boolean),
@@ -112,9 +113,9 @@ KEYS: dict[str, Key] = {
         "a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most", _number(0.0, 1.0)
     ),
     "mode": Key(
-        "dynamic-row, static, bounded or activation",
+        "dynamic-row, static, bounded, activation or product",
         "where the scale comes from",
-        _one_of("dynamic-row", "static", "bounded", "activation"),
+        _one_of("dynamic-row", "static", "bounded", "activation", "product"),
     ),
     "scale": Key("a positive number", "real value of one code", _number(2.0**-100, 2.0**100)),
     "zero_point": Key("a code", "code of the real value 0", _whole(-(2**31), 2**31 - 1)),
@@ -148,6 +149,7 @@ KEYS: dict[str, Key] = {
     "compensation": Key("true or false", "round weights so that errors cancel on the calibration data", _boolean),
     "bias_correction": Key("true or false", "undo the mean error that rounded weights make", _boolean),
     "rounded_output": Key("true or false", "hand out the hidden state as its codes say, not unrounded", _boolean),
+    "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
 _RANGE = ("range", "percentile", "n_std", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
@@ -157,7 +159,7 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
         "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "wide_channels", "scale", "zero_point",
         "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
-        "compensation", "bias_correction",
+        "compensation", "bias_correction", "store",
     ),
     "bias": ("bits", "mode", "scale", "rounding", *_RANGE, "same_as"),
     "input": (*_STATIC, "chain", *_RANGE, *_SHARING),
@@ -189,12 +191,21 @@ class Rule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named list of rules."""
+    """A named list of rules.
+
+    Attributes:
+        name: As `--recipe` takes it.
+        summary: One line.
+        rules: The first that speaks of a point and key counts.
+        overrides: How many of them, from the first on, are overrides of the user.
+        kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
+    """
 
     name: str
     summary: str
     rules: tuple[Rule, ...]
     overrides: int = 0
+    kind: str = "cells"
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -207,7 +218,7 @@ class Recipe:
                 f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
             )
         parsed = tuple(parse_override(o) for o in overrides)
-        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed))
+        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -297,9 +308,13 @@ def parse_recipe(text: str, source: str) -> Recipe:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source}: not a TOML file ({error}).") from error
-    unknown = sorted(set(data) - {"name", "summary", "rule"})
+    unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule"})
     if unknown:
-        raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, [[rule]]")
+        raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, base, kind, [[rule]]")
+    base = _base(data.get("base"), source)
+    kind = data.get("kind", base.kind if base is not None else KINDS[0])
+    if kind not in KINDS:
+        raise UsageError(f"{source}: kind = {kind!r}.", supported=", ".join(KINDS))
     rules = []
     entries = data.get("rule", [])
     if not isinstance(entries, list):
@@ -311,7 +326,20 @@ def parse_recipe(text: str, source: str) -> Recipe:
         _check_points(entry["points"], where)
         settings = {k: _checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules))
+    if base is not None:
+        rules += base.rules
+    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind)
+
+
+def _base(name: Any, source: str) -> Recipe | None:
+    """The recipe whose rules follow those of `source`: one that comes with rnnqc."""
+    if name is None:
+        return None
+    path = resources.files("rnnqc") / "recipes" / f"{name}.toml"
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or not path.is_file():
+        raise UsageError(f"{source}: base = {name!r}.", supported="the name of a recipe that comes with rnnqc")
+    text = path.read_text(encoding="utf-8")
+    return parse_recipe(text, f"{name}.toml")
 
 
 def load_recipe(name: str) -> Recipe:
