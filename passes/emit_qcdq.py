@@ -120,6 +120,10 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
         whole = b.op("Round", [units], f"{point}.rounded")
     elif encoding.rounding is Rounding.CEIL:
         whole = b.op("Ceil", [units], f"{point}.rounded")
+    elif encoding.rounding is Rounding.HALF_EVEN_UP:
+        raised = b.op("Floor", [b.op("Add", [units, b.f32(0.5)], f"{point}.raised")], f"{point}.up")
+        negative = b.op("Less", [units, b.f32(0.0)], f"{point}.negative")
+        whole = b.op("Where", [negative, raised, b.op("Round", [units], f"{point}.even")], f"{point}.rounded")
     elif encoding.rounding is Rounding.HALF_AWAY:
         raised = b.op(
             "Floor",

@@ -5,13 +5,17 @@ float32 division and the zero point is added after rounding, as ONNX QuantizeLin
 
 Rounding, by example (x -> code):
 
-| x    | half_even | half_away | half_up | floor | ceil |
-|------|-----------|-----------|---------|-------|------|
-|  0.5 |  0        |  1        |  1      |  0    |  1   |
-|  1.5 |  2        |  2        |  2      |  1    |  2   |
-|  2.5 |  2        |  3        |  3      |  2    |  3   |
-| -0.5 |  0        | -1        |  0      | -1    |  0   |
-| -1.5 | -2        | -2        | -1      | -2    | -1   |
+| x    | half_even | half_away | half_up | floor | ceil | half_even_up |
+|------|-----------|-----------|---------|-------|------|--------------|
+|  0.5 |  0        |  1        |  1      |  0    |  1   |  0           |
+|  1.5 |  2        |  2        |  2      |  1    |  2   |  2           |
+|  2.5 |  2        |  3        |  3      |  2    |  3   |  2           |
+| -0.5 |  0        | -1        |  0      | -1    |  0   |  0           |
+| -1.5 | -2        | -2        | -1      | -2    | -1   | -1           |
+| -2.5 | -2        | -3        | -2      | -3    | -2   | -2           |
+
+A code of one bit is binary: -1 for negative numbers and +1 for all others, so that the scale is half the distance of
+the two values.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ class Rounding(enum.Enum):
     HALF_UP = "half_up"
     FLOOR = "floor"
     CEIL = "ceil"
+    HALF_EVEN_UP = "half_even_up"
+    """Half to even above zero, halves up below."""
 
 
 def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[Any]:
@@ -43,6 +49,8 @@ def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[A
     x = np.asarray(values)
     if rounding is Rounding.HALF_EVEN:
         return np.asarray(np.rint(x))
+    if rounding is Rounding.HALF_EVEN_UP:
+        return np.asarray(np.where(x < 0, round_to_integer(x, Rounding.HALF_UP), np.rint(x)))
     if rounding in (Rounding.HALF_AWAY, Rounding.HALF_UP):
         # x + 0.5 is itself rounded, once x is so large that it is a whole number anyway.
         whole = np.abs(x) >= 2.0 ** (np.finfo(x.dtype).nmant)
@@ -59,7 +67,7 @@ class Encoding:
     """An integer number format with its scale.
 
     Attributes:
-        bits: Width of a code, 2 to 32.
+        bits: Width of a code, 1 to 32; 1 is binary, the codes -1 and +1 (signed, zero point 0).
         signed: Whether codes are two's complement.
         scale: Real value of one code; one number, or one per channel along `axis`.
         zero_point: Code of the real value 0.
@@ -78,8 +86,13 @@ class Encoding:
 
     def __post_init__(self) -> None:
         """Checks the values; raises CompileError."""
-        if not 2 <= self.bits <= 32:
-            raise CompileError(f"bits = {self.bits} is not a code width.", supported="2 to 32")
+        if not 1 <= self.bits <= 32:
+            raise CompileError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
+        if self.bits == 1 and (not self.signed or self.zero_point):
+            raise CompileError(
+                f"bits = 1 with signed = {str(self.signed).lower()}, zero_point = {self.zero_point}.",
+                supported="binary codes -1 and +1: signed, zero_point = 0",
+            )
         if not all(np.isfinite(s) and s > 0 for s in self.scale):
             raise CompileError("A scale is not a positive finite number.", supported="scale > 0")
         if self.axis is None and len(self.scale) != 1:
@@ -93,12 +106,16 @@ class Encoding:
     @property
     def minimum(self) -> int:
         """The lowest code."""
+        if self.bits == 1:
+            return -1
         lowest = -(2 ** (self.bits - 1)) if self.signed else 0
         return lowest + (1 if self.narrow and self.signed else 0)
 
     @property
     def maximum(self) -> int:
         """The highest code."""
+        if self.bits == 1:
+            return 1
         return int(2 ** (self.bits - 1) - 1 if self.signed else 2**self.bits - 1)
 
     @property
@@ -119,6 +136,8 @@ class Encoding:
     def quantize(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Codes of real `values` (any shape; computed in float32), as `dtype`."""
         x = np.asarray(values, dtype=np.float32)
+        if self.bits == 1:
+            return np.where(x < 0, -1, 1).astype(self.dtype)
         codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding).astype(np.float64) + self.zero_point
         return np.asarray(np.clip(codes, self.minimum, self.maximum).astype(self.dtype))
 
@@ -134,4 +153,4 @@ def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
     Bounds below 2**-100 count as zero: the scale and everything derived from it stay normal float32 numbers.
     """
     b = np.asarray(bound, dtype=np.float64)
-    return np.asarray(np.where(b < 2.0**-100, 1.0, b / (2 ** (bits - 1) - 1)))
+    return np.asarray(np.where(b < 2.0**-100, 1.0, b / max(2 ** (bits - 1) - 1, 1)))
