@@ -94,9 +94,12 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
 
 
 def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding) -> Value:
-    """Integer codes -> Clip -> DequantizeLinear; Cast -> Mul for codes wider than 8 bits."""
+    """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits."""
     if encoding.bits > 8:
-        real = b.cast(weight.codes, np.float32, f"{point}.float")
+        real: Value = b.cast(weight.codes, np.float32, f"{point}.float")
+        if encoding.zero_point or any(encoding.zero_points):
+            zero_point = b.cast(weight.zero_point, np.float32, f"{point}.zero_point.float")
+            real = b.op("Sub", [real, zero_point], f"{point}.centred")
         return b.op("Mul", [real, weight.scale], f"{point}.quantized")
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
     codes = _clip(b, point, weight.codes, encoding)

@@ -298,7 +298,7 @@ def _weight_encoding(cell: Cell, name: str) -> Encoding:
             f"{name}.weight.bits = none",
             "quantize the weights, or use --form qcdq",
         )
-    if point["bits"] == 1 or not point["signed"] or point["zero_point"]:
+    if point["bits"] == 1 or not point["signed"] or point["zero_point"] or point.get("zero_points"):
         raise NotHandled(
             f"{name} is not symmetric, or binary.",
             f"{name}.weight: {point['bits']} bits, signed = {point['signed']}, zero_point = {point['zero_point']}",

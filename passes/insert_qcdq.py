@@ -128,7 +128,9 @@ def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, Quan
             arrays = {
                 "codes": weight_codes(point, array),
                 "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.zeros(() if encoding.axis is None else len(encoding.scale), encoding.dtype),
+                "zero_point": np.broadcast_to(
+                    encoding.zero_point_array(1), () if encoding.axis is None else len(encoding.scale)
+                ).astype(encoding.dtype),
             }
             stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
             weights[f"{key}.weight"] = QuantizedWeight(**stored)

@@ -100,6 +100,7 @@ def encoding_of(point: Mapping[str, Any]) -> Encoding:
         narrow=point["narrow"],
         axis=point.get("axis"),
         rounding=Rounding(point["rounding"]),
+        zero_points=tuple(point.get("zero_points", ())),
     )
 
 
