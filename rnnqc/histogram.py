@@ -35,12 +35,12 @@ class Histogram:
     @property
     def edges(self) -> npt.NDArray[np.float64]:
         """The `len(counts) + 1` bounds of the bins."""
-        return (self.first + np.arange(self.counts.size + 1)) * self.width
+        return np.arange(self.first, self.first + self.counts.size + 1, dtype=np.float64) * self.width
 
     @property
     def centers(self) -> npt.NDArray[np.float64]:
         """The middles of the bins."""
-        return (self.first + np.arange(self.counts.size) + 0.5) * self.width
+        return self.edges[:-1] + 0.5 * self.width
 
     @property
     def total(self) -> int:
