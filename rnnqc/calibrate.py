@@ -8,15 +8,15 @@ from typing import Any
 
 import onnx
 
+from rnnqc.calibration.distribute import reduced
+from rnnqc.calibration.observation import Observers, Site, Task
+from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
 from rnnqc.diagnostics import CompileError, UsageError, located
-from rnnqc.distribute import reduced
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.observation import Observers, Site, Task
 from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeLstmStep
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
-from rnnqc.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
 from rnnqc.statistics import Statistics, identity
 
 Progress = Callable[[int, int | None], None]

@@ -453,9 +453,9 @@ def _run(a: argparse.Namespace) -> int:
 
 
 def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequence[str], source: str) -> dict[str, Any]:
+    from rnnqc.calibration.samples import state_pairs
     from rnnqc.evaluate import run_session
     from rnnqc.feeds import check_feed, true_inputs, zeros_of
-    from rnnqc.samples import state_pairs
 
     inputs = {i.name for i in true_inputs(proto)}
     carried = state_pairs(states, proto)

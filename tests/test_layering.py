@@ -15,12 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
-    ("encoding", "packing", "tables", "validation", "spelling"),
+    ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
     ("cells", "files", "input_uses", "reference", "weights", "fix_position"),
-    ("ir",),
+    ("ir", "statistics"),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
     ("passes",),
+    ("calibration", "calibrate"),
     ("report", "verify", "pipeline", "session"),
     ("bench",),
     ("cli",),

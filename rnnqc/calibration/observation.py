@@ -12,13 +12,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
+from rnnqc.calibration.samples import Piece
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.files import serialized
 from rnnqc.passes.observe import LAST, LENGTHS, Observed, with_outputs
-from rnnqc.point_observer import NotFiniteError, PointObserver, Values
-from rnnqc.samples import Piece
 
 Array = npt.NDArray[Any]
 Dimension = int | str | None

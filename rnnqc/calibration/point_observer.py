@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.call_fix_positions import fix_positions_of_calls
-from rnnqc.histogram import GrowingHistogram
-from rnnqc.reproducible import ReproducibleSum
-from rnnqc.second_moment import ROWS, second_moment
+from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
+from rnnqc.calibration.growing_histogram import GrowingHistogram
+from rnnqc.calibration.reproducible import ReproducibleSum
+from rnnqc.calibration.second_moment import ROWS, second_moment
 from rnnqc.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
 
 Array = npt.NDArray[Any]
