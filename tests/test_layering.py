@@ -15,14 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
-    ("encoding", "packing", "tables", "validation", "spelling"),
+    ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
     ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weights"),
-    ("histogram", "statistics", "weight_scales"),
+    ("ir", "statistics", "weight_scales"),
     ("range_search", "ranges", "sharing"),
-    ("ir",),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
     ("passes",),
+    ("calibration", "calibrate"),
     ("report", "verify", "pipeline", "session"),
     ("bench",),
     ("cli",),
