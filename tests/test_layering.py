@@ -16,11 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling"),
-    ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weights"),
-    ("histogram", "statistics", "weight_scales"),
-    ("range_search", "ranges", "sharing"),
+    ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weight_scales", "weights"),
     ("ir",),
-    ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
+    ("builder", "numerics", "evaluate", "range_search", "ranges", "recipe", "properties", "feeds", "sharing"),
     ("passes.base", "passes.manager"),
     ("passes",),
     ("report", "verify", "pipeline", "session"),
