@@ -74,6 +74,7 @@ class Encoding:
         narrow: Leave out the lowest code (symmetric signed weights).
         axis: The channel axis of a per-channel scale.
         rounding: How reals become codes.
+        zero_points: One for each channel along `axis`; empty: `zero_point` for all.
     """
 
     bits: int
@@ -83,6 +84,7 @@ class Encoding:
     narrow: bool = False
     axis: int | None = None
     rounding: Rounding = Rounding.HALF_EVEN
+    zero_points: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the values; raises CompileError."""
@@ -97,11 +99,16 @@ class Encoding:
             raise CompileError("A scale is not a positive finite number.", supported="scale > 0")
         if self.axis is None and len(self.scale) != 1:
             raise CompileError(f"{len(self.scale)} scales without a channel axis.", supported="one scale, or an axis")
-        if not self.minimum <= self.zero_point <= self.maximum:
+        if self.zero_points and (self.axis is None or len(self.zero_points) != len(self.scale)):
             raise CompileError(
-                f"zero_point = {self.zero_point} is no code of this format.",
-                supported=f"{self.minimum} .. {self.maximum}",
+                f"{len(self.zero_points)} zero points, {len(self.scale)} scales.", supported="as many, along one axis"
             )
+        for zero_point in (self.zero_point, *self.zero_points):
+            if not self.minimum <= zero_point <= self.maximum:
+                raise CompileError(
+                    f"zero_point = {zero_point} is no code of this format.",
+                    supported=f"{self.minimum} .. {self.maximum}",
+                )
 
     @property
     def minimum(self) -> int:
@@ -133,17 +140,27 @@ class Encoding:
         shape[self.axis] = -1
         return scale.reshape(shape)
 
+    def zero_point_array(self, rank: int) -> npt.NDArray[np.int64]:
+        """The zero point, shaped to broadcast against a tensor of `rank` dimensions."""
+        if not self.zero_points or self.axis is None:
+            return np.asarray(self.zero_point, np.int64)
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return np.asarray(self.zero_points, np.int64).reshape(shape)
+
     def quantize(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Codes of real `values` (any shape; computed in float32), as `dtype`."""
         x = np.asarray(values, dtype=np.float32)
         if self.bits == 1:
             return np.where(x < 0, -1, 1).astype(self.dtype)
-        codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding).astype(np.float64) + self.zero_point
+        codes = round_to_integer(x / self.scale_array(x.ndim), self.rounding).astype(np.float64)
+        codes = codes + self.zero_point_array(x.ndim)
         return np.asarray(np.clip(codes, self.minimum, self.maximum).astype(self.dtype))
 
     def dequantize(self, codes: npt.ArrayLike) -> FloatArray:
         """Real values of `codes`, float32."""
-        q = np.asarray(codes).astype(np.int64) - self.zero_point
+        q = np.asarray(codes).astype(np.int64)
+        q = q - self.zero_point_array(q.ndim)
         return q.astype(np.float32) * self.scale_array(q.ndim)
 
 
