@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import PRODUCT_POINTS, Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.numerics import Lossy
@@ -86,7 +86,10 @@ class InsertQcdq(Pass):
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
             weights = _quantized_weights(model, graph, cell)
-            replace_cell(model, graph, cell, emit_lstm(model, cell, at, qcdq_quantizer(cell.points, weights)).nodes)
+            cell.B = _quantized_bias(model, cell)
+            products = any(cell.points[p]["bits"] is not None for p in PRODUCT_POINTS)
+            quantizer = qcdq_quantizer(cell.points, weights)
+            replace_cell(model, graph, cell, emit_lstm(model, cell, at, quantizer, products=products).nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
@@ -125,11 +128,23 @@ def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, Quan
             arrays = {
                 "codes": weight_codes(point, array),
                 "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.zeros(() if encoding.axis is None else len(encoding.scale), encoding.dtype),
+                "zero_point": np.broadcast_to(
+                    encoding.zero_point_array(1), () if encoding.axis is None else len(encoding.scale)
+                ).astype(encoding.dtype),
             }
             stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
             weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights
+
+
+def _quantized_bias(model: Model, cell: Cell) -> str:
+    """B, on the grid that the recipe gives it: a constant of the main graph."""
+    point = cell.points["bias"]
+    array = constant_array(graph_info(model.graph).initializers[cell.B])
+    if point["bits"] is None or array is None:
+        return cell.B
+    encoding = encoding_of(point)
+    return str(model.add_initializer(f"{cell.name}/B.quantized", encoding.dequantize(encoding.quantize(array))).name)
 
 
 def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:

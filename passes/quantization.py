@@ -56,12 +56,17 @@ def resolve_points(
     else:
         points["input"] = {**_format(s), "mode": "dynamic-row", "chain": bool(s.get("chain", False))}
     points["hidden"] = _hidden(cell, settings("hidden"), path("hidden"))
+    s = settings("accumulator")
+    points["accumulator"] = {"bits": s["bits"]} if s.get("bits") else FLOAT
     for k, gate in enumerate(GATES):
+        names = [f"{gate}.{kind}" for kind in ("input_product", "hidden_product", "acc", "activation")]
         if cell.input_forget and k == FORGET:
-            points[f"{gate}.acc"] = points[f"{gate}.activation"] = FLOAT
+            points.update(dict.fromkeys(names, FLOAT))
             continue
+        points.update({n: _given(settings(n), path(n)) for n in names[:2]})
         points[f"{gate}.acc"] = _accumulator(cell, k, settings(f"{gate}.acc"))
         points[f"{gate}.activation"] = _activation(settings(f"{gate}.activation"))
+    points.update({n: _given(settings(n), path(n)) for n in ("cell_state.kept", "cell_state.added", "bias")})
     points["hidden.activation"] = _activation(settings("hidden.activation"))
     points["cell_state"] = _cell_state(cell, settings("cell_state"), path("cell_state"))
     for name, point in points.items():
@@ -71,7 +76,7 @@ def resolve_points(
 
 def _check(path: str, point: Mapping[str, Any]) -> None:
     """Raises CompileError if the settings make no number format, naming the quantization point."""
-    if point["bits"] is None or "table" in point:
+    if point["bits"] is None or ("scale" not in point and "mode" not in point):
         return
     try:
         encoding_of({"scale": [1.0], **point, "axis": None} if "scale" not in point else point)
@@ -95,6 +100,7 @@ def encoding_of(point: Mapping[str, Any]) -> Encoding:
         narrow=point["narrow"],
         axis=point.get("axis"),
         rounding=Rounding(point["rounding"]),
+        zero_points=tuple(point.get("zero_points", ())),
     )
 
 
@@ -112,6 +118,10 @@ def _format(s: Settings) -> dict[str, Any]:
 def _static(s: Settings, scale: float) -> dict[str, Any]:
     # What is stored must be what is computed with: scales are float32.
     return {**_format(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
+
+
+def _given(s: Settings, path: str) -> dict[str, Any]:
+    return _static(s, require(s, "scale", path)) if s.get("bits") else FLOAT
 
 
 def _weight(cell: Cell, s: Settings, array: npt.NDArray[np.float32], path: str) -> dict[str, Any]:
@@ -211,7 +221,8 @@ def _accumulator(cell: Cell, gate: int, s: Settings) -> dict[str, Any]:
 def _activation(s: Settings) -> dict[str, Any]:
     if not s.get("bits"):
         return FLOAT
-    return {"bits": s["bits"], "table": s.get("table", "piecewise-linear")}
+    grid = _static(s, s["scale"]) if "scale" in s else {"bits": s["bits"]}
+    return {**grid, "table": s.get("table", "piecewise-linear")}
 
 
 def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:

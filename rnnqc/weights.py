@@ -20,14 +20,15 @@ FloatArray = npt.NDArray[np.float32]
 BLOCK = 256
 
 
-def _blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
+def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
+    """Slices of `size` rows that cover `rows`; the last one may reach beyond."""
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
 def quantize_matrix(encoding: Encoding, array: FloatArray) -> npt.NDArray[Any]:
     """Codes of a matrix, one scale or one for each channel."""
     codes = np.empty(array.shape, encoding.dtype)
-    for rows in _blocks(len(array)):
+    for rows in blocks(len(array)):
         codes[rows] = encoding.quantize(array[rows])
     return codes
 
@@ -50,7 +51,7 @@ def mixed_scales(
         sensitivity: What an error of each channel is multiplied by, `[n]`.
     """
     noise = np.zeros(array.shape[1])
-    for rows in _blocks(len(array)):
+    for rows in blocks(len(array)):
         error = encoding.dequantize(encoding.quantize(array[rows])) - array[rows]
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
     count = math.ceil(fraction * array.shape[1])
@@ -85,7 +86,7 @@ def quantize_groups(
     def multiples(units: FloatArray, step: FloatArray | np.float32) -> FloatArray:
         return np.asarray(np.clip(round_to_integer(units / step, rounding), -top, top) * step)
 
-    for rows in _blocks(len(array), group_size):
+    for rows in blocks(len(array), group_size):
         # What is twice too large for any multiplier is not told apart: its square might be no float32.
         limit = 2 * LARGEST_MULTIPLIER * top
         units = np.clip(array[rows] / scale, -limit, limit)

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling"),
-    ("cells", "files", "input_uses", "reference", "weights"),
+    ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weights"),
+    ("histogram", "statistics", "weight_scales"),
+    ("range_search", "ranges", "sharing"),
     ("ir",),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
