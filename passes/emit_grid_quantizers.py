@@ -93,6 +93,10 @@ class GridEmitter:
             size = b.op("Add", [b.op("Abs", [units], f"{name}.size"), self.constant(0.5)], f"{name}.size.raised")
             sign = b.op("Sign", [units], f"{name}.sign")
             return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")
+        if rounding == Rounding.HALF_EVEN_UP.value:
+            up = b.op("Floor", [b.op("Add", [units, self.constant(0.5)], f"{name}.raised")], f"{name}.up")
+            negative = b.op("Less", [units, self.constant(0.0)], f"{name}.negative")
+            return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
         if rounding == Rounding.HALF_UP.value:
             units = b.op("Add", [units, self.constant(0.5)], f"{name}.raised")
         return b.op("Floor", [units], f"{name}.rounded")

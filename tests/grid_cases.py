@@ -18,7 +18,7 @@ from rnnqc.ir import Graph, Value, Variable
 from rnnqc.passes.cell_function import CellSite, cell_function
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
 
-ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil")
+ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up")
 SIZES = {"sequence_lens": ["B"], "initial_h": ["B", "H"], "initial_c": ["B", "H"]}
 
 

@@ -46,6 +46,7 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "half_up": lambda u: np.floor(u + u.dtype.type(0.5)),
     "floor": np.floor,
     "ceil": np.ceil,
+    "half_even_up": lambda u: np.where(u < 0, np.floor(u + u.dtype.type(0.5)), np.rint(u)),
 }
 
 

@@ -10,7 +10,8 @@ namespace rnnqc {
 // The elementwise part of the arithmetic "grid". Columns of a row are planar here: [gate i,o,f,c][units padded to
 // blocks], zeros in the padding. Every operation on a Real is one IEEE operation in the order written.
 
-enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil };
+// kHalfEvenUp: half to even above zero, halves up below.
+enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil, kHalfEvenUp };
 
 // v -> scale * limit(round(v / scale), low, high); scale 0 passes v on. NaN goes to a limit. |low|, |high| <= 2^33.
 template <typename Real>

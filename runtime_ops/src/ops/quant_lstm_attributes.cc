@@ -23,11 +23,10 @@ const Choices<Arithmetic>& Arithmetics() {
 }
 
 const Choices<GridRounding>& Roundings() {
-  static const Choices<GridRounding> choices = {{"half_even", GridRounding::kHalfEven},
-                                                {"half_away", GridRounding::kHalfAway},
-                                                {"half_up", GridRounding::kHalfUp},
-                                                {"floor", GridRounding::kFloor},
-                                                {"ceil", GridRounding::kCeil}};
+  static const Choices<GridRounding> choices = {
+      {"half_even", GridRounding::kHalfEven}, {"half_away", GridRounding::kHalfAway},
+      {"half_up", GridRounding::kHalfUp},     {"floor", GridRounding::kFloor},
+      {"ceil", GridRounding::kCeil},          {"half_even_up", GridRounding::kHalfEvenUp}};
   return choices;
 }
 
