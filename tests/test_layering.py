@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weights"),
     ("ir", "statistics", "weight_scales"),
     ("range_search", "ranges", "sharing"),
+    ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate"),
