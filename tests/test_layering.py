@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling"),
-    ("cells", "files", "fix_position", "grids", "input_uses", "reference", "vitis_tables", "weight_scales", "weights"),
+    ("cells", "files", "input_uses", "reference", "weights"),
+    ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir",),
     ("builder", "numerics", "evaluate", "range_search", "ranges", "recipe", "properties", "feeds", "sharing"),
     ("passes.base", "passes.manager"),
