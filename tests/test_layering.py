@@ -15,13 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
-    ("encoding", "packing", "tables", "validation", "spelling"),
+    ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
     ("cells", "files", "input_uses", "reference", "weights"),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
-    ("ir",),
+    ("ir", "statistics"),
     ("builder", "numerics", "evaluate", "range_search", "ranges", "recipe", "properties", "feeds", "sharing"),
     ("passes.base", "passes.manager"),
     ("passes",),
+    ("calibration", "calibrate"),
     ("report", "verify", "pipeline", "session"),
     ("bench",),
     ("cli",),

@@ -21,7 +21,7 @@ from rnnqc.encoding import Encoding
 from rnnqc.fix_position import fix_position
 from rnnqc.grids import GridFormat
 from rnnqc.histogram import Histogram
-from rnnqc.point_observer import PointObserver, Values
+from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.ranges import RULES, RangeRule, grid_of_statistics, limited, range_of
 from rnnqc.statistics import PointStatistics
 
