@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling"),
-    ("cells", "files", "input_uses", "reference", "weights"),
+    ("cells", "compensation", "files", "input_uses", "reference", "weights"),
     ("ir",),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
