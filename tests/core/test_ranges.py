@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Encoding
 from rnnqc.fix_position import fix_position
 from rnnqc.grids import GridFormat
 from rnnqc.histogram import Histogram
-from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.ranges import RULES, RangeRule, grid_of_statistics, limited, range_of
 from rnnqc.statistics import PointStatistics
 
