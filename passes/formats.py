@@ -46,7 +46,7 @@ PRODUCT = "product"
 
 def resolve_formats(
     cells: Sequence[Cell], recipe: Recipe, arrays: Mapping[str, Arrays], statistics: Statistics | None = None
-) -> dict[str, Points]:
+) -> dict[str, Points | None]:
     """What the recipe says about each quantization point of each cell.
 
     Args:
@@ -56,14 +56,18 @@ def resolve_formats(
         statistics: Of a calibration.
 
     Returns:
-        For each cell's name its points.
+        For each cell's name its points; None for a cell that needs statistics and never ran in the calibration.
 
     Raises:
         CompileError: A point has no scale, or its settings make no number format.
         UsageError: Settings contradict each other.
     """
     resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
-    return {cell.name: resolver.points(cell) for cell in cells}
+    return {cell.name: resolver.points_or_none(cell) for cell in cells}
+
+
+class _NeverRanError(Exception):
+    """A point of a cell that the calibration data never reached has to be calibrated."""
 
 
 class _Resolver:
@@ -71,6 +75,7 @@ class _Resolver:
         self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
     ) -> None:
         self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
         self.shares: dict[str, list[tuple[str, str]]] = {}
         for cell in cells.values():
             for point in LSTM_POINTS:
@@ -79,6 +84,13 @@ class _Resolver:
                     self.shares.setdefault(label, []).append((cell.name, point.name))
         self.grids: dict[str, tuple[float, int]] = {}
         self.weights: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]] = {}
+
+    def points_or_none(self, cell: Cell) -> Points | None:
+        """All points of one cell; None if statistics are missing because it never ran."""
+        try:
+            return self.points(cell)
+        except _NeverRanError:
+            return None
 
     def points(self, cell: Cell) -> Points:
         """All points of one cell."""
@@ -173,19 +185,22 @@ class _Resolver:
             return on_grid(s, s["scale"])
         path = f"{cell.name}.{name}"
         label = self._share(cell, name) or path
+        if cell.name in self.silent:
+            raise _NeverRanError
         if label not in self.grids:
             members = self.shares.get(label, [(cell.name, name)])
-            self.grids[label] = self._measured([f"{c}.{p}" for c, p in members], s)
+            self.grids[label] = self._measured(members, s)
         scale, zero_point = self.grids[label]
         return on_grid({**s, "zero_point": zero_point}, scale)
 
-    def _measured(self, paths: Sequence[str], s: Settings) -> tuple[float, int]:
+    def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
         if self.statistics is None:
             raise CompileError(
                 "it has no scale, and there is no calibration data.",
                 supported="a scale, or calibration data",
                 action="give --calibration DATA or --stats STATS.json",
             )
+        paths = [f"{c}.{p}" for c, p in members if c not in self.silent]
         missing = [p for p in paths if p not in self.statistics.points]
         if missing:
             raise CompileError(

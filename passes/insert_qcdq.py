@@ -78,12 +78,17 @@ class InsertQcdq(Pass):
         arrays = {c.name: _arrays(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, self.statistics)
         for cell in cells:
-            cell.points = formats[cell.name]
+            cell.points = formats[cell.name] or {}
         graphs = graphs_of_cells(model)
-        for cell in cells:
+        for cell in [c for c in cells if c.points]:
             _chain(model, graphs[cell.name], cell)
         count = 0
         for cell in cells:
+            if not cell.points:
+                cell.kept = "the recipe needs calibration data, and none reached it."
+                action = "calibrate with data that runs it, or choose a recipe that needs none"
+                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, "no statistics", action))
+                continue
             if all(p["bits"] is None for p in cell.points.values()):
                 cell.points, cell.kept = {}, "the recipe quantizes nothing in it."
                 found = "bits = none at every quantization point"
