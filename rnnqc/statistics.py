@@ -32,7 +32,8 @@ class PointStatistics:
     """Statistics of the values at one quantization point, padding left out.
 
     A call is one time step of the whole batch; of `input` it is the whole sequence. A sample is one row of the batch
-    in one call.
+    in one call. `hidden` has the states that the steps make, and an initial one that is neither zero nor the last one
+    of the call before.
 
     Attributes:
         shape: The largest size of each dimension of a call: `[B, H]`, or `[T, B, I]` of `input`.

@@ -212,17 +212,17 @@ SHAPES = LstmCase(dynamic_time=True, dynamic_batch=True, direction="bidirectiona
 
 def test_processes_give_the_same_bytes() -> None:
     """More chunks than processes, of feeds of different shapes."""
-    one = rnnqc.calibrate(SHAPES.model(), samples(600))
-    two = rnnqc.calibrate(SHAPES.model(), samples(600), processes=2)
+    one = rnnqc.calibrate(SHAPES.model(), samples(300))
+    two = rnnqc.calibrate(SHAPES.model(), samples(300), processes=2)
     assert one.text == two.text
     assert multiprocessing.active_children() == []
 
 
 def test_machines_give_the_same_bytes() -> None:
     distributed = pytest.importorskip("distributed", reason="dask.distributed is absent: calibration on it NOT tested")
-    one = rnnqc.calibrate(SHAPES.model(), samples(600))
+    one = rnnqc.calibrate(SHAPES.model(), samples(300))
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        many = rnnqc.calibrate(SHAPES.model(), samples(600), scheduler=cluster.scheduler_address)
+        many = rnnqc.calibrate(SHAPES.model(), samples(300), scheduler=cluster.scheduler_address)
         with pytest.raises(rnnqc.CompileError, match="sample 1: the model computes a value that is NaN"):
             case = LstmCase(lens=(5, 5), B=2)
             bad = case.feeds()
@@ -238,14 +238,14 @@ def test_samples_are_not_kept() -> None:
 
     def feeds() -> Iterator[dict[str, Array]]:
         nonlocal most
-        for k in range(12):
+        for k in range(6):
             array = np.random.default_rng(k).standard_normal((2000, 8, 128)).astype(np.float32)
             made.append(weakref.ref(array))
             most = max(most, sum(r() is not None for r in made))
             yield {"X": array}
 
     rnnqc.calibrate(case.model(), feeds())
-    assert len(made) == 12 and most <= 4
+    assert len(made) == 6 and most <= 4
 
 
 # ---- the command line ----------------------------------------------------------------------------------------------
@@ -370,7 +370,10 @@ def test_wrong_options(name: str, model: Path, tmp_path: Path, capfd: pytest.Cap
     assert not out.exists()
 
 
-def test_a_scheduler_that_is_not_there(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_that_is_not_there(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", 1)
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     out = tmp_path / "stats.json"
     options = ["--scheduler", "tcp://127.0.0.1:9"]
