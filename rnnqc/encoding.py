@@ -90,7 +90,7 @@ class Encoding:
         """Checks the values; raises CompileError."""
         if not 1 <= self.bits <= 32:
             raise CompileError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
-        if self.bits == 1 and (not self.signed or self.zero_point):
+        if self.bits == 1 and (not self.signed or self.zero_point or any(self.zero_points)):
             raise CompileError(
                 f"bits = 1 with signed = {str(self.signed).lower()}, zero_point = {self.zero_point}.",
                 supported="binary codes -1 and +1: signed, zero_point = 0",
@@ -164,10 +164,11 @@ class Encoding:
         return q.astype(np.float32) * self.scale_array(q.ndim)
 
 
-def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
-    """Scale of a symmetric code whose largest magnitude is `bound`; 1 where the bound is too small to be a scale.
+SMALLEST_BOUND = 2.0**-100
+"""Bounds below count as zero: a scale and everything derived from it stay normal float32 numbers."""
 
-    Bounds below 2**-100 count as zero: the scale and everything derived from it stay normal float32 numbers.
-    """
+
+def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
+    """Scale of a symmetric code whose largest magnitude is `bound`; 1 where that is below `SMALLEST_BOUND`."""
     b = np.asarray(bound, dtype=np.float64)
-    return np.asarray(np.where(b < 2.0**-100, 1.0, b / max(2 ** (bits - 1) - 1, 1)))
+    return np.asarray(np.where(b < SMALLEST_BOUND, 1.0, b / max(2 ** (bits - 1) - 1, 1)))
