@@ -102,6 +102,8 @@ class PointStatistics:
             if numbers[low] > numbers[high]:
                 entry.refuse(f"{low} <= {high}", f"of {low} {numbers[low]:g} and {high} {numbers[high]:g}")
         channels = {k: at[k].floats() for k in ("channel_max", "channel_mean") if k in at}
+        if len({len(v) for v in channels.values()}) > 1:
+            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
         moment = None
         if "second_moment" in at:
             size = next((len(v) for v in channels.values()), 0)
@@ -110,8 +112,6 @@ class PointStatistics:
             moment = np.zeros((size, size))
             moment[triangle] = values
             moment.T[triangle] = values
-        if len({len(v) for v in channels.values()}) > 1:
-            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
         return cls(
             shape=tuple(e.whole(0) for e in at["shape"].items()),
             count=at["count"].whole(1),
