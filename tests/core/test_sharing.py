@@ -11,9 +11,9 @@ import itertools
 import numpy as np
 import pytest
 
+from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.diagnostics import UsageError
 from rnnqc.grids import GridFormat
-from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.ranges import RULES, RangeRule, grid_of_statistics
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import PointStatistics
