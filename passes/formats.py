@@ -88,9 +88,17 @@ class _Resolver:
             else:
                 with _named(f"{cell.name}.{name}"):
                     made[name] = self._point(cell, name, s)
-        for name in later:
-            with _named(f"{cell.name}.{name}"):
-                made[name] = self._derived(cell, name, self._settings(cell, name), made)
+        while later:
+            ready = [n for n in later if not self._waits(cell, n, later)]
+            if not ready:
+                raise UsageError(
+                    f"{cell.name}: {', '.join(later)} take their formats from each other.",
+                    supported="same_as without a circle",
+                )
+            for name in ready:
+                with _named(f"{cell.name}.{name}"):
+                    made[name] = self._derived(cell, name, self._settings(cell, name), made)
+            later = [n for n in later if n not in ready]
         made = {p.name: made[p.name] for p in LSTM_POINTS}
         for name, settings in made.items():
             check_point(f"{cell.name}.{name}", settings)
@@ -208,6 +216,14 @@ class _Resolver:
             whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
             self.weights[label] = weight_grids(whole, rule, grid_format({"signed": True, **s}))
         return self.weights[label]
+
+    def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
+        """Whether the format of the point follows from one that is among `later`."""
+        s = self._settings(cell, name)
+        if s.get("mode") == PRODUCT:
+            return any(n in later for n in ("input", "W.weight"))
+        target = s["same_as"]
+        return any(n == target or (name == "bias" and n.endswith(f".{target}")) for n in later)
 
     def _derived(self, cell: Cell, name: str, s: Settings, made: Points) -> dict[str, Any]:
         """A format that follows from those of other points of the cell."""

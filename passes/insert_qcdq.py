@@ -72,6 +72,8 @@ class InsertQcdq(Pass):
                     action="leave the override out",
                 )
         remarks: list[Remark] = []
+        if cells and self.statistics is not None:
+            self.statistics.check_fits(cells)
         formats = resolve_formats(cells, self.recipe, {c.name: _arrays(model, c) for c in cells}, self.statistics)
         for cell in cells:
             cell.points = formats[cell.name]
@@ -134,12 +136,12 @@ def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, Quan
         array = constant_array(graph_info(model.graph).initializers[name])
         if point["bits"] is not None and array is not None:
             encoding = encoding_of(point)
+            channels = () if encoding.axis is None else (len(encoding.scale),)
+            zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
             arrays = {
                 "codes": weight_codes(point, array),
                 "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.broadcast_to(
-                    encoding.zero_point_array(1), () if encoding.axis is None else len(encoding.scale)
-                ).astype(encoding.dtype),
+                "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
             }
             stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
             weights[f"{key}.weight"] = QuantizedWeight(**stored)

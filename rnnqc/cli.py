@@ -125,6 +125,15 @@ def _parser() -> argparse.ArgumentParser:
     lower.add_argument(
         "--recipe", default="int8", metavar="NAME|FILE.toml", help="default int8; `rnnqc recipes` lists them"
     )
+    source = lower.add_mutually_exclusive_group()
+    source.add_argument(
+        "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
+    )
+    source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
+    lower.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
+    )  # fmt: skip
     lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
     lower.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
@@ -293,7 +302,7 @@ def _lower(a: argparse.Namespace) -> int:
             progress.update(task, description=name)
 
         lowered = lower(
-            a.model, a.recipe, a.form,
+            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
             unroll=a.unroll, dims=_pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip

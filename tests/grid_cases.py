@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,17 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from hypothesis import strategies as st
-from onnx import helper
-from quant_lstm_cases import INPUTS, OUTPUTS, PARAMETERS, Arrays, Case, pack_at_random
+from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, pack_at_random
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
-from rnnqc.ir import Graph, Value, Variable
+from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.cell_function import CellSite, cell_function
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
 
 ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up")
-SIZES = {"sequence_lens": ["B"], "initial_h": ["B", "H"], "initial_c": ["B", "H"]}
 
 
 @dataclass
@@ -38,8 +37,8 @@ class GridCase:
     cell: Cell
     numbers: GridNumbers
     inputs: Arrays
-    outputs: tuple[str, ...]
-    constants: tuple[str, ...] = PARAMETERS
+    outputs: Sequence[str]
+    constants: Sequence[str] = PARAMETERS
     symbolic: bool = True
 
     @property
@@ -51,8 +50,6 @@ class GridCase:
 
     def stock_model(self, opset: int = 17) -> onnx.ModelProto:
         """The node with the function behind it."""
-        from rnnqc.ir import Model
-
         proto = onnx.ModelProto(ir_version=8)
         proto.opset_import.add(domain="", version=opset)
         proto.graph.name = "scratch"
@@ -69,6 +66,42 @@ class GridCase:
                 entry.version = opset
         native.ir_version = 8
         return native
+
+
+def a_cell(
+    inputs: int,
+    hidden: int,
+    *,
+    reverse: bool = False,
+    clip: float | None = None,
+    input_forget: bool = False,
+    static_batch: int | None = None,
+) -> Cell:
+    """What the emitters need to know of a cell."""
+    return Cell(
+        name="cell",
+        node="cell",
+        op="LSTM",
+        hidden_size=hidden,
+        input_size=inputs,
+        reverse=reverse,
+        activations=(make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh")),
+        clip=clip,
+        input_forget=input_forget,
+        static_length=None,
+        static_batch=static_batch,
+        x="X",
+        sequence_lens=None,
+        initial_h=None,
+        initial_c=None,
+        y="Y",
+        y_h="Y_h",
+        y_c="Y_c",
+        W="W",
+        R="R",
+        B="B",
+        P=None,
+    )
 
 
 def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rounding: str | None = None) -> Grid:
@@ -163,29 +196,13 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
         accumulator_bits=draw(st.sampled_from([0, 0, 0, 8, 16, 31, 32])),
         rounded_output=draw(st.booleans()),
     )
-    cell = Cell(
-        name="cell",
-        node="cell",
-        op="LSTM",
-        hidden_size=hidden,
-        input_size=size,
+    cell = a_cell(
+        size,
+        hidden,
         reverse=draw(st.booleans()),
-        activations=(make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh")),
         clip=draw(st.sampled_from([None, None, 0.7, 3.0])),
         input_forget=input_forget,
-        static_length=None,
         static_batch=draw(st.sampled_from([None, batch])),
-        x="X",
-        sequence_lens=None,
-        initial_h=None,
-        initial_c=None,
-        y="Y",
-        y_h="Y_h",
-        y_c="Y_c",
-        W="W",
-        R="R",
-        B="B",
-        P=None,
     )
     x_grid, h_grid = quantizers["input"], quantizers["hidden"]
 
@@ -213,7 +230,7 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
             wide = draw(st.booleans())
             low, high = (limits.min, limits.max + 1) if wide else (-3, 4)
             inputs[f"{key}_zero_point"] = rng.integers(low, high, 4 * hidden).astype(np.int32)
-        if width == 4 and hidden % 1 == 0 and draw(st.booleans()):
+        if width == 4 and draw(st.booleans()):
             packed = Case(inputs, {})
             pack_at_random(packed, key, draw(st.sampled_from([0, 32])), rng)
             size_key = f"{key.lower()}_group_size"
@@ -233,10 +250,34 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
     return GridCase(cell, numbers, inputs, tuple(outputs), constants, draw(st.booleans()))
 
 
-def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attributes as the reference takes them."""
-    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+def plain_grid_case(
+    time: int = 5, batch: int = 2, inputs: int = 9, hidden: int = 21, bits: int = 8, seed: int = 0, **numbers: Any
+) -> GridCase:
+    """Codes, weights and points of `bits` bits, powers of two, every quantizer there; `numbers` changes its scalars."""
+    rng = np.random.default_rng(seed)
+    half = 2 ** (bits - 1)
 
+    def signed(span: float, rounding: str = "half_even") -> Grid:
+        return Grid(span / half, 0, -half, half - 1, rounding)
 
-assert set(SIZES) < set(INPUTS)
+    def codes(span: float) -> Grid:
+        return Grid(span / half, half, 0, 2 * half - 1)
+
+    acc, cell = signed(8.0, "floor"), signed(4.0)
+    grids = [codes(4.0), codes(1.0), *[signed(8.0)] * 8, *[acc] * 4, signed(4.0), signed(4.0), cell]
+    positions = np.arange(acc.low, acc.high + 1) * acc.scale
+    tables = [1 / (1 + np.exp(-positions)), np.tanh(positions)]
+    made = GridNumbers.of("static", grids, **{"gate_table_offset": [0, 0, 0, len(positions)], **numbers})
+    weight = 1.0 / half
+    arrays: Arrays = {
+        "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
+        "W": _weights(rng, (inputs, 4 * hidden), bits),
+        "R": _weights(rng, (hidden, 4 * hidden), bits),
+        "x_multiplier": np.full(4 * hidden, weight * grids[0].scale, np.float32),
+        "h_multiplier": np.full(4 * hidden, weight * grids[1].scale, np.float32),
+        "B": (rng.integers(-half, half, 4 * hidden) * (1.0 / half)).astype(np.float32),
+        "gate_table": np.concatenate(tables).astype(np.float32),
+        "cell_table": np.tanh(np.arange(cell.low, cell.high + 1) * cell.scale).astype(np.float32),
+    }
+    outputs = OUTPUTS if bits <= 8 else OUTPUTS[:3]
+    return GridCase(a_cell(inputs, hidden), made, arrays, outputs)

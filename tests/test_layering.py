@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
-    ("cells", "files", "input_uses", "reference", "weights"),
+    ("cells", "compensation", "files", "input_uses", "reference", "weights"),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir", "statistics"),
-    ("builder", "numerics", "evaluate", "range_search", "ranges", "recipe", "properties", "feeds", "sharing"),
+    ("range_search", "ranges", "sharing"),
+    ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate"),
