@@ -1,8 +1,8 @@
 """From a recipe, the weights and statistics to the number formats of every cell of a model.
 
 A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights (rnnqc/weight_scales.py),
-from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/ranges.py), where points of one
-`share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
+from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/ranges.py), where points of
+one `share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
+from rnnqc.compensation import Grid as CodeGrid
+from rnnqc.compensation import scale_factors
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE, GridFormat
 from rnnqc.passes.quantization import (
     FLOAT,
+    PACKED_BITS,
     accumulator_scale,
     cell_state_is_float,
     check_point,
+    encoding_of,
     format_of,
     hidden_bound,
     on_grid,
     weight_point,
 )
+from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings
 from rnnqc.sharing import merge_for_sharing
@@ -214,8 +219,33 @@ class _Resolver:
                 )
             rule = WeightRule(s.get("range", "min-max"), granularity, s.get("percentile"))
             whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            self.weights[label] = weight_grids(whole, rule, grid_format({"signed": True, **s}))
+            scale, zero_point = weight_grids(whole, rule, grid_format({"signed": True, **s}))
+            if len(arrays) == 1 and "range" not in s:
+                scale = self._compensated_scale(cell, name, s, scale)
+            self.weights[label] = scale, zero_point
         return self.weights[label]
+
+    def _compensated_scale(
+        self, cell: Cell, name: str, s: Settings, scale: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Scales that cut the largest weights off where that leaves less error after compensation."""
+        seen = self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}") if self.statistics is not None else None
+        symmetric = s.get("signed", True) and s.get("symmetric", True)
+        if (
+            not s.get("compensation")
+            or s["bits"] > PACKED_BITS
+            or seen is None
+            or seen.second_moment is None
+            or not symmetric
+        ):
+            return scale
+        array = self.arrays[cell.name][name[0]]
+        like = format_of({"signed": True, **s, "zero_point": 0})
+        axis = 1 if len(scale) > 1 else None
+        point = {**like, "scale": [float(v) for v in scale], "axis": axis, "mode": "static"}
+        grid = CodeGrid.of_encoding(encoding_of(point), array.shape)
+        factors = scale_factors(array, grid, seen.second_moment, together=axis is None)
+        return np.asarray(scale * factors[: len(scale)], np.float32)
 
     def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
         """Whether the format of the point follows from one that is among `later`."""

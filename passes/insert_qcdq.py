@@ -15,7 +15,8 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.formats import resolve_formats
-from rnnqc.passes.quantization import encoding_of, weight_codes
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, keys_of
 from rnnqc.statistics import Statistics
@@ -74,7 +75,8 @@ class InsertQcdq(Pass):
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
-        formats = resolve_formats(cells, self.recipe, {c.name: _arrays(model, c) for c in cells}, self.statistics)
+        arrays = {c.name: _arrays(model, c) for c in cells}
+        formats = resolve_formats(cells, self.recipe, arrays, self.statistics)
         for cell in cells:
             cell.points = formats[cell.name]
         graphs = graphs_of_cells(model)
@@ -90,8 +92,10 @@ class InsertQcdq(Pass):
                 continue
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            weights = _quantized_weights(model, graph, cell)
-            cell.B = _quantized_bias(model, cell)
+            parameters = quantize_parameters(cell, arrays[cell.name], self.statistics)
+            weights = _stored_weights(model, graph, cell, parameters)
+            if parameters.bias is not arrays[cell.name]["B"]:
+                cell.B = model.add_initializer(f"{cell.name}/B.quantized", parameters.bias).name
             products = any(cell.points[p]["bits"] is not None for p in PRODUCT_POINTS)
             quantizer = qcdq_quantizer(cell.points, weights)
             replace_cell(model, graph, cell, emit_lstm(model, cell, at, quantizer, products=products).nodes)
@@ -125,37 +129,26 @@ def graphs_of_cells(model: Model) -> dict[str, Graph]:
     return found
 
 
-def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, QuantizedWeight]:
-    """W and R as initializers of the cell's own graph, for those that the recipe quantizes.
+def _stored_weights(
+    model: Model, graph: Graph, cell: Cell, parameters: QuantizedParameters
+) -> dict[str, QuantizedWeight]:
+    """Codes of W and R as initializers of the cell's own graph.
 
     onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
     """
     weights: dict[str, QuantizedWeight] = {}
-    for key, name in (("W", cell.W), ("R", cell.R)):
-        point = cell.points[f"{key}.weight"]
-        array = constant_array(graph_info(model.graph).initializers[name])
-        if point["bits"] is not None and array is not None:
-            encoding = encoding_of(point)
-            channels = () if encoding.axis is None else (len(encoding.scale),)
-            zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
-            arrays = {
-                "codes": weight_codes(point, array),
-                "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
-            }
-            stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
-            weights[f"{key}.weight"] = QuantizedWeight(**stored)
+    for key, codes in parameters.codes.items():
+        encoding = encoding_of(cell.points[f"{key}.weight"])
+        channels = () if encoding.axis is None else (len(encoding.scale),)
+        zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
+        arrays = {
+            "codes": codes,
+            "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
+            "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
+        }
+        stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
+        weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights
-
-
-def _quantized_bias(model: Model, cell: Cell) -> str:
-    """B, on the grid that the recipe gives it: a constant of the main graph."""
-    point = cell.points["bias"]
-    array = constant_array(graph_info(model.graph).initializers[cell.B])
-    if point["bits"] is None or array is None:
-        return cell.B
-    encoding = encoding_of(point)
-    return str(model.add_initializer(f"{cell.name}/B.quantized", encoding.dequantize(encoding.quantize(array))).name)
 
 
 def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:

@@ -18,7 +18,7 @@ from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.recipe import Settings, require, rounding_of
-from rnnqc.weights import group_scales, mixed_scales, quantize_groups, quantize_matrix
+from rnnqc.weights import group_scales, mixed_scales
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
@@ -149,14 +149,6 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("wide_channels", "granularity", "granularity = per-channel")
         if "scale" in s:
             raise contradiction("wide_channels", "scale", "scales that follow from the weights")
-
-
-def weight_codes(point: Mapping[str, Any], array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them."""
-    if not point.get("group_size"):
-        return quantize_matrix(encoding_of(point), array)
-    scale = np.asarray(point["scale"], np.float32)
-    return quantize_groups(array, scale, point["bits"], point["group_size"], Rounding(point["rounding"]))
 
 
 def hidden_bound(cell: Cell) -> float | None:
