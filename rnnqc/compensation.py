@@ -209,7 +209,7 @@ def scale_factors(
             noise[k, chosen] = squared_error(values - target, damped)
     if together:
         noise = np.broadcast_to(noise.sum(axis=1, keepdims=True), noise.shape)
-    return np.asarray(factors, np.float64)[np.argmin(noise, axis=0)]
+    return np.asarray(np.asarray(factors, np.float64)[np.argmin(noise, axis=0)])
 
 
 def compensate_matrix(
