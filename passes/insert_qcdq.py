@@ -53,20 +53,7 @@ class InsertQcdq(Pass):
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
         if cells:
-            missed = self.recipe.unmatched([c.name for c in cells])
-            if missed:
-                raise UsageError(
-                    f"No quantization point matches {missed[0]!r}.",
-                    supported="points such as "
-                    + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
-                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
-                )
-            for points, key, kind in self.recipe.without_effect([c.name for c in cells]):
-                raise UsageError(
-                    f"{points}.{key}: no quantization point that matches understands {key!r}.",
-                    supported=f"{', '.join(keys_of(kind))} for {kind!r}",
-                    action="leave the override out",
-                )
+            check_overrides(self.recipe, [c.name for c in cells])
         remarks: list[Remark] = []
         for cell in cells:
             held = graph_info(model.graph).initializers
@@ -98,6 +85,23 @@ class InsertQcdq(Pass):
         widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
+
+
+def check_overrides(recipe: Recipe, cells: Sequence[str]) -> None:
+    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
+    missed = recipe.unmatched(cells)
+    if missed:
+        raise UsageError(
+            f"No quantization point matches {missed[0]!r}.",
+            supported="points such as " + ", ".join(f"{cells[0]}.{p}" for p in ("input", "W.weight", "hidden")),
+            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+        )
+    for points, key, kind in recipe.without_effect(cells):
+        raise UsageError(
+            f"{points}.{key}: no quantization point that matches understands {key!r}.",
+            supported=f"{', '.join(keys_of(kind))} for {kind!r}",
+            action="leave the override out",
+        )
 
 
 def graphs_of_cells(model: Model) -> dict[str, Graph]:

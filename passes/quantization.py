@@ -47,7 +47,8 @@ def resolve_points(
 
     for name in ("W", "R"):
         s = settings(f"{name}.weight")
-        points[f"{name}.weight"] = _weight(cell, s, arrays[name], path(f"{name}.weight")) if s.get("bits") else FLOAT
+        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
+        points[f"{name}.weight"] = weight_point(s, arrays[name], slopes, path(f"{name}.weight"))
     s = settings("input")
     if not s.get("bits"):
         points["input"] = FLOAT
@@ -114,7 +115,22 @@ def _static(s: Settings, scale: float) -> dict[str, Any]:
     return {**_format(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
 
 
-def _weight(cell: Cell, s: Settings, array: npt.NDArray[np.float32], path: str) -> dict[str, Any]:
+def weight_point(
+    s: Settings, array: npt.NDArray[np.float32], sensitivity: npt.NDArray[np.float64], path: str
+) -> dict[str, Any]:
+    """The number format of a weight matrix.
+
+    Args:
+        s: What the recipe says.
+        array: `[K,n]`.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+        path: Of the quantization point, for messages.
+
+    Raises:
+        CompileError: Settings contradict each other, or make no number format.
+    """
+    if not s.get("bits"):
+        return FLOAT
     per_channel = s.get("granularity", "per-channel") == "per-channel"
     bits, group_size, wide = s["bits"], s.get("group_size"), s.get("wide_channels", 0.0)
     _check_weight(s, path)
@@ -134,9 +150,9 @@ def _weight(cell: Cell, s: Settings, array: npt.NDArray[np.float32], path: str) 
     if group_size:
         point["group_size"] = group_size
     if wide:
-        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
-        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, slopes)]
+        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)]
         point["wide_channels"] = wide
+    _check(path, point)
     return point
 
 
