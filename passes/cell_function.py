@@ -10,9 +10,11 @@ import onnx
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
+from rnnqc.passes.emit_grid_lstm import emit_grid_lstm
 from rnnqc.passes.emit_lstm import Boundary
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
+from rnnqc.passes.grid_numbers import GRID, GridNumbers
 
 OP_TYPE = "QuantLSTMCell"
 INPUTS = (
@@ -27,6 +29,7 @@ DIRECTION_AXES = {
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
 CONFIGURATION = "configuration"
+Numbers = LstmNumbers | GridNumbers
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class CellSite:
 
     cell: Cell
     graph: Graph
-    numbers: LstmNumbers
+    numbers: Numbers
     inputs: dict[str, Value | None]
     outputs: dict[str, Value | None]
     axes: dict[str, int]  # attributes: which values keep the axis for the direction
@@ -79,8 +82,9 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
         formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
         formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
         formal.get("W_group_multiplier"), formal.get("R_group_multiplier"),
+        formal.get("W_zero_point"), formal.get("R_zero_point"),
     )  # fmt: skip
-    emitted = emit_quant_lstm(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
+    emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
     )
@@ -94,6 +98,21 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
     function.opset_import.add(domain="", version=model.opset)
     function.node.extend(body_nodes(emitted))
     return function
+
+
+def emit_integer(
+    model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
+) -> list[Node]:
+    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_quant_lstm` and `emit_grid_lstm`."""
+    if isinstance(numbers, GridNumbers):
+        return emit_grid_lstm(model, cell, numbers, at, w, codes)
+    return emit_quant_lstm(model, cell, numbers, at, w, codes, dispatch=dispatch)
+
+
+def stored_numbers(cell: Cell) -> Numbers:
+    """The numbers of an integer cell, from `Cell.integer`."""
+    kind = GridNumbers if cell.integer.get("arithmetic") == GRID else LstmNumbers
+    return kind(**cell.integer)
 
 
 def _checked(head: Builder, x: Value, number: int) -> Value:

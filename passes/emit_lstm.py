@@ -22,6 +22,9 @@ from rnnqc.ir import Graph, Model, Value, graph_info
 # One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
 # memory.
 SYMBOLIC_BATCH = "rnnqc_batch"
+# Not in recipes: the whole products, where accumulators saturate, and the 1 of `f = 1 - i`, a value of the input gate.
+ACCUMULATORS = ("accumulator.x", "accumulator.h")
+ONE = "one"
 
 Quantizer = Callable[[Builder, str, Value], Value]
 
@@ -82,11 +85,20 @@ def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> 
     return b.op(activation.name, [x], name)
 
 
-def emit_lstm(model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_quantizer) -> Builder:
+def emit_lstm(
+    model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_quantizer, *, products: bool = False
+) -> Builder:
     """The nodes of `cell` between its boundary values.
 
     Before the loop `p = x W + B`; each step `g = p_t + h R`, gates, cell and hidden state; after the loop the masks and
     picks of `sequence_lens`.
+
+    Args:
+        model: The model.
+        cell: The cell.
+        at: Its boundary.
+        quantizer: Called at every quantization point; at `accumulator.x` and `accumulator.h` with whole products.
+        products: Whether the two products of each gate are values of their own, before they are added.
     """
     b = Builder(model, cell.name)
     initializers = _parameters(model, cell)
@@ -97,9 +109,10 @@ def emit_lstm(model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_
     x = quantizer(b, "input", x)
     w = quantizer(b, "W.weight", initializers["W"])
     r = quantizer(b, "R.weight", initializers["R"])
-    p = b.op("Add", [b.op("MatMul", [x, w], "x.product"), initializers["B"]], "x.projection")
+    product = quantizer(b, "accumulator.x", b.op("MatMul", [x, w], "x.product"))
+    p = b.op("Add", [product, initializers["B"]], "x.projection")
     h0, c0 = initial_states(b, cell, at)
-    steps = loop(b, cell, p, h0, c0, r, initializers.get("P"), quantizer, at)
+    steps = loop(b, cell, p, h0, c0, r, initializers.get("P"), quantizer, at, products=products)
     finish(b, cell, at, steps)
     return b
 
@@ -131,6 +144,8 @@ def loop(
     peepholes: Value | None,
     quantizer: Quantizer,
     at: Boundary,
+    *,
+    products: bool,
 ) -> Steps:
     """The Scan over time of the float (or fake-quantized) step."""
     body = b.body()
@@ -140,8 +155,8 @@ def loop(
     c = body.value("cell_state.previous", np.float32, [batch, hidden])
     p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
     h_q = quantizer(body, "hidden", h)
-    acc = body.op("Add", [body.op("MatMul", [h_q, r], "hidden.product"), p_t], "preactivation")
-    gates = body.ops("Split", [acc, body.i64([hidden] * 4)], [f"{g}.product" for g in GATES], axis=1)
+    product = quantizer(body, "accumulator.h", body.op("MatMul", [h_q, r], "hidden.product"))
+    gates = _pre_activations(body, hidden, p_t, product, quantizer if products else None)
 
     def gate(k: int, state: Value | None) -> Value:
         value: Value = gates[k]
@@ -161,12 +176,14 @@ def loop(
         return quantizer(body, f"{GATES[k]}.activation", value)
 
     i = gate(INPUT, c)
-    f = body.op("Sub", [body.f32(1.0), i], "forget_gate.coupled") if cell.input_forget else gate(FORGET, c)
+    if cell.input_forget:
+        f: Value = body.op("Sub", [quantizer(body, ONE, body.f32(1.0)), i], "forget_gate.coupled")
+    else:
+        f = gate(FORGET, c)
     d = gate(CELL, None)
-    c_new = body.op(
-        "Add", [body.op("Mul", [f, c], "cell_state.kept"), body.op("Mul", [i, d], "cell_state.added")], "cell_state.sum"
-    )
-    c_new = quantizer(body, "cell_state", c_new)
+    kept = quantizer(body, "cell_state.kept", body.op("Mul", [f, c], "cell_state.kept"))
+    added = quantizer(body, "cell_state.added", body.op("Mul", [i, d], "cell_state.added"))
+    c_new = quantizer(body, "cell_state", body.op("Add", [kept, added], "cell_state.sum"))
     o = gate(OUTPUT, c_new)
     squashed = quantizer(
         body, "hidden.activation", emit_activation(body, cell.activations[2], c_new, "hidden.squashed")
@@ -187,6 +204,25 @@ def loop(
         names.append("cell_state.steps")
     results = scan(b, body, cell, at, [h0, c0], [p], [h, c, p_t], outputs, names)
     return Steps(results[2] if want_y else None, results[2 + want_y] if want_c else None, results[0], results[1])
+
+
+def _pre_activations(
+    body: Builder, hidden: int, p_t: Value, product: Value, quantizer: Quantizer | None
+) -> list[Value]:
+    """The sum of both products for each gate; with a quantizer, of quantized ones."""
+    sizes = body.i64([hidden] * len(GATES))
+    if quantizer is None:
+        whole = body.op("Add", [product, p_t], "preactivation")
+        return list(body.ops("Split", [whole, sizes], [f"{g}.product" for g in GATES], axis=1))
+
+    def split(whole: Value, what: str) -> list[Value]:
+        names = [f"{g}.{what}" for g in GATES]
+        return [
+            quantizer(body, n, v) for n, v in zip(names, body.ops("Split", [whole, sizes], names, axis=1), strict=True)
+        ]
+
+    of_x, of_h = split(p_t, "input_product"), split(product, "hidden_product")
+    return [body.op("Add", [h, x], f"{g}.product") for g, x, h in zip(GATES, of_x, of_h, strict=True)]
 
 
 def scan(

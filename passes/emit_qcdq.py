@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from rnnqc.builder import Builder
+from rnnqc.cells.base import GATES, INPUT
+from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
-from rnnqc.passes.emit_lstm import Quantizer
+from rnnqc.passes.emit_lstm import ACCUMULATORS, ONE, Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
+COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
     """A quantizer that looks the points of one cell up in `points`, and its weights in `weights`."""
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
-        settings = points.get(point, {"bits": None})
-        if settings["bits"] is None or "table" in settings:
+        if point in ACCUMULATORS:
+            return emit_accumulator(b, point, value, points)
+        settings = points.get(COUPLED_GATE if point == ONE else point, {"bits": None})
+        if settings["bits"] is None or "mode" not in settings:
             return value
         if settings["mode"] == "dynamic-row":
             emit = emit_unsigned_row_fake_quant if point == "input" else emit_row_fake_quant
@@ -49,6 +54,24 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
         return emit_fake_quant(b, point, value, encoding)
 
     return quantize
+
+
+def emit_accumulator(b: Builder, point: str, value: Value, points: Mapping[str, Mapping[str, Any]]) -> Value:
+    """The limits of an accumulator of few bits, in units of the product of both scales, for each output channel."""
+    bits = points.get("accumulator", {"bits": None})["bits"]
+    if bits is None:
+        return value
+    code, weight = (points[p] for p in (("input", "W.weight") if point == ACCUMULATORS[0] else ("hidden", "R.weight")))
+    if "scale" not in code or "scale" not in weight:
+        raise CompileError(
+            f"An accumulator of {bits} bits needs static scales.",
+            supported="weights and codes with one scale each",
+            action="quantize input, hidden state and weights with mode = static",
+        )
+    unit = np.float64(code["scale"][0]) * np.asarray(weight["scale"], np.float64)
+    low, high = (np.asarray(unit * limit, np.float32) for limit in (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1))
+    below = b.op("Min", [value, b.f32(high)], f"{point}.below")
+    return b.op("Max", [below, b.f32(low)], f"{point}.limited")
 
 
 def scale_and_zero_point(b: Builder, encoding: Encoding) -> tuple[Value, Value]:
@@ -71,9 +94,12 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
 
 
 def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding) -> Value:
-    """Integer codes -> Clip -> DequantizeLinear; Cast -> Mul for codes wider than 8 bits."""
+    """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits."""
     if encoding.bits > 8:
-        real = b.cast(weight.codes, np.float32, f"{point}.float")
+        real: Value = b.cast(weight.codes, np.float32, f"{point}.float")
+        if encoding.zero_point or any(encoding.zero_points):
+            zero_point = b.cast(weight.zero_point, np.float32, f"{point}.zero_point.float")
+            real = b.op("Sub", [real, zero_point], f"{point}.centred")
         return b.op("Mul", [real, weight.scale], f"{point}.quantized")
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
     codes = _clip(b, point, weight.codes, encoding)
@@ -97,6 +123,10 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
         whole = b.op("Round", [units], f"{point}.rounded")
     elif encoding.rounding is Rounding.CEIL:
         whole = b.op("Ceil", [units], f"{point}.rounded")
+    elif encoding.rounding is Rounding.HALF_EVEN_UP:
+        raised = b.op("Floor", [b.op("Add", [units, b.f32(0.5)], f"{point}.raised")], f"{point}.up")
+        negative = b.op("Less", [units, b.f32(0.0)], f"{point}.negative")
+        whole = b.op("Where", [negative, raised, b.op("Round", [units], f"{point}.even")], f"{point}.rounded")
     elif encoding.rounding is Rounding.HALF_AWAY:
         raised = b.op(
             "Floor",

@@ -34,7 +34,8 @@ from rnnqc.passes.fold_lstm import STATE_LIMIT, LstmNumbers
 class Operands:
     """The constant inputs of the cell, as values of the main graph.
 
-    Without multipliers W and R may be packed int4 (uint8 `[K,2H]`), with multipliers they are.
+    Without multipliers W and R may be packed int4 (uint8 `[K,2H]`), with multipliers they are. Only the arithmetic
+    "grid" has int16 weights and zero points of weights.
     """
 
     W: Value
@@ -47,6 +48,8 @@ class Operands:
     P: Value | None
     W_group_multiplier: Value | None = None
     R_group_multiplier: Value | None = None
+    W_zero_point: Value | None = None
+    R_zero_point: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,12 @@ def emit_quant_lstm(
     h0, c0 = _initial_states(b, cell, numbers, at)
     emitter = _Loop(cell, numbers, at, w, wanted, x_codes, row_scale, h0, c0)
     results = _dispatched(b, emitter) if dispatch else emitter.emit(b, w.W, w.R, b.u8(128))
-    _finish(b, cell, numbers, at, codes, results)
+    finish_integer(b, cell, at, codes, results, numbers.cell_scale, numbers.h_zero_point)
     return b.nodes
 
 
-def _without_nan(b: Builder, value: Value, name: str) -> Value:
+def without_nan(b: Builder, value: Value, name: str) -> Value:
+    """`value` with 0 for NaN."""
     return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
 
 
@@ -115,7 +119,7 @@ def _input_codes(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) -> 
         x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
     if numbers.x_mode == "codes":
         return [x], None
-    x = _without_nan(b, x, "x")
+    x = without_nan(b, x, "x")
     wide = numbers.x_bits == WIDE_BITS
     if numbers.x_mode == "static":
         if wide:
@@ -196,13 +200,13 @@ def _initial_states(b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary) 
     h0: Value | None = None
     c0: Value | None = None
     if at.initial_h is not None:
-        clean = _without_nan(b, at.initial_h, "initial_h")
+        clean = without_nan(b, at.initial_h, "initial_h")
         if static:
             h0 = _static_codes(b, clean, numbers, "initial_h.codes")
         else:
             h0 = b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
     if at.initial_c is not None:
-        clean = positive_zeros(b, _without_nan(b, at.initial_c, "initial_c"), "initial_c.positive_zeros")
+        clean = positive_zeros(b, without_nan(b, at.initial_c, "initial_c"), "initial_c.positive_zeros")
         if numbers.cell_scale:
             units = b.op(
                 "Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded"
@@ -229,8 +233,12 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
 
     def weights(inner: Builder) -> tuple[Value, Value]:
-        w, r = (_unpacked(inner, emitter, key) for key in ("W", "R"))
-        rows = emitter.numbers.zero_point_rows
+        f = emitter.numbers
+        w, r = (
+            unpacked(inner, emitter.cell, emitter.w, key, size)
+            for key, size in (("W", f.w_group_size), ("R", f.r_group_size))
+        )
+        rows = f.zero_point_rows
         return (_with_zero_point_rows(inner, w, rows) if rows else w), r
 
     def unsigned(inner: Builder) -> dict[str, Value]:
@@ -247,12 +255,12 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
 
 
-def _unpacked(b: Builder, emitter: _Loop, key: str) -> Value:
-    """W or R as int8 codes, from packed int4 if they are stored so (rnnqc/packing.py)."""
-    f, hidden = emitter.numbers, emitter.cell.hidden_size
-    stored, multiplier, size, rows = {
-        "W": (emitter.w.W, emitter.w.W_group_multiplier, f.w_group_size, emitter.cell.input_size),
-        "R": (emitter.w.R, emitter.w.R_group_multiplier, f.r_group_size, hidden),
+def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
+    """W or R as codes, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
+    hidden = cell.hidden_size
+    stored, multiplier, rows = {
+        "W": (w.W, w.W_group_multiplier, cell.input_size),
+        "R": (w.R, w.R_group_multiplier, hidden),
     }[key]
     if stored.dtype != np.uint8:
         return stored
@@ -613,14 +621,32 @@ def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, na
     raise ValueError(kind)
 
 
-def _finish(
-    b: Builder, cell: Cell, numbers: LstmNumbers, at: Boundary, codes: Value | None, results: dict[str, Value]
+def finish_integer(
+    b: Builder,
+    cell: Cell,
+    at: Boundary,
+    codes: Value | None,
+    results: dict[str, Value],
+    cell_scale: float,
+    h_zero_point: int,
 ) -> None:
+    """Writes the boundary outputs from the results of the loop.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        at: Its boundary.
+        codes: Value that receives the hidden codes, or None.
+        results: `hidden.steps`, `hidden.codes.steps`, `cell_state.steps` `[T,B,H]` and `cell_state.last` `[B,H]`, as
+            far as they are needed.
+        cell_scale: Real value of one unit of the cell state in `results`; 0 for real values.
+        h_zero_point: The hidden code that stands for 0.
+    """
     y, y_codes = results.get("hidden.steps"), results.get("hidden.codes.steps")
 
     def cell_state(value: Value, target: Value) -> None:
-        if numbers.cell_scale:
-            b.add("Mul", [value, b.f32(numbers.cell_scale)], [target], "Y_c")
+        if cell_scale:
+            b.add("Mul", [value, b.f32(cell_scale)], [target], "Y_c")
         else:
             b.add("Identity", [value], [target], "Y_c")
 
@@ -638,7 +664,7 @@ def _finish(
     if at.y is not None and y is not None:
         masks.natural_order(masks.mask_float(y, "hidden.masked"), at.y, cell.reverse, "Y")
     if codes is not None:
-        blank = b.u8(numbers.h_zero_point)
+        blank = b.u8(h_zero_point)
         masks.natural_order(masks.mask(y_codes, blank, "codes.masked"), codes, cell.reverse, "Y_codes")
     if at.y_h is not None and y is not None:
         b.add("Identity", [masks.pick(y, "hidden.picked")], [at.y_h], "Y_h")

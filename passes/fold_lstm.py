@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
-from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, Cell
+from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import cell_is_bounded, encoding_of
@@ -29,6 +29,7 @@ STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
 CELL_INDEX_BITS = 16
 WIDE_CELL_BITS = 24
+EXACT_POINTS = frozenset({*PRODUCT_POINTS, "accumulator", "cell_state.kept", "cell_state.added"})
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
     Raises:
         NotHandled: The formats of the cell have no integer form.
     """
+    _check_only_known_grids(cell)
     h = cell.hidden_size
     w_encoding, r_encoding = (_weight_encoding(cell, k) for k in ("W", "R"))
     x_mode, x_scale, x_zero = _activation_format(cell, "input")
@@ -271,6 +273,18 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
     return int(2 ** max(2, (needed - 1).bit_length()))
 
 
+def _check_only_known_grids(cell: Cell) -> None:
+    """Raises NotHandled for a quantized value that this form keeps exact."""
+    for name, point in cell.points.items():
+        exact = name in EXACT_POINTS or (name.endswith(".activation") and "scale" in point)
+        if point["bits"] is not None and exact:
+            raise NotHandled(
+                f"{name} is quantized.", f"{name}.bits = {point['bits']}", "leave it float, or use --form qcdq"
+            )
+    if cell.points["hidden"].get("rounded_output"):
+        raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
+
+
 def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
     # A multiplier that underflows to zero would meet an infinite row scale as NaN.
     return np.maximum(multiplier, float(np.finfo(np.float32).tiny)).astype(np.float32)
@@ -283,6 +297,12 @@ def _weight_encoding(cell: Cell, name: str) -> Encoding:
             f"{name} stays float in this recipe.",
             f"{name}.weight.bits = none",
             "quantize the weights, or use --form qcdq",
+        )
+    if point["bits"] == 1 or not point["signed"] or point["zero_point"] or point.get("zero_points"):
+        raise NotHandled(
+            f"{name} is not symmetric, or binary.",
+            f"{name}.weight: {point['bits']} bits, signed = {point['signed']}, zero_point = {point['zero_point']}",
+            "signed codes around 0 have an integer form; use --form qcdq",
         )
     if point["bits"] > 8:
         raise NotHandled(

@@ -12,13 +12,18 @@ from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_lstm import Boundary, boundary_of
-from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
+from rnnqc.passes.emit_quant_lstm import Operands
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows
 from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.properties import Property
+
+Folded = FoldedLstm | FoldedGrid
+SHORT_BITS = 8
 
 
 class FoldScales(Pass):
@@ -28,8 +33,9 @@ class FoldScales(Pass):
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * A cell whose formats have no integer form (weights of more than 8 bits, a float gate, ...) stays as it is, with
-      a remark.
+    * Formats of the arithmetic "tables" come first (fold_lstm.py), then those of "grid" (fold_grid.py). A cell whose
+      formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
+      remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
       them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
       hidden states.
@@ -57,7 +63,7 @@ class FoldScales(Pass):
     def run(self, model: Model) -> PassResult:
         """Folds every quantized cell."""
         remarks: list[Remark] = []
-        folded: dict[str, FoldedLstm] = {}
+        folded: dict[str, Folded] = {}
         cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
         graphs = graphs_of_cells(model)
         for cell in cells:
@@ -75,8 +81,8 @@ class FoldScales(Pass):
             at = boundary_of(model, graph, cell)
             if cell.points["input"]["mode"] == "codes":
                 sources = chain_sources(model, at.x) or []
-                eight_bits = cell.points["input"]["bits"] == 8
-                if sources and eight_bits and all(c.name in folded for c, _ in sources):
+                short = cell.points["input"]["bits"] <= SHORT_BITS
+                if sources and short and all(c.name in folded for c, _ in sources):
                     at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:
@@ -89,7 +95,7 @@ class FoldScales(Pass):
             target = codes.get(cell.name)
             numbers = folded[cell.name].numbers
             replace_cell(
-                model, graph, cell, emit_quant_lstm(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
+                model, graph, cell, emit_integer(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
             )
             cell.form = "integer"
             cell.integer = numbers.__dict__.copy()
@@ -103,13 +109,30 @@ class FoldScales(Pass):
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
 
 
-def _fold(model: Model, graph: Graph, cell: Cell) -> FoldedLstm:
-    w, b = (constant_array(model.initializer(n, graph)) for n in (cell.W, cell.B))
+def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
+    """The integer form in the first arithmetic that has the formats of the cell; raises NotHandled."""
+    b = constant_array(model.initializer(cell.B, graph))
+    p = constant_array(model.initializer(cell.P, graph)) if cell.P is not None else None
+    w = constant_array(model.initializer(cell.W, graph))
     assert w is not None and b is not None
-    return fold_lstm(cell, w, b, constant_array(model.initializer(cell.P, graph)) if cell.P is not None else None)
+    refusal: NotHandled | None = None
+    if not needs_grid(cell):
+        try:
+            return fold_lstm(cell, w, b, p)
+        except NotHandled as refused:
+            refusal = refused
+    r = constant_array(model.initializer(cell.R, graph))
+    assert r is not None
+    try:
+        return fold_grid(cell, w, r, b, p)
+    except NotHandled:
+        # A cell that is no case of the second arithmetic hears what it misses of the first.
+        if refusal is not None:
+            raise refusal from None
+        raise
 
 
-def _try_fold(model: Model, graph: Graph, cell: Cell) -> FoldedLstm | NotHandled:
+def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
     try:
         return _fold(model, graph, cell)
     except NotHandled as refusal:
@@ -120,11 +143,19 @@ def _rest(at: Boundary) -> tuple[Value | None, ...]:
     return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
 
 
-def _operands(model: Model, graph: Graph, cell: Cell, folded: FoldedLstm, tables: Tables, dispatch: bool) -> Operands:
+def _operands(model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool) -> Operands:
     """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
 
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:
         return model.add_initializer(f"{cell.name}/{key}", array, graph)
+
+    if isinstance(folded, FoldedGrid):
+        arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
+        return Operands(
+            **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
+            gate_table=model.constant(folded.gate_table, np.float32),
+            cell_table=model.constant(folded.cell_table, np.float32),
+        )
 
     def weight(key: str, name: str) -> Value:
         codes = constant_array(model.initializer(name, graph))

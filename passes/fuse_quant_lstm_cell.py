@@ -11,10 +11,17 @@ from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, cons
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, OP_TYPE, CellSite, cell_function
+from rnnqc.passes.cell_function import (
+    CONFIGURATION,
+    DIRECTION_AXES,
+    OP_TYPE,
+    CellSite,
+    cell_function,
+    stored_numbers,
+)
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_lstm import boundary_of
-from rnnqc.passes.fold_lstm import LstmNumbers
+from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
@@ -121,7 +128,7 @@ def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
             inputs.update(before)
             outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
             lifts += [node for node in after.values() if node is not None]
-    return CellSite(cell, graph, LstmNumbers(**cell.integer), inputs, outputs, axes, lifts)
+    return CellSite(cell, graph, stored_numbers(cell), inputs, outputs, axes, lifts)
 
 
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int | None) -> None:
@@ -152,6 +159,7 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
 def _overload(site: CellSite, taken: set[str]) -> str:
     cell = site.cell
     parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
+    parts += [site.numbers.arithmetic] if isinstance(site.numbers, GridNumbers) else []
     parts += ["reverse"] if cell.reverse else []
     parts += [f"batch{cell.static_batch}"] if cell.static_batch is not None else []
     parts += [n for n, bits in (("x16", site.numbers.x_bits), ("h16", site.numbers.h_bits)) if bits == 16]
@@ -159,6 +167,8 @@ def _overload(site: CellSite, taken: set[str]) -> str:
         weight = site.inputs[key]
         if weight is not None and weight.dtype == np.uint8:
             parts.append(f"{key}4" + (f"x{size}" if size else ""))
+        elif weight is not None and weight.dtype == np.int16:
+            parts.append(f"{key}16")
     parts += [n for n in ("sequence_lens", "initial_h", "initial_c", "P") if site.inputs.get(n) is not None]
     name, k = "_".join(parts), 1
     while name in taken:

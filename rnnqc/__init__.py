@@ -4,11 +4,13 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from rnnqc import runtime_ops
+from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
 from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
+from rnnqc.statistics import PointStatistics, Statistics
 
 try:
     __version__ = _version("rnnqc")
@@ -23,9 +25,12 @@ __all__ = [
     "NumericsError",
     "PassManager",
     "PipelineError",
+    "PointStatistics",
     "RnnqcError",
+    "Statistics",
     "UsageError",
     "__version__",
+    "calibrate",
     "lower",
     "runtime_ops",
     "session",

@@ -63,8 +63,15 @@ def run_model(
     return run_session(session, feeds)
 
 
-def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def run_session(
+    session: ort.InferenceSession, feeds: Mapping[str, Array], *, sequences: bool = False
+) -> dict[str, Any]:
     """Runs a session once; outputs by name.
+
+    Args:
+        session: The session.
+        feeds: Inputs by name; what is no input is left out.
+        sequences: Whether outputs may be sequences of tensors, too; they are lists of arrays.
 
     Raises:
         CompileError: The feeds do not fit, onnxruntime fails, or an output is no tensor.
@@ -86,7 +93,7 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> di
             action="check that the model runs on this data; give data that fits it",
         ) from error
     for name, value in zip(names, values, strict=True):
-        if not isinstance(value, np.ndarray | np.generic):
+        if not isinstance(value, np.ndarray | np.generic) and not (sequences and isinstance(value, list)):
             raise CompileError(
                 f"output {name!r} is a {type(value).__name__}.",
                 supported="tensors",

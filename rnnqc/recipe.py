@@ -1,25 +1,27 @@
 """Recipes: which number format every quantization point gets, as data.
 
 A recipe is a TOML file of rules. A rule names quantization points by a glob over `<cell>.<point>` (for example
-`encoder/lstm.forward.W.weight`) and sets keys. For each point and key the first rule that has both counts; overrides
-(`--set 'encoder/*.weight.bits=4'`) come before all rules.
+`encoder/lstm.forward.W.weight`), or by `re:` and a regular expression for the whole of it, and sets keys. For each
+point and key the first rule that has both counts; overrides (`--set 'encoder/*.weight.bits=4'`) come before all rules.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import math
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rnnqc import ranges
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.packing import GROUP_UNIT
+from rnnqc.weight_scales import WEIGHT_RULES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,70 +29,182 @@ else:
     import tomli as tomllib
 
 Settings = dict[str, Any]
+REGEX = "re:"
+KINDS = ("cells", "weight-only")
+RULES = tuple(dict.fromkeys((*ranges.RULES, *WEIGHT_RULES)))
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a rule: what it accepts and what it means."""
+    """A key of a rule: what it accepts and what it means.
+
+    Attributes:
+        accepts: For messages.
+        meaning: One line for `rnnqc recipes`.
+        parse: The value to keep; raises ValueError for what is not accepted.
+    """
 
     accepts: str
     meaning: str
+    parse: Callable[[Any], Any]
 
 
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _whole(low: int, high: int, multiple: int = 1) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value % multiple:
+            raise ValueError(value)
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ValueError(value)
+        return float(value)
+
+    return parse
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(value)
+        return str(value)
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(value)
+    return value
+
+
+def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value in (None, "none") else parse(value)
+
+
+_ROUNDINGS = tuple(r.value for r in Rounding)
 KEYS: dict[str, Key] = {
-    "bits": Key("2 to 24, or none", "width of the codes; none leaves the point in float"),
-    "signed": Key("true or false", "two's complement codes"),
-    "narrow": Key("true or false", "leave out the lowest code"),
-    "granularity": Key("per-channel or per-tensor", "scales of weights"),
-    "group_size": Key(
-        "a multiple of 32, or none",
-        "weights of up to 4 bits: inputs whose codes share a multiplier 1 to 18 per channel",
+    "bits": Key("1 to 32, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 32))),
+    "signed": Key("true or false", "two's complement codes", _boolean),
+    "narrow": Key("true or false", "leave out the lowest code", _boolean),
+    "symmetric": Key("true or false", "a range around zero, or one that follows the values", _boolean),
+    "granularity": Key(
+        "per-channel, per-gate or per-tensor",
+        "scales of weights",
+        _one_of("per-channel", "per-gate", "per-tensor"),
     ),
-    "wide_channels": Key("a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most"),
-    "mode": Key("dynamic-row, static, bounded or activation", "where the scale comes from"),
-    "scale": Key("a positive number", "real value of one code"),
-    "zero_point": Key("a code", "code of the real value 0"),
-    "rounding": Key(", ".join(r.value for r in Rounding), "how reals become codes"),
-    "table": Key("piecewise-linear or exact", "how an activation is tabulated"),
-    "chain": Key("true or false", "take the hidden codes of the layer before as they are"),
+    "group_size": Key(
+        f"a multiple of {GROUP_UNIT}, or none",
+        "weights of up to 4 bits: inputs whose codes share a multiplier 1 to 18 per channel",
+        _or_none(_whole(GROUP_UNIT, 2**30, GROUP_UNIT)),
+    ),
+    "wide_channels": Key(
+        "a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most", _number(0.0, 1.0)
+    ),
+    "mode": Key(
+        "dynamic-row, static, bounded, activation or product",
+        "where the scale comes from",
+        _one_of("dynamic-row", "static", "bounded", "activation", "product"),
+    ),
+    "scale": Key("a positive number", "real value of one code", _number(2.0**-100, 2.0**100)),
+    "zero_point": Key("a code", "code of the real value 0", _whole(-(2**31), 2**31 - 1)),
+    "rounding": Key(", ".join(_ROUNDINGS), "how reals become codes", _one_of(*_ROUNDINGS)),
+    "table": Key(
+        "piecewise-linear, exact or vitis",
+        "how an activation is tabulated",
+        _one_of("piecewise-linear", "exact", "vitis"),
+    ),
+    "chain": Key("true or false", "take the hidden codes of the layer before as they are", _boolean),
+    "range": Key(", ".join(RULES), "how a range follows from statistics, or from the weights", _one_of(*RULES)),
+    "percentile": Key("a number from 50 to 100", "of the range rules percentile and ema-percentile", _number(50, 100)),
+    "n_std": Key("a positive number", "standard deviations of the range rule n-std", _number(2.0**-20, 2.0**20)),
+    "limit": Key("a positive number, or none", "clips the range to +-limit", _or_none(_number(2.0**-100, 2.0**100))),
+    "levels": Key(
+        "max-code, half-range or min-code",
+        "what the end of a symmetric range maps to: 127, 127.5 or 128 with 8 bits",
+        _one_of("max-code", "half-range", "min-code"),
+    ),
+    "pow2": Key("true or false", "round the scale up to a power of two", _boolean),
+    "max_fix_position": Key(
+        "a whole number, or none", "of power-of-two scales: at least 2**-max_fix_position", _or_none(_whole(-64, 64))
+    ),
+    "scale_bits": Key("2 to 24, or none", "scale = A / 2**n, with A of so many bits", _or_none(_whole(2, 24))),
+    "share": Key(
+        "a text, or none",
+        "points of one text have one scale; {cell}, {layer}, {gate} and {point} stand for their names",
+        _or_none(_text),
+    ),
+    "same_as": Key("a point of the same cell, or none", "takes the format of that point", _or_none(_text)),
+    "compensation": Key("true or false", "round weights so that errors cancel on the calibration data", _boolean),
+    "bias_correction": Key("true or false", "undo the mean error that rounded weights make", _boolean),
+    "rounded_output": Key("true or false", "hand out the hidden state as its codes say, not unrounded", _boolean),
+    "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
+_STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
+_RANGE = ("range", "percentile", "n_std", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
+_SHARING = ("share", "same_as")
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
-    "weight": ("bits", "narrow", "granularity", "group_size", "wide_channels", "scale", "rounding"),
-    "input": ("bits", "signed", "mode", "scale", "zero_point", "rounding", "chain"),
-    "hidden": ("bits", "signed", "mode", "scale", "zero_point", "rounding"),
-    "acc": ("bits", "mode", "scale", "rounding"),
-    "activation": ("bits", "table"),
-    "cell_state": ("bits", "mode", "scale", "rounding"),
-}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "granularity": ("per-channel", "per-tensor"),
-    "mode": ("dynamic-row", "static", "bounded", "activation"),
-    "rounding": tuple(r.value for r in Rounding),
-    "table": ("piecewise-linear", "exact"),
-}
+    "weight": (
+        "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "wide_channels", "scale", "zero_point",
+        "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
+        "compensation", "bias_correction", "store",
+    ),
+    "bias": ("bits", "mode", "scale", "rounding", *_RANGE, "same_as"),
+    "input": (*_STATIC, "chain", *_RANGE, *_SHARING),
+    "hidden": (*_STATIC, *_RANGE, *_SHARING, "rounded_output"),
+    "accumulator": ("bits",),
+    "input_product": (*_STATIC, *_RANGE, *_SHARING),
+    "hidden_product": (*_STATIC, *_RANGE, *_SHARING),
+    "acc": (*_STATIC, *_RANGE, *_SHARING),
+    "activation": (*_STATIC, "table", *_RANGE, *_SHARING),
+    "kept": (*_STATIC, *_RANGE, *_SHARING),
+    "added": (*_STATIC, *_RANGE, *_SHARING),
+    "cell_state": (*_STATIC, *_RANGE, *_SHARING),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings for the points that match a glob."""
+    """Settings for the points that match a glob, or wholly match a regular expression after `re:`."""
 
     points: str
     settings: Mapping[str, Any]
 
     def matches(self, path: str) -> bool:
         """Whether the rule speaks about the point `path`."""
+        if self.points.startswith(REGEX):
+            return re.fullmatch(self.points.removeprefix(REGEX), path) is not None
         return fnmatch.fnmatchcase(path, self.points)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named list of rules."""
+    """A named list of rules.
+
+    Attributes:
+        name: As `--recipe` takes it.
+        summary: One line.
+        rules: The first that speaks of a point and key counts.
+        overrides: How many of them, from the first on, are overrides of the user.
+        kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
+    """
 
     name: str
     summary: str
     rules: tuple[Rule, ...]
     overrides: int = 0
+    kind: str = "cells"
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -103,7 +217,7 @@ class Recipe:
                 f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
             )
         parsed = tuple(parse_override(o) for o in overrides)
-        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed))
+        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -150,7 +264,19 @@ def parse_override(text: str) -> Rule:
         raise UsageError(
             f"Override {text!r} is not of the form PATH.KEY=VALUE.", action="for example --set '*.weight.bits=4'"
         )
+    _check_points(points, f"override {text!r}")
     return Rule(points, {key: _checked(key, _literal(literal.strip()), f"override {text!r}")})
+
+
+def _check_points(points: str, where: str) -> None:
+    if points.startswith(REGEX):
+        try:
+            re.compile(points.removeprefix(REGEX))
+        except re.error as error:
+            raise UsageError(
+                f"{where}: {points!r} is no regular expression ({error}).",
+                supported="a glob over <cell>.<point>, or re: and a regular expression",
+            ) from error
 
 
 def _literal(text: str) -> Any:
@@ -165,38 +291,10 @@ def _literal(text: str) -> Any:
 def _checked(key: str, value: Any, where: str) -> Any:
     if key not in KEYS:
         raise UsageError(f"{where}: unknown key {key!r}.", supported=", ".join(sorted(KEYS)))
-    bad = UsageError(f"{where}: {key} = {value!r}.", supported=KEYS[key].accepts)
-    if key == "bits":
-        if value in (None, "none"):
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 24:
-            raise bad
-    elif key == "group_size":
-        if value in (None, "none"):
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0 or value % GROUP_UNIT:
-            raise bad
-    elif key == "wide_channels":
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise bad
-        return float(value)
-    elif key in ("signed", "narrow", "chain"):
-        if not isinstance(value, bool):
-            raise bad
-    elif key == "scale":
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not (math.isfinite(value) and 2.0**-100 <= value <= 2.0**100)
-        ):
-            raise bad
-        return float(value)
-    elif key == "zero_point":
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise bad
-    elif value not in _CHOICES[key]:
-        raise bad
-    return value
+    try:
+        return KEYS[key].parse(value)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{where}: {key} = {value!r}.", supported=KEYS[key].accepts) from error
 
 
 def parse_recipe(text: str, source: str) -> Recipe:
@@ -209,9 +307,13 @@ def parse_recipe(text: str, source: str) -> Recipe:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source}: not a TOML file ({error}).") from error
-    unknown = sorted(set(data) - {"name", "summary", "rule"})
+    unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule"})
     if unknown:
-        raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, [[rule]]")
+        raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, base, kind, [[rule]]")
+    base = _base(data.get("base"), source)
+    kind = data.get("kind", base.kind if base is not None else KINDS[0])
+    if kind not in KINDS:
+        raise UsageError(f"{source}: kind = {kind!r}.", supported=", ".join(KINDS))
     rules = []
     entries = data.get("rule", [])
     if not isinstance(entries, list):
@@ -220,9 +322,23 @@ def parse_recipe(text: str, source: str) -> Recipe:
         where = f"{source}, rule {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
             raise UsageError(f"{where}: 'points' is missing.", supported="a glob over <cell>.<point>")
+        _check_points(entry["points"], where)
         settings = {k: _checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules))
+    if base is not None:
+        rules += base.rules
+    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind)
+
+
+def _base(name: Any, source: str) -> Recipe | None:
+    """The recipe whose rules follow those of `source`: one that comes with rnnqc."""
+    if name is None:
+        return None
+    path = resources.files("rnnqc") / "recipes" / f"{name}.toml"
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or not path.is_file():
+        raise UsageError(f"{source}: base = {name!r}.", supported="the name of a recipe that comes with rnnqc")
+    text = path.read_text(encoding="utf-8")
+    return parse_recipe(text, f"{name}.toml")
 
 
 def load_recipe(name: str) -> Recipe:

@@ -34,7 +34,9 @@ INPUTS = (
     "R_group_multiplier",
 )
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
-PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "P")
+PARAMETERS = (
+    *("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "P", "W_zero_point", "R_zero_point"),
+)
 NUMBER_KINDS = ("Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid", "Softsign")
 
 Arrays = dict[str, npt.NDArray[Any]]

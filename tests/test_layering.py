@@ -15,12 +15,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
-    ("encoding", "packing", "tables", "validation", "spelling"),
-    ("cells", "files", "input_uses", "reference", "weights"),
-    ("ir",),
+    ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
+    ("cells", "compensation", "files", "input_uses", "reference", "weights"),
+    ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
+    ("ir", "statistics"),
+    ("range_search", "ranges", "sharing"),
     ("builder", "numerics", "evaluate", "recipe", "properties", "feeds"),
     ("passes.base", "passes.manager"),
     ("passes",),
+    ("calibration", "calibrate"),
     ("report", "verify", "pipeline", "session"),
     ("bench",),
     ("cli",),

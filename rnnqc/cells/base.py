@@ -27,16 +27,24 @@ class QuantizationPoint:
     meaning: str
 
 
+_SPOKEN = {g: g.replace("_", " ") for g in GATES}
 LSTM_POINTS: tuple[QuantizationPoint, ...] = (
     QuantizationPoint("input", "the sequence x"),
     QuantizationPoint("W.weight", "input weights"),
     QuantizationPoint("R.weight", "recurrent weights"),
+    QuantizationPoint("bias", "the two ONNX biases, added"),
     QuantizationPoint("hidden", "the hidden state in the recurrence, and as input of a following layer"),
-    *(QuantizationPoint(f"{g}.acc", f"pre-activation of the {g.replace('_', ' ')}") for g in GATES),
-    *(QuantizationPoint(f"{g}.activation", f"value of the {g.replace('_', ' ')}") for g in GATES),
+    QuantizationPoint("accumulator", "integer sums of both products"),
+    *(QuantizationPoint(f"{g}.input_product", f"x W + bias of the {_SPOKEN[g]}") for g in GATES),
+    *(QuantizationPoint(f"{g}.hidden_product", f"h R of the {_SPOKEN[g]}") for g in GATES),
+    *(QuantizationPoint(f"{g}.acc", f"pre-activation of the {_SPOKEN[g]}") for g in GATES),
+    *(QuantizationPoint(f"{g}.activation", f"value of the {_SPOKEN[g]}") for g in GATES),
+    QuantizationPoint("cell_state.kept", "the product f * c"),
+    QuantizationPoint("cell_state.added", "the product i * g"),
     QuantizationPoint("cell_state", "the cell state c"),
     QuantizationPoint("hidden.activation", "value of the output activation of c"),
 )
+PRODUCT_POINTS = tuple(p.name for p in LSTM_POINTS if p.name.endswith("_product"))
 
 
 @dataclass

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.reference import grid_lstm
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 CodeArray = npt.NDArray[np.integer[Any]]
@@ -46,6 +48,7 @@ _DEFAULTS: dict[str, Any] = {
     "h_bits": 8,
     "y_direction_axis": 0,
     "state_direction_axis": 0,
+    "arithmetic": "tables",
 }
 _REQUIRED = ("hidden_size", "gate_min", "gate_max")
 
@@ -73,8 +76,20 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
     """
     states = ("initial_h", "initial_c") if attributes.get("state_direction_axis") else ()
     inner = {name: value[0] if name in states else value for name, value in inputs.items()}
-    with np.errstate(all="ignore"):
-        results = _Node(inner, attributes).run()
+    arithmetic = attributes.get("arithmetic", "tables")
+    if arithmetic == "grid":
+        weights = {
+            key: weight_codes(
+                inputs[key], inputs.get(f"{key}_group_multiplier"), int(attributes.get(f"{key.lower()}_group_size", 0))
+            )
+            for key in ("W", "R")
+        }
+        results = grid_lstm.run(inner, weights, attributes, np.float64)
+    elif arithmetic == "tables":
+        with np.errstate(all="ignore"):
+            results = _Node(inner, attributes).run()
+    else:
+        raise ValueError(f"QuantLSTMCell: unknown arithmetic {arithmetic!r}")
     if attributes.get("y_direction_axis"):
         results["Y"] = results["Y"][:, np.newaxis]
     if attributes.get("state_direction_axis"):
@@ -143,7 +158,7 @@ def weight_codes(
     """Codes of W or R.
 
     Args:
-        stored: int8 `[K, 4H]`, or packed int4 uint8 `[K, 2H]`.
+        stored: int8 (or int16) `[K, 4H]`, or packed int4 uint8 `[K, 2H]`.
         multipliers: uint8 `[G, 4H]`, or None.
         group_size: Rows that share a multiplier; 0 without multipliers.
 
@@ -197,7 +212,8 @@ class _Activation:
 
 class _Node:
     def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-        unknown = set(attributes) - set(_DEFAULTS) - set(_REQUIRED)
+        others = {*grid_lstm.ATTRIBUTES, *grid_lstm.REQUIRED}
+        unknown = set(attributes) - set(_DEFAULTS) - set(_REQUIRED) - others
         missing = set(_REQUIRED) - set(attributes)
         if unknown or missing:
             raise ValueError(f"QuantLSTMCell: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")

@@ -6,6 +6,8 @@ codes outside their format, a zero point added before rounding, scales broadcast
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,18 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
 
 TABLE = {
-    #       half_even half_away half_up floor ceil
-    0.5: (0, 1, 1, 0, 1),
-    1.5: (2, 2, 2, 1, 2),
-    2.5: (2, 3, 3, 2, 3),
-    -0.5: (0, -1, 0, -1, 0),
-    -1.5: (-2, -2, -1, -2, -1),
-    -2.5: (-2, -3, -2, -3, -2),
-    0.25: (0, 0, 0, 0, 1),
-    -0.75: (-1, -1, -1, -1, 0),
-    3.0: (3, 3, 3, 3, 3),
-    -3.0: (-3, -3, -3, -3, -3),
-    0.0: (0, 0, 0, 0, 0),
+    #       half_even half_away half_up floor ceil half_even_up
+    0.5: (0, 1, 1, 0, 1, 0),
+    1.5: (2, 2, 2, 1, 2, 2),
+    2.5: (2, 3, 3, 2, 3, 2),
+    -0.5: (0, -1, 0, -1, 0, 0),
+    -1.5: (-2, -2, -1, -2, -1, -1),
+    -2.5: (-2, -3, -2, -3, -2, -2),
+    0.25: (0, 0, 0, 0, 1, 0),
+    -0.75: (-1, -1, -1, -1, 0, -1),
+    3.0: (3, 3, 3, 3, 3, 3),
+    -3.0: (-3, -3, -3, -3, -3, -3),
+    0.0: (0, 0, 0, 0, 0, 0),
 }
 
 
@@ -171,8 +173,10 @@ def test_scales_per_channel(axis: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"bits": 1}, r"bits = 1 .*Supported: 2 to 32"),
-        ({"bits": 33}, r"bits = 33 .*Supported: 2 to 32"),
+        ({"bits": 0}, r"bits = 0 .*Supported: 1 to 32"),
+        ({"bits": 33}, r"bits = 33 .*Supported: 1 to 32"),
+        ({"bits": 1, "signed": False}, r"bits = 1 with signed = false.*Supported: binary"),
+        ({"bits": 1, "zero_point": 1}, r"bits = 1 with .*zero_point = 1.*Supported: binary"),
         ({"scale": (0.0,)}, r"scale .*Supported: scale > 0"),
         ({"scale": (-1.0,)}, r"scale .*Supported: scale > 0"),
         ({"scale": (float("nan"),)}, r"scale .*Supported: scale > 0"),
@@ -186,6 +190,64 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
     plain: dict[str, Any] = {"bits": 8, "signed": True, "scale": (1.0,)}
     with pytest.raises(CompileError, match=message):
         Encoding(**{**plain, **arguments})
+
+
+def test_binary() -> None:
+    """Two codes and no zero; the scale is half the distance of the two values."""
+    encoding = Encoding(1, True, (0.25,))
+    assert (encoding.minimum, encoding.maximum, encoding.dtype) == (-1, 1, np.dtype("int8"))
+    values = np.array([-np.inf, -3.0, -1e-45, -0.0, 0.0, 1e-45, 0.1, 7.0, np.inf], np.float32)
+    codes = encoding.quantize(values)
+    assert codes.dtype == np.int8
+    assert codes.tolist() == [-1, -1, -1, 1, 1, 1, 1, 1, 1]
+    assert encoding.dequantize(codes).tolist() == [-0.25] * 3 + [0.25] * 6
+    columns = Encoding(1, True, (0.5, 2.0), axis=1)
+    assert columns.dequantize(columns.quantize([[-1.0, 3.0]])).tolist() == [[-0.5, 2.0]]
+    assert symmetric_scale(3.0, 1).item() == 3.0
+
+
+def test_ternary() -> None:
+    encoding = Encoding(2, True, (0.5,), narrow=True)
+    assert encoding.quantize([-9.0, -0.3, -0.2, 0.0, 0.2, 0.3, 9.0]).tolist() == [-1, -1, 0, 0, 0, 1, 1]
+
+
+def _exact(encoding: Encoding, value: np.float32) -> int:
+    """The code of one number in whole numbers and fractions, but for the one float32 division."""
+    units = Fraction(float(np.float32(np.float64(value) / np.float64(np.float32(encoding.scale[0])))))
+    low, rest = math.floor(units), units - math.floor(units)
+    if encoding.rounding is Rounding.FLOOR:
+        whole = low
+    elif encoding.rounding is Rounding.CEIL:
+        whole = -math.floor(-units)
+    elif rest != Fraction(1, 2):
+        whole = low + (rest > Fraction(1, 2))
+    elif encoding.rounding is Rounding.HALF_UP:
+        whole = low + 1
+    elif encoding.rounding is Rounding.HALF_AWAY:
+        whole = low + (units > 0)
+    elif encoding.rounding is Rounding.HALF_EVEN:
+        whole = low + low % 2
+    else:
+        whole = low + low % 2 if units > 0 else low + 1
+    width = 2**encoding.bits
+    least = -(width // 2) if encoding.signed else 0
+    most = least + width - 1
+    return min(max(whole + encoding.zero_point, least + (encoding.narrow and encoding.signed)), most)
+
+
+@given(encodings(), st.lists(st.integers(-(2**12), 2**12), min_size=1, max_size=20), st.sampled_from([1, 2, 3, 8]))
+def test_exact(encoding: Encoding, halves: list[int], divisor: int) -> None:
+    """All widths, signs, narrow or not, zero points and roundings; many of the values are ties."""
+    values = (np.array(halves, np.float32) * np.float32(encoding.scale[0])) / np.float32(2 * divisor)
+    assert encoding.quantize(values).tolist() == [_exact(encoding, v) for v in values]
+
+
+@pytest.mark.parametrize("rounding", [Rounding.HALF_UP, Rounding.HALF_AWAY])
+def test_half_is_added_in_the_dtype(rounding: Rounding) -> None:
+    """As the nodes of a model do it: below 0.5 there is one float32 that becomes 1."""
+    below = np.nextafter(np.float32(0.5), np.float32(0.0))
+    assert round_to_integer(below, rounding) == 1.0
+    assert round_to_integer(np.nextafter(below, np.float32(0.0)), rounding) == 0.0
 
 
 def test_symmetric_scale() -> None:

@@ -106,8 +106,8 @@ def test_unknown_key_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "bits=1",
-        "bits=25",
+        "bits=0",
+        "bits=33",
         "bits=true",
         "bits=8.0",
         "bits=eight",
@@ -158,7 +158,7 @@ def test_no_key_takes_a_list_or_a_table(key: str, values: str) -> None:
     ("text", "message"),
     [
         ("name = ", r"mine\.toml: not a TOML file"),
-        ('nam = "x"', r"mine\.toml: unknown entry 'nam'.*name, summary, \[\[rule\]\]"),
+        ('nam = "x"', r"mine\.toml: unknown entry 'nam'.*name, summary, base, kind, \[\[rule\]\]"),
         ("[[rule]]\nbits = 8", r"mine\.toml, rule 1: 'points' is missing"),
         ("[[rule]]\npoints = 3", r"mine\.toml, rule 1: 'points' is missing"),
         ("rule = [3]", r"mine\.toml, rule 1: 'points' is missing"),
@@ -207,7 +207,25 @@ def test_builtin(recipe: Recipe) -> None:
     assert recipe.summary
     assert recipe.unmatched(["any/cell.forward"]) == [], "a rule without a point is a mistake"
     for point in LSTM_POINTS:
-        assert "bits" in recipe.settings(f"cell.{point.name}"), point.name
+        if recipe.kind == "cells" or point.name.endswith(".weight"):
+            assert "bits" in recipe.settings(f"cell.{point.name}"), point.name
+
+
+@pytest.mark.parametrize("recipe", builtin_recipes(), ids=lambda r: r.name)
+def test_builtin_has_no_setting_without_effect(recipe: Recipe) -> None:
+    """A key that none of the points of a rule understands is a mistake."""
+    assert Recipe("r", "", recipe.rules, len(recipe.rules)).without_effect(["any/cell.forward"]) == []
+
+
+def test_base_rules_follow() -> None:
+    recipe = parse_recipe('base = "int8"\n[[rule]]\npoints = "*.weight"\nbits = 4', "mine.toml")
+    assert recipe.settings("a.forward.W.weight") == {**load_recipe("int8").settings("a.forward.W.weight"), "bits": 4}
+    assert parse_recipe('base = "fp16"', "mine.toml").kind == "weight-only"
+    for base in ('"int9"', '"../int8"', "3"):
+        with pytest.raises(UsageError, match=r"mine\.toml: base = "):
+            parse_recipe(f"base = {base}", "mine.toml")
+    with pytest.raises(UsageError, match=r"mine\.toml: kind = 'x'.*cells, weight-only"):
+        parse_recipe('kind = "x"', "mine.toml")
 
 
 def test_unmatched_names_globs_that_speak_about_nothing() -> None:
@@ -216,6 +234,16 @@ def test_unmatched_names_globs_that_speak_about_nothing() -> None:
     # A recipe is for many models: only overrides have to match.
     assert Recipe("r", "", rules, overrides=3).unmatched(["a.forward", "b.forward"]) == ["*.inptu"]
     assert Recipe("r", "", rules).unmatched(["a.forward", "b.forward"]) == []
+
+
+def test_regular_expressions_match_whole_paths() -> None:
+    recipe = parse_recipe('[[rule]]\npoints = "re:encoder.*[WR].weight"\nbits = 4', "mine.toml")
+    assert recipe.settings("encoder/a.forward.W.weight") == {"bits": 4}
+    assert recipe.settings("an_encoder/a.forward.W.weight") == recipe.settings("encoder/a.forward.W.weights") == {}
+    with pytest.raises(UsageError, match=r"mine\.toml, rule 1: 're:\(' is no regular expression"):
+        parse_recipe('[[rule]]\npoints = "re:("', "mine.toml")
+    with pytest.raises(UsageError, match="is no regular expression"):
+        parse_override("re:[.bits=4")
 
 
 def test_globs_are_case_sensitive() -> None:

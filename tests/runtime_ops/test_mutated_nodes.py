@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+from grid_cases import ROUNDINGS, grid_cases, plain_grid_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_lstm_cases import INPUTS, Case, assert_same_bits, cases, pack_at_random, packed_cases, run_native, table_case
@@ -66,6 +67,7 @@ FLOATS = [
 STRINGS = [
     *("", "table", "table,table,table,table", "table,Relu,table,Softsign", ",,,", "table," * 9, "static", "codes"),
     *("dynamic_row", "forward", "reverse", "Reverse", "\N{GREEK SMALL LETTER MU}", "relu_table", "Affine"),
+    *("grid", "tables", *ROUNDINGS, ",".join(ROUNDINGS), ",".join(["floor"] * 17)),
 ]
 LISTS = st.one_of(
     st.lists(st.sampled_from(INTEGERS), max_size=6),
@@ -76,7 +78,8 @@ ATTRIBUTES = [
     *("hidden_size", "direction", "x_mode", "x_scale", "x_zero_point", "h_mode", "h_scale", "h_zero_point"),
     *("cell_scale", "cell_max", "gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta", "gate_table_offset"),
     *("gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta", "cell_index_scale"),
-    *("input_forget", "one", "w_group_size", "r_group_size"),
+    *("input_forget", "one", "w_group_size", "r_group_size", "arithmetic", "grid_scale", "grid_zero_point", "grid_min"),
+    *("grid_max", "grid_rounding", "accumulator_bits", "rounded_output"),
 ]
 
 
@@ -193,7 +196,8 @@ CHANGES = [
 
 @st.composite
 def mutated(draw: st.DrawFn) -> Case:
-    case = draw(st.one_of(st.builds(table_case, seed=st.integers(0, 9)), cases(), packed_cases()))
+    grids = st.one_of(grid_cases(), st.builds(plain_grid_case, seed=st.integers(0, 9))).map(lambda c: c.node)
+    case = draw(st.one_of(st.builds(table_case, seed=st.integers(0, 9)), cases(), packed_cases(), grids, grids))
     case.inputs, case.attributes = dict(case.inputs), dict(case.attributes)
     for change in draw(st.lists(st.sampled_from(CHANGES), min_size=1, max_size=3)):
         change(case, draw)

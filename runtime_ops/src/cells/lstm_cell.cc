@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cells/generic_step.h"
+#include "cells/sequence_rows.h"
 #include "cells/team.h"
 
 namespace rnnqc {
@@ -70,9 +71,7 @@ bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
   return HasTablesOnly(config) && packed.peephole.size() == 0;
 }
 
-// Some rows of one call of the operator: batch indices `first`, `first + stride`, ... They are kept sorted by
-// decreasing length, so that the rows still running at a step are the first `Active(step)` ones; `order_[r]` is the
-// batch index of row r. A step's columns may be divided into parts that run at the same time.
+// Some rows of one call of the operator. A step's columns may be divided into parts that run at the same time.
 class LstmRun {
  public:
   LstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
@@ -81,9 +80,8 @@ class LstmRun {
         kernels_(kernels),
         packed_(packed),
         args_(args),
-        first_(first),
-        stride_(stride),
-        rows_((args.batch - first + stride - 1) / stride),
+        sequences_(config.direction, args.time, args.batch, args.sequence_lens, first, stride),
+        rows_(sequences_.count()),
         hidden_(config.hidden_size),
         blocks_(BlockCount(hidden_)),
         columns_(blocks_ * kBlockColumns),
@@ -122,8 +120,7 @@ class LstmRun {
   template <typename Visit>
   void ForEachPiece(const Visit& visit) {
     const int64_t chunk_rows = chunk_steps_ * rows_;
-    visit(order_, rows_);
-    visit(lengths_, rows_);
+    sequences_.ForEachPiece(visit);
     visit(x_codes_, chunk_rows * x_planes_ * packed_.w.k_padded);
     visit(x_scale_, chunk_rows);
     visit(x_zero_point_, chunk_rows * x_planes_);
@@ -144,18 +141,19 @@ class LstmRun {
   }
 
   void RunAll() {
-    SortByLength();
+    sequences_.Sort();
     InitializeStates();
-    const int64_t steps = lengths_[0];
+    const int64_t steps = sequences_.length(0);
     for (chunk_begin_ = 0; chunk_begin_ < steps; chunk_begin_ += chunk_steps_) {
       chunk_end_ = std::min(chunk_begin_ + chunk_steps_, steps);
       QuantizeChunk();
       int64_t row = 0;
       for (step_ = chunk_begin_; step_ < chunk_end_; ++step_) {
-        active_ = Active(step_);
+        active_ = sequences_.Active(step_);
         p_step_ = p_ + row * columns_;
         for (int64_t r = 0; r < active_; ++r) {
-          y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + Position(step_, r) * hidden_;
+          y_rows_[r] =
+              args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
         }
         // The parts of a step read the pre-activations of their own columns only.
         RunPhase(step_ == chunk_begin_ ? Phase::kProjectAndStep : Phase::kStep);
@@ -164,7 +162,7 @@ class LstmRun {
       }
     }
     WriteFinalStates();
-    ClearPadding();
+    sequences_.ClearPadding(hidden_, config_.h_zero_point, args_.y, args_.y_codes);
   }
 
   void RunPhase(Phase phase) {
@@ -187,32 +185,6 @@ class LstmRun {
     Step(blocks);
   }
 
-  void SortByLength() {
-    for (int64_t r = 0; r < rows_; ++r) order_[r] = first_ + r * stride_;
-    if (args_.sequence_lens != nullptr) {
-      const int32_t* lens = args_.sequence_lens;
-      std::sort(order_, order_ + rows_,
-                [lens](int64_t a, int64_t b) { return lens[a] != lens[b] ? lens[a] > lens[b] : a < b; });
-    }
-    for (int64_t r = 0; r < rows_; ++r) {
-      lengths_[r] = args_.sequence_lens == nullptr ? args_.time : args_.sequence_lens[order_[r]];
-    }
-  }
-
-  int64_t Active(int64_t step) const {
-    int64_t rows = rows_;
-    while (rows > 0 && lengths_[rows - 1] <= step) --rows;
-    return rows;
-  }
-
-  // Where row r's element of that step lies in X and Y, counted in rows of [time, batch].
-  int64_t Position(int64_t step, int64_t r) const {
-    const bool sorted = args_.sequence_lens != nullptr;
-    const int64_t b = sorted ? order_[r] : first_ + r * stride_;
-    if (config_.direction == Direction::kForward) return step * args_.batch + b;
-    return ((sorted ? lengths_[r] : args_.time) - 1 - step) * args_.batch + b;
-  }
-
   // Hidden codes before and after a step: parts of one step read the former while they write the latter.
   uint8_t* CodesBefore(int64_t step) const { return h_[step % 2]; }
   uint8_t* CodesAfter(int64_t step) const { return h_[(step + 1) % 2]; }
@@ -230,7 +202,7 @@ class LstmRun {
     if (x_planes_ + h_planes_ > 2) std::fill(no_start_, no_start_ + columns_, 0);
     std::memset(c_, 0, static_cast<size_t>(rows_ * units_padded_) * sizeof(float));
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t b = order_[r];
+      const int64_t b = sequences_.batch_index(r);
       h_scale_[r] = DynamicScale(0.0f, config_.h_bits);
       if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_), h);
       if (args_.initial_c == nullptr) continue;
@@ -285,15 +257,15 @@ class LstmRun {
   int64_t RowsBefore(int64_t step) const {
     if (args_.sequence_lens == nullptr) return (step - chunk_begin_) * rows_;
     int64_t rows = 0;
-    for (int64_t earlier = chunk_begin_; earlier < step; ++earlier) rows += Active(earlier);
+    for (int64_t earlier = chunk_begin_; earlier < step; ++earlier) rows += sequences_.Active(earlier);
     return rows;
   }
 
   void QuantizeSteps(int64_t begin, int64_t end) {
     int64_t row = RowsBefore(begin);
     for (int64_t step = begin; step < end; ++step) {
-      const int64_t active = Active(step);
-      for (int64_t r = 0; r < active; ++r) QuantizeInput(Position(step, r), row++);
+      const int64_t active = sequences_.Active(step);
+      for (int64_t r = 0; r < active; ++r) QuantizeInput(sequences_.Position(step, r), row++);
     }
   }
 
@@ -465,8 +437,8 @@ class LstmRun {
   void CopyCodes(int64_t begin, int64_t end) const {
     if (args_.y_codes == nullptr) return;
     for (int64_t r = 0; r < active_; ++r) {
-      std::memcpy(args_.y_codes + Position(step_, r) * hidden_ + begin, CodesAfter(step_) + r * units_padded_ + begin,
-                  static_cast<size_t>(end - begin));
+      std::memcpy(args_.y_codes + sequences_.Position(step_, r) * hidden_ + begin,
+                  CodesAfter(step_) + r * units_padded_ + begin, static_cast<size_t>(end - begin));
     }
   }
 
@@ -523,11 +495,11 @@ class LstmRun {
   // With lengths, results pass a selection that keeps no sign of zero.
   void ForgetSignsOfZeros() {
     for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t t = 0; t < (args_.y != nullptr ? lengths_[r] : 0); ++t) {
-        float* row = args_.y + (t * args_.batch + order_[r]) * hidden_;
+      for (int64_t t = 0; t < (args_.y != nullptr ? sequences_.length(r) : 0); ++t) {
+        float* row = args_.y + (t * args_.batch + sequences_.batch_index(r)) * hidden_;
         for (int64_t unit = 0; unit < hidden_; ++unit) row[unit] += 0.0f;
       }
-      if (args_.y == nullptr && lengths_[r] > 0) {
+      if (args_.y == nullptr && sequences_.length(r) > 0) {
         for (int64_t unit = 0; unit < hidden_; ++unit) y_rows_[r][unit] += 0.0f;
       }
       for (int64_t unit = 0; unit < hidden_; ++unit) c_[r * units_padded_ + unit] += 0.0f;
@@ -539,10 +511,10 @@ class LstmRun {
     const float scale = config_.cell_is_quantized() ? config_.cell_scale : 1.0f;
     if (args_.sequence_lens != nullptr) ForgetSignsOfZeros();
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t offset = order_[r] * hidden_;
+      const int64_t offset = sequences_.batch_index(r) * hidden_;
       const size_t bytes = static_cast<size_t>(hidden_) * sizeof(float);
       if (args_.y_h != nullptr) {
-        if (lengths_[r] == 0) {
+        if (sequences_.length(r) == 0) {
           std::memset(args_.y_h + offset, 0, bytes);
         } else {
           std::memcpy(args_.y_h + offset, y_rows_[r], bytes);
@@ -550,19 +522,7 @@ class LstmRun {
       }
       if (args_.y_c == nullptr) continue;
       for (int64_t unit = 0; unit < hidden_; ++unit) {
-        args_.y_c[offset + unit] = lengths_[r] == 0 ? 0.0f : c_[r * units_padded_ + unit] * scale;
-      }
-    }
-  }
-
-  void ClearPadding() {
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t t = lengths_[r]; t < args_.time; ++t) {
-        const int64_t offset = (t * args_.batch + order_[r]) * hidden_;
-        if (args_.y != nullptr) std::memset(args_.y + offset, 0, static_cast<size_t>(hidden_) * sizeof(float));
-        if (args_.y_codes != nullptr) {
-          std::memset(args_.y_codes + offset, static_cast<int>(config_.h_zero_point), static_cast<size_t>(hidden_));
-        }
+        args_.y_c[offset + unit] = sequences_.length(r) == 0 ? 0.0f : c_[r * units_padded_ + unit] * scale;
       }
     }
   }
@@ -571,8 +531,7 @@ class LstmRun {
   const KernelTable& kernels_;
   const PackedLstm& packed_;
   const LstmArgs& args_;
-  const int64_t first_;
-  const int64_t stride_;
+  SequenceRows sequences_;
   const int64_t rows_;
   const int64_t hidden_;
   const int64_t blocks_;
@@ -594,8 +553,6 @@ class LstmRun {
   int64_t active_ = 0;
   float* p_step_ = nullptr;
 
-  int64_t* order_ = nullptr;
-  int64_t* lengths_ = nullptr;
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
   int32_t* x_zero_point_ = nullptr;  // of every row of bytes

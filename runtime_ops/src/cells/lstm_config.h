@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cells/grid_config.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
@@ -11,6 +12,7 @@ namespace rnnqc {
 // Gate order everywhere: i, o, f, c.
 enum Gate : int { kInputGate = 0, kOutputGate = 1, kForgetGate = 2, kCellGate = 3 };
 
+enum class Arithmetic { kTables, kGrid };
 enum class Direction { kForward, kReverse };
 enum class CodeMode { kDynamicRow, kStatic, kCodes };
 enum class Kind {
@@ -60,6 +62,10 @@ struct LstmConfig {
   bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;
   int64_t h_bits = 8;
+  // With kGrid x_bits, h_bits, x_zero_point and h_zero_point follow from `grid`; of the gates' members min, max and
+  // table_offset count, and scales and kinds do not.
+  Arithmetic arithmetic = Arithmetic::kTables;
+  GridConfig grid;
 
   bool cell_is_quantized() const { return cell_scale > 0; }
   bool gate_is_used(int gate) const { return !(input_forget && gate == kForgetGate); }

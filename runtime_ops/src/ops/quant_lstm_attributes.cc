@@ -1,5 +1,6 @@
 #include "ops/quant_lstm_attributes.h"
 
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,6 +14,19 @@ using Choices = std::vector<std::pair<const char*, Value>>;
 
 const Choices<Direction>& Directions() {
   static const Choices<Direction> choices = {{"forward", Direction::kForward}, {"reverse", Direction::kReverse}};
+  return choices;
+}
+
+const Choices<Arithmetic>& Arithmetics() {
+  static const Choices<Arithmetic> choices = {{"tables", Arithmetic::kTables}, {"grid", Arithmetic::kGrid}};
+  return choices;
+}
+
+const Choices<GridRounding>& Roundings() {
+  static const Choices<GridRounding> choices = {
+      {"half_even", GridRounding::kHalfEven}, {"half_away", GridRounding::kHalfAway},
+      {"half_up", GridRounding::kHalfUp},     {"floor", GridRounding::kFloor},
+      {"ceil", GridRounding::kCeil},          {"half_even_up", GridRounding::kHalfEvenUp}};
   return choices;
 }
 
@@ -66,15 +80,23 @@ bool ReadFlag(const ort::KernelInfo& info, const char* name) {
   return value == 1;
 }
 
+[[noreturn]] void FailMissing(const char* name) {
+  throw std::invalid_argument("the attribute " + std::string(name) + " is missing");
+}
+
+void CheckCount(const char* name, size_t found, size_t expected, const char* words) {
+  if (found == expected) return;
+  throw std::invalid_argument("attribute " + std::string(name) + " has " + std::to_string(found) +
+                              " elements, expected " + std::to_string(expected) + " (" + words + ")");
+}
+
 template <typename Element>
-std::vector<Element> ReadPerGate(const ort::KernelInfo& info, const char* name, bool required) {
-  std::vector<Element> values(kGates, Element());
+std::vector<Element> ReadPerGate(const ort::KernelInfo& info, const char* name, bool required,
+                                 Element otherwise = Element()) {
+  std::vector<Element> values(kGates, otherwise);
   const bool found = info.Read(name, &values);
-  if (!found && required) throw std::invalid_argument("the attribute " + std::string(name) + " is missing");
-  if (found && values.size() != static_cast<size_t>(kGates)) {
-    throw std::invalid_argument("attribute " + std::string(name) + " has " + std::to_string(values.size()) +
-                                " elements, expected 4 (gates i, o, f, c)");
-  }
+  if (!found && required) FailMissing(name);
+  if (found) CheckCount(name, values.size(), static_cast<size_t>(kGates), "gates i, o, f, c");
   return values;
 }
 
@@ -111,35 +133,95 @@ void ReadGates(const ort::KernelInfo& info, LstmConfig* config) {
   }
 }
 
+constexpr size_t kPoints = static_cast<size_t>(GridOrder::kCount);
+
+template <typename Element>
+std::vector<Element> ReadPerPoint(const ort::KernelInfo& info, const char* name) {
+  std::vector<Element> values;
+  if (!info.Read(name, &values)) FailMissing(name);
+  CheckCount(name, values.size(), kPoints, "quantizers");
+  return values;
+}
+
+// One name for all quantizers, or one for each.
+std::vector<GridRounding> ReadRoundings(const ort::KernelInfo& info) {
+  const char* const name = "grid_rounding";
+  std::string text = "half_even";
+  info.Read(name, &text);
+  const std::vector<std::string> names = SplitAtCommas(text);
+  if (names.size() != 1) CheckCount(name, names.size(), kPoints, "quantizers, or one for all");
+  std::vector<GridRounding> roundings(kPoints);
+  for (size_t i = 0; i < kPoints; ++i) {
+    const size_t k = names.size() == 1 ? 0 : i;
+    roundings[i] = Choose(std::string(name) + "[" + std::to_string(k) + "]", names[k], Roundings());
+  }
+  return roundings;
+}
+
+void ReadGrid(const ort::KernelInfo& info, LstmConfig* config) {
+  const auto scale = ReadPerPoint<float>(info, "grid_scale");
+  const auto zero_point = ReadPerPoint<int64_t>(info, "grid_zero_point");
+  const auto min = ReadPerPoint<int64_t>(info, "grid_min");
+  const auto max = ReadPerPoint<int64_t>(info, "grid_max");
+  const auto rounding = ReadRoundings(info);
+  for (size_t i = 0; i < kPoints; ++i) {
+    config->grid.points[i] = {scale[i], zero_point[i], min[i], max[i], rounding[i]};
+  }
+  info.Read("accumulator_bits", &config->grid.accumulator_bits);
+  config->grid.rounded_output = ReadFlag(info, "rounded_output");
+  const GridPoint& x = config->grid.points[GridOrder::kInput];
+  const GridPoint& h = config->grid.points[GridOrder::kHidden];
+  config->x_zero_point = x.zero_point;
+  config->h_zero_point = h.zero_point;
+  config->x_bits = x.max > 255 ? 16 : 8;
+  config->h_bits = h.max > 255 ? 16 : 8;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const auto gate_min = ReadPerGate<float>(info, "gate_min", false, -infinity);
+  const auto gate_max = ReadPerGate<float>(info, "gate_max", false, infinity);
+  const auto offset = ReadPerGate<int64_t>(info, "gate_table_offset", false);
+  for (size_t g = 0; g < static_cast<size_t>(kGates); ++g) {
+    config->gates[g].min = gate_min[g];
+    config->gates[g].max = gate_max[g];
+    config->gates[g].table_offset = offset[g];
+  }
+}
+
+void ReadTables(const ort::KernelInfo& info, LstmConfig* config) {
+  info.Read("x_scale", &config->x_scale);
+  info.Read("x_zero_point", &config->x_zero_point);
+  ReadChoice(info, "h_mode", HiddenModes(), &config->h_mode);
+  info.Read("h_scale", &config->h_scale);
+  info.Read("h_zero_point", &config->h_zero_point);
+  info.Read("cell_scale", &config->cell_scale);
+  info.Read("cell_max", &config->cell_max);
+  ReadGates(info, config);
+  ReadChoice(info, "output_kind", Kinds(), &config->output_kind);
+  info.Read("output_alpha", &config->output_alpha);
+  info.Read("output_beta", &config->output_beta);
+  info.Read("cell_index_scale", &config->cell_index_scale);
+  info.Read("x_bits", &config->x_bits);
+  info.Read("h_bits", &config->h_bits);
+}
+
 }  // namespace
 
 LstmConfig ReadLstmConfig(const ort::KernelInfo& info) {
   LstmConfig config;
-  if (!info.Read("hidden_size", &config.hidden_size)) {
-    throw std::invalid_argument("the attribute hidden_size is missing");
-  }
+  ReadChoice(info, "arithmetic", Arithmetics(), &config.arithmetic);
+  if (!info.Read("hidden_size", &config.hidden_size)) FailMissing("hidden_size");
   ReadChoice(info, "direction", Directions(), &config.direction);
   ReadChoice(info, "x_mode", InputModes(), &config.x_mode);
-  info.Read("x_scale", &config.x_scale);
-  info.Read("x_zero_point", &config.x_zero_point);
-  ReadChoice(info, "h_mode", HiddenModes(), &config.h_mode);
-  info.Read("h_scale", &config.h_scale);
-  info.Read("h_zero_point", &config.h_zero_point);
-  info.Read("cell_scale", &config.cell_scale);
-  info.Read("cell_max", &config.cell_max);
-  ReadGates(info, &config);
-  ReadChoice(info, "output_kind", Kinds(), &config.output_kind);
-  info.Read("output_alpha", &config.output_alpha);
-  info.Read("output_beta", &config.output_beta);
-  info.Read("cell_index_scale", &config.cell_index_scale);
   config.input_forget = ReadFlag(info, "input_forget");
   config.y_direction_axis = ReadFlag(info, "y_direction_axis");
   config.state_direction_axis = ReadFlag(info, "state_direction_axis");
   info.Read("one", &config.one);
   info.Read("w_group_size", &config.w_group_size);
   info.Read("r_group_size", &config.r_group_size);
-  info.Read("x_bits", &config.x_bits);
-  info.Read("h_bits", &config.h_bits);
+  if (config.arithmetic == Arithmetic::kGrid) {
+    ReadGrid(info, &config);
+  } else {
+    ReadTables(info, &config);
+  }
   ValidateConfig(config);
   return config;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cells/grid_cell.h"
 #include "cells/lstm_cell.h"
 #include "cells/packed_int4.h"
 #include "kernels/dispatch.h"
@@ -61,11 +62,11 @@ const char* const kInputNames[kInputCount] = {"X",
                                               "(reserved)",
                                               "(reserved)"};
 
-constexpr bool IsReserved(size_t input) { return input == kWZeroPoint || input == kRZeroPoint || input >= kUsedInputs; }
+constexpr bool IsZeroPoint(size_t input) { return input == kWZeroPoint || input == kRZeroPoint; }
 
-// What becomes part of PackedLstm.
+// What becomes part of PackedLstm or PackedGrid.
 constexpr bool IsPacked(size_t input) {
-  return (input >= kW && input <= kBias) || input == kPeephole || input == kWGroupMultiplier ||
+  return (input >= kW && input <= kBias) || input == kPeephole || IsZeroPoint(input) || input == kWGroupMultiplier ||
          input == kRGroupMultiplier;
 }
 
@@ -92,6 +93,8 @@ struct Sizes {
   bool state_axis = false;
   bool packed_w = false;
   bool packed_r = false;
+  bool wide_w = false;  // int16
+  bool wide_r = false;
   int64_t w_group_size = 0;
   int64_t r_group_size = 0;
 };
@@ -116,6 +119,8 @@ Shape ExpectedShape(size_t input, const Sizes& s) {
     case kXMultiplier:
     case kHMultiplier:
     case kBias:
+    case kWZeroPoint:
+    case kRZeroPoint:
       return {kGates * s.hidden};
     case kSequenceLens:
       return {s.batch};
@@ -134,7 +139,7 @@ const char* ShapeInWords(size_t input, const Sizes& s) {
   if (input == kR && s.packed_r) return "[H, 2H]";
   if ((input == kInitialH || input == kInitialC) && s.state_axis) return "[1, B, H]";
   static const char* const words[] = {"[T, B, I]", "[I, 4H]", "[H, 4H]", "[4H]", "[4H]", "[4H]", "[N]",     "[M]",
-                                      "[B]",       "[B, H]",  "[B, H]",  "[3H]", "",     "",     "[G, 4H]", "[G, 4H]"};
+                                      "[B]",       "[B, H]",  "[B, H]",  "[3H]", "[4H]", "[4H]", "[G, 4H]", "[G, 4H]"};
   return words[input];
 }
 
@@ -167,7 +172,7 @@ class QuantLstmCellKernel {
       ort::Check(api_, api_.KernelContext_GetInput()(context, input, &inputs[input]));
     }
     Sizes sizes = sizes_;
-    sizes.input = packed_ != nullptr ? packed_->w.k : -1;
+    sizes.input = weights_.input_size();
     const Shape x_shape = CheckedShape(kX, inputs[kX], sizes);
     sizes.time = x_shape[0];
     sizes.batch = x_shape[1];
@@ -189,15 +194,31 @@ class QuantLstmCellKernel {
     UseTables(inputs, &args);
     UseOutputs(context, sizes, &args);
 
-    std::unique_ptr<PackedLstm> packed_now;
-    if (packed_ == nullptr) packed_now = std::make_unique<PackedLstm>(Pack(inputs, sizes));
-    const PackedLstm& packed = packed_ != nullptr ? *packed_ : *packed_now;
+    const PackedWeights weights_now = weights_.empty() ? Pack(inputs, sizes) : PackedWeights();
+    const PackedWeights& weights = weights_.empty() ? weights_now : weights_;
     const ScratchPool::Lease scratch(&scratch_pool_);
+    if (weights.grid != nullptr) {
+      RunGrid(config_, kernels_, *weights.grid, args, scratch.get());
+      return;
+    }
     ContextParallel parallel(api_, context);
-    RunLstm(config_, kernels_, packed, args, scratch.get(), &parallel);
+    RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
   }
 
  private:
+  // What the weights became in one of the arithmetics.
+  struct PackedWeights {
+    std::unique_ptr<PackedLstm> tables;
+    std::unique_ptr<PackedGrid<double>> grid;
+
+    bool empty() const { return tables == nullptr && grid == nullptr; }
+    int64_t input_size() const { return tables != nullptr ? tables->w.k : grid != nullptr ? grid->w.planes[0].k : -1; }
+  };
+
+  bool IsGrid() const { return config_.arithmetic == Arithmetic::kGrid; }
+
+  bool IsReserved(size_t input) const { return input >= kUsedInputs || (IsZeroPoint(input) && !IsGrid()); }
+
   void CheckInputs(const ort::KernelInfo& info) {
     sizes_.hidden = config_.hidden_size;
     sizes_.state_axis = config_.state_direction_axis;
@@ -219,10 +240,14 @@ class QuantLstmCellKernel {
       if (i == kW) sizes.packed_w = sizes_.packed_w = type.element == ort::kUint8;
       if (i == kR) sizes.packed_r = sizes_.packed_r = type.element == ort::kUint8;
       const bool packed = (i == kW || i == kR) && type.element == ort::kUint8;
-      if (type.element != expected && !packed) {
+      const bool wide = (i == kW || i == kR) && type.element == ort::kInt16 && IsGrid();
+      if (i == kW) sizes.wide_w = sizes_.wide_w = wide;
+      if (i == kR) sizes.wide_r = sizes_.wide_r = wide;
+      if (type.element != expected && !packed && !wide) {
         throw std::invalid_argument(
             "input " + std::string(kInputNames[i]) + " has element type " + ort::ToText(type.element) + ", expected " +
-            ort::ToText(expected) + (i == kW || i == kR ? " or uint8 (packed int4)" : "") +
+            ort::ToText(expected) +
+            (i == kW || i == kR ? IsGrid() ? ", int16 or uint8 (packed int4)" : " or uint8 (packed int4)" : "") +
             (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
       }
       if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, sizes), sizes);
@@ -231,7 +256,9 @@ class QuantLstmCellKernel {
     CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
     CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
     if (RequiredGateTableSize(config_) > 0 && !present_[kGateTable]) {
-      throw std::invalid_argument("input gate_table is missing, but a kind in gate_kinds uses it");
+      throw std::invalid_argument(std::string("input gate_table is missing, but ") +
+                                  std::string(IsGrid() ? "arithmetic \"grid\" needs" : "a kind in gate_kinds uses") +
+                                  " it");
     }
     if (RequiredCellTableSize(config_) > 0 && !present_[kCellTable]) {
       throw std::invalid_argument("input cell_table is missing, but output_kind uses it");
@@ -255,7 +282,7 @@ class QuantLstmCellKernel {
     if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
     if (input == kW || input == kR) return ort::kInt8;
     if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
-    return input == kSequenceLens ? ort::kInt32 : ort::kFloat;
+    return input == kSequenceLens || IsZeroPoint(input) ? ort::kInt32 : ort::kFloat;
   }
 
   void CheckOutputs(const ort::KernelInfo& info) {
@@ -286,14 +313,14 @@ class QuantLstmCellKernel {
     for (size_t i = 0; i < kUsedInputs; ++i) {
       constant = constant && !(IsPacked(i) && present_[i] && inputs[i] == nullptr);
     }
-    if (constant) packed_ = std::make_unique<PackedLstm>(Pack(inputs, sizes_));
+    if (constant) weights_ = Pack(inputs, sizes_);
     for (size_t i = 0; i < kUsedInputs; ++i) {
       if (present_[i] && !(constant && IsPacked(i))) needed_[needed_count_++] = i;
     }
   }
 
   void FindLinearForm(const OrtValue* const* inputs) {
-    if (inputs[kGateTable] == nullptr || inputs[kCellTable] == nullptr) return;
+    if (IsGrid() || inputs[kGateTable] == nullptr || inputs[kCellTable] == nullptr) return;
     auto linear = std::make_unique<LinearTables>();
     const float* gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
     const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
@@ -345,23 +372,58 @@ class QuantLstmCellKernel {
     return weights;
   }
 
-  PackedLstm Pack(const OrtValue* const* inputs, Sizes sizes) const {
-    LstmParameters parameters{};
+  PackedWeights Pack(const OrtValue* const* inputs, Sizes sizes) const {
     sizes.input = CheckedShape(kW, inputs[kW], sizes)[0];
     const int64_t largest = MaxInputSize(config_);
     if (sizes.input < 1 || sizes.input > largest) {
       throw std::invalid_argument("input W has shape " + ort::ToText(ort::ShapeOf(api_, inputs[kW])) +
                                   ", expected an input size of 1 .. " + std::to_string(largest) + " for this x_mode");
     }
+    PackedWeights packed;
+    if (IsGrid()) {
+      packed.grid = std::make_unique<PackedGrid<double>>(PackForGrid(inputs, sizes));
+    } else {
+      packed.tables = std::make_unique<PackedLstm>(PackForTables(inputs, sizes));
+    }
+    return packed;
+  }
+
+  PackedLstm PackForTables(const OrtValue* const* inputs, const Sizes& sizes) const {
     const Weights w = UnpackedWeights(kW, inputs, sizes);
     const Weights r = UnpackedWeights(kR, inputs, sizes);
+    LstmParameters parameters{};
     parameters.w = w.matrix;
     parameters.r = r.matrix;
-    parameters.x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
-    parameters.h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
-    parameters.bias = CheckedData<float>(kBias, inputs, sizes);
-    parameters.peephole = CheckedData<float>(kPeephole, inputs, sizes);
+    ReadVectors(inputs, sizes, &parameters);
     return PackLstm(config_, kernels_, parameters);
+  }
+
+  PackedGrid<double> PackForGrid(const OrtValue* const* inputs, const Sizes& sizes) const {
+    GridParameters parameters{};
+    std::vector<int8_t> codes[2];
+    for (const size_t input : {size_t{kW}, size_t{kR}}) {
+      const bool is_w = input == kW;
+      GridMatrix& matrix = is_w ? parameters.w : parameters.r;
+      matrix.k = is_w ? sizes.input : sizes.hidden;
+      matrix.zero_point = CheckedData<int32_t>(is_w ? kWZeroPoint : kRZeroPoint, inputs, sizes);
+      if (is_w ? sizes.wide_w : sizes.wide_r) {
+        matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
+      } else {
+        Weights weights = UnpackedWeights(input, inputs, sizes);
+        codes[is_w] = std::move(weights.codes);
+        matrix.narrow = codes[is_w].empty() ? weights.matrix.weights : codes[is_w].data();
+      }
+    }
+    ReadVectors(inputs, sizes, &parameters);
+    return PackGrid<double>(config_, kernels_, parameters);
+  }
+
+  template <typename Parameters>
+  void ReadVectors(const OrtValue* const* inputs, const Sizes& sizes, Parameters* parameters) const {
+    parameters->x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
+    parameters->h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
+    parameters->bias = CheckedData<float>(kBias, inputs, sizes);
+    parameters->peephole = CheckedData<float>(kPeephole, inputs, sizes);
   }
 
   void CheckGateTable(const OrtValue* table) const {
@@ -370,8 +432,8 @@ class QuantLstmCellKernel {
     const int64_t required = RequiredGateTableSize(config_);
     if (shape[0] < required) {
       throw std::invalid_argument("input gate_table has shape " + ort::ToText(shape) + ", expected at least " +
-                                  std::to_string(required) +
-                                  " entries for gate_table_offset, gate_max and gate_index_size");
+                                  std::to_string(required) + " entries for gate_table_offset, " +
+                                  (IsGrid() ? "grid_min and grid_max" : "gate_max and gate_index_size"));
     }
   }
 
@@ -379,6 +441,11 @@ class QuantLstmCellKernel {
     const Shape shape = ort::ShapeOf(api_, table);
     CheckShape(kCellTable, shape, {-1});
     const int64_t required = RequiredCellTableSize(config_);
+    if (IsGrid()) {
+      if (shape[0] >= required) return shape[0];
+      throw std::invalid_argument("input cell_table has shape " + ort::ToText(shape) + ", expected at least " +
+                                  std::to_string(required) + " entries for grid_min and grid_max");
+    }
     if (shape[0] < required || shape[0] % 2 != 0 || shape[0] > kMaxCellTableSize) {
       throw std::invalid_argument("input cell_table has shape " + ort::ToText(shape) +
                                   ", expected an even number of entries, at least " + std::to_string(required) +
@@ -447,7 +514,7 @@ class QuantLstmCellKernel {
   bool gate_table_is_checked_ = false;
   int64_t constant_cell_table_size_ = 0;
   std::unique_ptr<LinearTables> linear_;  // null if the tables are not constant or have no such form
-  std::unique_ptr<PackedLstm> packed_;    // null if the weights are not constant
+  PackedWeights weights_;                 // empty if the weights are not constant
   ScratchPool scratch_pool_;
 };
 

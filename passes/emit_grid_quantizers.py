@@ -1,0 +1,107 @@
+"""Quantizers of the arithmetic "grid" in standard operators, each operation in one real type.
+
+A quantizer gives multiples of its scale, real numbers that are whole; the sign of a zero among them is undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.builder import Builder
+from rnnqc.cells.base import GATES
+from rnnqc.encoding import Rounding
+from rnnqc.ir import Value
+from rnnqc.passes.grid_numbers import Grid
+
+
+class GridEmitter:
+    """Emits quantizers.
+
+    Args:
+        b: Collects the nodes.
+        real: The type of all real values, float64.
+        hidden: H.
+    """
+
+    def __init__(self, b: Builder, real: npt.DTypeLike, hidden: int) -> None:
+        self.b, self.real, self.hidden = b, np.dtype(real), hidden
+
+    def constant(self, value: Any) -> Value:
+        """A constant of the real type."""
+        return self.b.model.constant(value, self.real)
+
+    def cast(self, value: Value, name: str) -> Value:
+        """`value` in the real type."""
+        return self.b.cast(value, self.real, name)
+
+    def multiples(self, value: Value, grid: Grid, name: str) -> Value:
+        """The multiples of the scale that stand for `value`."""
+        units = self.b.op("Div", [value, self.constant(grid.scale)], f"{name}.units")
+        return self.b.op(
+            "Clip",
+            [self._rounded(units, grid.rounding, name), self.constant(grid.low), self.constant(grid.high)],
+            f"{name}.multiples",
+        )
+
+    def quantized(self, value: Value, grid: Grid, name: str) -> Value:
+        """`value` on the grid; itself without one."""
+        if not grid.scale:
+            return value
+        return self.b.op("Mul", [self.multiples(value, grid, name), self.constant(grid.scale)], f"{name}.quantized")
+
+    def quantized_gates(self, value: Value, grids: Sequence[Grid], name: str) -> Value:
+        """The four gates side by side `[...,4H]`, each on its grid."""
+        if all(g == grids[0] for g in grids):
+            return self.quantized(value, grids[0], name)
+        if all(g.scale for g in grids) and is_uniform(grids):
+            scale = self._columns([g.scale for g in grids])
+            return self.b.op("Mul", [self.multiples_of_gates(value, grids, name), scale], f"{name}.quantized")
+        axes = self.b.i64([self.hidden] * len(GATES))
+        parts = self.b.ops("Split", [value, axes], [f"{g}.{name}.exact" for g in GATES], axis=-1)
+        made = [self.quantized(p, g, f"{n}.{name}") for p, g, n in zip(parts, grids, GATES, strict=True)]
+        return self.b.op("Concat", made, f"{name}.quantized", axis=-1)
+
+    def multiples_of_gates(self, value: Value, grids: Sequence[Grid], name: str) -> Value:
+        """The multiples of the four gates side by side, whose grids are there and round alike."""
+        if all(g == grids[0] for g in grids):
+            return self.multiples(value, grids[0], name)
+        units = self.b.op("Div", [value, self._columns([g.scale for g in grids])], f"{name}.units")
+        whole = self._rounded(units, grids[0].rounding, name)
+        if len({(g.low, g.high) for g in grids}) == 1:
+            limits = [self.constant(grids[0].low), self.constant(grids[0].high)]
+            return self.b.op("Clip", [whole, *limits], f"{name}.multiples")
+        below = self.b.op("Min", [whole, self._columns([g.high for g in grids])], f"{name}.below")
+        return self.b.op("Max", [below, self._columns([g.low for g in grids])], f"{name}.multiples")
+
+    def _columns(self, values: Sequence[float]) -> Value:
+        """One value for each gate, as `[4H]`."""
+        if len(set(values)) == 1:
+            return self.constant(values[0])
+        return self.constant(np.repeat(np.asarray(values), self.hidden))
+
+    def _rounded(self, units: Value, rounding: str, name: str) -> Value:
+        b = self.b
+        if rounding == Rounding.HALF_EVEN.value:
+            return b.op("Round", [units], f"{name}.rounded")
+        if rounding == Rounding.CEIL.value:
+            return b.op("Ceil", [units], f"{name}.rounded")
+        if rounding == Rounding.HALF_AWAY.value:
+            size = b.op("Add", [b.op("Abs", [units], f"{name}.size"), self.constant(0.5)], f"{name}.size.raised")
+            sign = b.op("Sign", [units], f"{name}.sign")
+            return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")
+        if rounding == Rounding.HALF_EVEN_UP.value:
+            up = b.op("Floor", [b.op("Add", [units, self.constant(0.5)], f"{name}.raised")], f"{name}.up")
+            negative = b.op("Less", [units, self.constant(0.0)], f"{name}.negative")
+            return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
+        if rounding == Rounding.HALF_UP.value:
+            units = b.op("Add", [units, self.constant(0.5)], f"{name}.raised")
+        return b.op("Floor", [units], f"{name}.rounded")
+
+
+def is_uniform(grids: Sequence[Grid]) -> bool:
+    """Whether all round alike."""
+    return len({g.rounding for g in grids}) == 1

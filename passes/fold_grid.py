@@ -1,0 +1,249 @@
+"""The numbers of a cell in the arithmetic "grid", where every point of the cell has a static format (no graph here).
+
+With `s_p` the real value of one code of point p:
+
+    x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one unit of the sums of products)
+
+Tables hold real values for all codes of a pre-activation or of the cell state. Codes of the input and of the hidden
+state, and weights, are stored with the offset that makes the former unsigned and the latter signed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import Activation
+from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
+from rnnqc.encoding import Encoding
+from rnnqc.passes.fold_lstm import FloatArray, linear_length
+from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.vitis_tables import STEP_BITS, vitis_values
+
+INDEX_BITS = 16
+WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
+WIDEST_OTHER = 32
+WIDEST_WEIGHT = 16
+VITIS = "vitis"
+_SUMMANDS = ("cell_state.kept", "cell_state.added")
+
+
+@dataclass(frozen=True)
+class FoldedGrid:
+    """The integer form of one cell.
+
+    Attributes:
+        numbers: Its scalars.
+        W: Codes `[I,4H]`, int8 or int16.
+        R: Codes `[H,4H]`, int8 or int16.
+        W_zero_point: int32 `[4H]`, or None for zeros.
+        R_zero_point: int32 `[4H]`, or None for zeros.
+        x_multiplier: `[4H]`.
+        h_multiplier: `[4H]`.
+        B: `[4H]`.
+        P: `[3H]` or None.
+        gate_table: The gates' tables one after the other.
+        cell_table: The table of the output activation.
+    """
+
+    numbers: GridNumbers
+    W: npt.NDArray[np.signedinteger[Any]]
+    R: npt.NDArray[np.signedinteger[Any]]
+    W_zero_point: npt.NDArray[np.int32] | None
+    R_zero_point: npt.NDArray[np.int32] | None
+    x_multiplier: FloatArray
+    h_multiplier: FloatArray
+    B: FloatArray
+    P: FloatArray | None
+    gate_table: FloatArray
+    cell_table: FloatArray
+
+
+def needs_grid(cell: Cell) -> bool:
+    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+    points = cell.points
+    present = [p for p in (*PRODUCT_POINTS, *_SUMMANDS, "accumulator") if points.get(p, {}).get("bits") is not None]
+    activations = [points[f"{n}.activation"] for n in (*GATES, "hidden")]
+    accs = [points[f"{g}.acc"] for g in GATES]
+    weights = [points[f"{n}.weight"] for n in ("W", "R")]
+    return bool(
+        present
+        or points["hidden"].get("rounded_output")
+        or any("scale" in a or a.get("table") == VITIS for a in activations)
+        or any(a["bits"] is not None and (a["zero_point"] or not a["signed"]) for a in accs)
+        or any(_is_asymmetric(w) for w in weights)
+        or _is_asymmetric(points["cell_state"])
+    )
+
+
+def _is_asymmetric(point: Mapping[str, Any]) -> bool:
+    if point["bits"] is None:
+        return False
+    return bool(point["zero_point"] or any(point.get("zero_points", ())) or not point["signed"])
+
+
+def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray, p: FloatArray | None) -> FoldedGrid:
+    """Folds the scales of a quantized cell.
+
+    Args:
+        cell: With its points resolved.
+        w: Codes of W `[I,4H]`, in the format of its point.
+        r: Codes of R `[H,4H]`.
+        b: Bias `[4H]`.
+        p: Peephole weights `[3H]`, or None.
+
+    Raises:
+        NotHandled: A point that has to lie on a grid does not, or has a format that this arithmetic does not know.
+    """
+    encodings = {name: _encoding(cell, name) for name in QUANTIZERS}
+    weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
+    grids = {
+        n: Grid() if e is None else Grid.of(e, _raise(e) if n in ("input", "hidden") else 0)
+        for n, e in encodings.items()
+    }
+    if cell.input_forget:
+        for kind in ("input_product", "hidden_product", "acc"):
+            grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
+    tables: list[FloatArray] = []
+    offsets: list[int] = []
+    for k, gate in enumerate(GATES):
+        source = GATES[INPUT] if cell.input_forget and k == FORGET else gate
+        table = _table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
+        offsets.append(_place(tables, table))
+    accumulator = cell.points["accumulator"]["bits"]
+    one = _on_grid(cell.points[f"{GATES[INPUT]}.activation"], np.ones(1, np.float32))
+    numbers = GridNumbers.of(
+        "codes" if cell.points["input"]["mode"] == "codes" else "static",
+        [grids[n] for n in QUANTIZERS],
+        gate_table_offset=offsets,
+        one=float(one[0]),
+        accumulator_bits=0 if accumulator is None else int(accumulator),
+        rounded_output=bool(cell.points["hidden"].get("rounded_output", False)),
+    )
+    return FoldedGrid(
+        numbers=numbers,
+        W=weights["W"].codes,
+        R=weights["R"].codes,
+        W_zero_point=weights["W"].zero_point,
+        R_zero_point=weights["R"].zero_point,
+        x_multiplier=_multiplier(weights["W"].scale, grids["input"]),
+        h_multiplier=_multiplier(weights["R"].scale, grids["hidden"]),
+        B=b.astype(np.float32),
+        P=None if p is None else p[: len(PEEPHOLE_GATES) * cell.hidden_size].astype(np.float32),
+        gate_table=np.concatenate(tables),
+        cell_table=_table(cell, "hidden", cell.activations[2], grids["cell_state"]),
+    )
+
+
+@dataclass(frozen=True)
+class _Weight:
+    codes: npt.NDArray[np.signedinteger[Any]]
+    zero_point: npt.NDArray[np.int32] | None
+    scale: npt.NDArray[np.float64]
+
+
+def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
+    point = cell.points[f"{name}.weight"]
+    if point["bits"] is None or point["bits"] > WIDEST_WEIGHT:
+        raise NotHandled(
+            f"{name} stays float in this recipe." if point["bits"] is None else f"{name} has {point['bits']} bits.",
+            f"{name}.weight.bits = {'none' if point['bits'] is None else point['bits']}",
+            f"weights of up to {WIDEST_WEIGHT} bits have an integer form; use --form qcdq",
+        )
+    encoding = encoding_of(point)
+    columns = 4 * cell.hidden_size
+    shift = 0 if encoding.signed else 2 ** (encoding.bits - 1)
+    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point) - shift, (columns,)).astype(
+        np.int32
+    )
+    return _Weight(
+        (codes.astype(np.int32) - shift).astype(np.int8 if encoding.bits <= 8 else np.int16),
+        zero_point if zero_point.any() else None,
+        np.broadcast_to(np.asarray(encoding.scale, np.float64), (columns,)),
+    )
+
+
+def _raise(encoding: Encoding) -> int:
+    """What makes the codes of a format unsigned."""
+    return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
+
+
+def _encoding(cell: Cell, name: str) -> Encoding | None:
+    """The format of a point; None for one that passes values on."""
+    if cell.input_forget and name.startswith(f"{GATES[FORGET]}."):
+        return None
+    point = cell.points.get(name, {"bits": None})
+    needed = name in WIDEST
+    if point["bits"] is None:
+        if not needed:
+            return None
+        raise NotHandled(
+            f"{name} stays float in this recipe.",
+            f"{name}.bits = none",
+            "give it bits and a scale, or use --form qcdq",
+        )
+    widest = WIDEST.get(name, WIDEST_OTHER)
+    if point["mode"] == "dynamic-row" or not 2 <= point["bits"] <= widest:
+        raise NotHandled(
+            f"{name} has a format without integer form.",
+            f"{name}: {point['bits']} bits, {point['mode']}",
+            f"static scales and 2 to {widest} bits have one; use --form qcdq",
+        )
+    return encoding_of(point)
+
+
+def _multiplier(scale: npt.NDArray[np.float64], codes: Grid) -> FloatArray:
+    return np.maximum(scale * codes.scale, float(np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+def _place(tables: list[FloatArray], table: FloatArray) -> int:
+    """The entry at which the table starts among `tables`, where it is put unless it is there."""
+    start = 0
+    for other in tables:
+        if np.array_equal(other, table):
+            return start
+        start += len(other)
+    tables.append(table)
+    return start
+
+
+def _table(cell: Cell, name: str, activation: Activation, argument: Grid) -> FloatArray:
+    """Values of the activation for all codes of its argument, on the grid of `<name>.activation` if it has one."""
+    point = cell.points[f"{name}.activation"]
+    codes = np.arange(argument.low, argument.high + 1)
+    bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
+    kind = point.get("table", "exact") if point["bits"] is not None else "exact"
+    n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
+    if kind == VITIS:
+        return _on_grid(point, _vitis_values(name, activation, argument, codes))
+    if kind == "piecewise-linear" and n is not None:
+        tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
+        return _on_grid(point, (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32))
+    return _on_grid(point, np.asarray(activation(codes * argument.scale), np.float64).astype(np.float32))
+
+
+def _vitis_values(name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]) -> FloatArray:
+    exponent = math.log2(argument.scale)
+    half = 2 ** (INDEX_BITS - 1)
+    if activation.name not in STEP_BITS or exponent != int(exponent) or codes[0] < -half or codes[-1] >= half:
+        raise NotHandled(
+            f"{activation.name} has no Vitis table with this argument.",
+            f"{name}.activation.table = {VITIS}, codes {codes[0]} to {codes[-1]} of {argument.scale:.9g}",
+            f"{' and '.join(STEP_BITS)} of signed powers of two have one; choose another table",
+        )
+    return np.asarray(vitis_values(activation.name, -int(exponent), INDEX_BITS)[codes + half])
+
+
+def _on_grid(point: Mapping[str, Any], values: FloatArray) -> FloatArray:
+    if "scale" not in point:
+        return values
+    encoding = encoding_of(point)
+    return encoding.dequantize(encoding.quantize(values))

@@ -1,0 +1,162 @@
+"""The scalars of the arithmetic "grid" of `QuantLSTMCell`: a list of quantizers, and what a node says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rnnqc.cells.base import GATES, Cell
+from rnnqc.encoding import Encoding, Rounding
+
+GRID = "grid"
+EXACT_BITS = 31
+BYTE = 255
+
+# The quantizers in the order of the attributes `grid_*`: names of quantization points.
+QUANTIZERS: tuple[str, ...] = (
+    "input",
+    "hidden",
+    *(f"{g}.input_product" for g in GATES),
+    *(f"{g}.hidden_product" for g in GATES),
+    *(f"{g}.acc" for g in GATES),
+    "cell_state.kept",
+    "cell_state.added",
+    "cell_state",
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One quantizer: `scale * (clip(round(v / scale) + zero_point, minimum, maximum) - zero_point)`.
+
+    Attributes:
+        scale: Real value of one code, a float32 number; 0 for a quantizer that passes values on.
+        zero_point: Code of 0.
+        minimum: Lowest code.
+        maximum: Highest code.
+        rounding: A value of `Rounding`.
+    """
+
+    scale: float = 0.0
+    zero_point: int = 0
+    minimum: int = 0
+    maximum: int = 0
+    rounding: str = Rounding.HALF_EVEN.value
+
+    @classmethod
+    def of(cls, encoding: Encoding, shift: int = 0) -> Grid:
+        """The quantizer of a format with one scale, its codes raised by `shift`."""
+        return cls(
+            float(encoding.scale[0]),
+            encoding.zero_point + shift,
+            encoding.minimum + shift,
+            encoding.maximum + shift,
+            encoding.rounding.value,
+        )
+
+    @property
+    def low(self) -> int:
+        """The least multiple of the scale."""
+        return self.minimum - self.zero_point
+
+    @property
+    def high(self) -> int:
+        """The largest multiple of the scale."""
+        return self.maximum - self.zero_point
+
+    @property
+    def size(self) -> int:
+        """Number of codes."""
+        return self.maximum - self.minimum + 1
+
+
+@dataclass(frozen=True)
+class GridNumbers:
+    """The scalars of a cell in the arithmetic "grid"; JSON-ready.
+
+    Attributes:
+        x_mode: "static" or "codes".
+        grid_scale: Of each quantizer in `QUANTIZERS`; 0 for those that pass values on.
+        grid_zero_point: Of each quantizer.
+        grid_min: Lowest code of each quantizer.
+        grid_max: Highest code of each quantizer.
+        grid_rounding: Of each quantizer.
+        gate_table_offset: Entry at which each gate's table starts.
+        one: The quantized 1 of `input_forget`.
+        accumulator_bits: Width at which sums of products saturate; 0 for exact sums.
+        rounded_output: Whether Y and Y_h lie on the hidden grid.
+        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
+        r_group_size: The same of R.
+        arithmetic: `GRID`.
+    """
+
+    x_mode: str
+    grid_scale: list[float]
+    grid_zero_point: list[int]
+    grid_min: list[int]
+    grid_max: list[int]
+    grid_rounding: list[str]
+    gate_table_offset: list[int] = field(default_factory=lambda: [0] * len(GATES))
+    one: float = 1.0
+    accumulator_bits: int = 0
+    rounded_output: bool = False
+    w_group_size: int = 0
+    r_group_size: int = 0
+    arithmetic: str = GRID
+
+    @classmethod
+    def of(cls, x_mode: str, grids: Sequence[Grid], **others: Any) -> GridNumbers:
+        """The numbers of a cell whose quantizers are `grids`, in the order of `QUANTIZERS`."""
+        return cls(
+            x_mode,
+            [g.scale for g in grids],
+            [g.zero_point for g in grids],
+            [g.minimum for g in grids],
+            [g.maximum for g in grids],
+            [g.rounding for g in grids],
+            **others,
+        )
+
+    def grid(self, name: str) -> Grid:
+        """The quantizer of a point in `QUANTIZERS`."""
+        k = QUANTIZERS.index(name)
+        return Grid(
+            self.grid_scale[k], self.grid_zero_point[k], self.grid_min[k], self.grid_max[k], self.grid_rounding[k]
+        )
+
+    def gate_grids(self, kind: str) -> list[Grid]:
+        """The quantizers `<gate>.<kind>` of the four gates."""
+        return [self.grid(f"{g}.{kind}") for g in GATES]
+
+    @property
+    def x_bits(self) -> int:
+        """Width of the input's codes."""
+        return 8 if self.grid("input").maximum <= BYTE else 16
+
+    @property
+    def h_bits(self) -> int:
+        """Width of the hidden codes."""
+        return 8 if self.grid("hidden").maximum <= BYTE else 16
+
+    def attributes(self, cell: Cell) -> dict[str, Any]:
+        """The attributes of the `QuantLSTMCell` node; those at their defaults are left out."""
+        numbers = asdict(self)
+        optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, "w_group_size": 0, "r_group_size": 0}
+        kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
+        kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
+        if cell.clip is not None:
+            kept |= {"gate_min": [-cell.clip] * len(GATES), "gate_max": [cell.clip] * len(GATES)}
+        if cell.input_forget:
+            kept |= {"input_forget": 1, "one": self.one}
+        return {
+            "hidden_size": cell.hidden_size,
+            "direction": "reverse" if cell.reverse else "forward",
+            **{k: int(v) if isinstance(v, bool) else v for k, v in kept.items()},
+        }
+
+
+def is_exact_in_int32(codes: Grid, largest_weight: int, depth: int) -> bool:
+    """Whether a sum of `depth` products of 8-bit codes with weights of this magnitude fits into int32."""
+    largest = max(abs(codes.low), abs(codes.high), 1)
+    return codes.maximum <= BYTE and largest * largest_weight * depth < 2**EXACT_BITS

@@ -1,0 +1,189 @@
+"""The calibrate analysis: what values the quantization points of a model have on data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from rnnqc.calibration.distribute import reduced
+from rnnqc.calibration.observation import Observers, Site, Task
+from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
+from rnnqc.diagnostics import CompileError, UsageError, located
+from rnnqc.feeds import open_feeds, true_inputs
+from rnnqc.files import serialized
+from rnnqc.ir import Model, shape_of
+from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeLstmStep
+from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.statistics import Statistics, identity
+
+Progress = Callable[[int, int | None], None]
+
+
+def calibrate(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    *,
+    state: Mapping[str, str] | Iterable[str] | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    processes: int = 1,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+    moments: bool = True,
+) -> Statistics:
+    """Measures the values at all quantization points of a float model while it runs on data.
+
+    The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
+    on how the data is streamed. Memory depends on the longest sample, not on how many there are.
+
+    Args:
+        model: A path or a ModelProto.
+        feeds: Arrays by names of inputs; any iterable, taken one at a time. A feed is one sample, or as many as its
+            batch has rows, where all inputs share the symbolic batch dimension of the recurrent layers. Or the name
+            of an `.npz`, of a directory of `.npz`, or `module:function`.
+        state: Outputs by the input they become in the next call, or texts `IN:OUT`. The feeds are then the calls of a
+            stream; one that holds a state's array starts a new stream with it, the first one starts from zeros.
+        limit: Number of samples to use; all by default.
+        seed: Draw them at random; the first ones by default.
+        processes: How many to use on this machine.
+        scheduler: Address of a dask scheduler whose workers do the work.
+        progress: Called with the number of samples done so far, and of all where that is known.
+        moments: Whether to keep the second moments of inputs and hidden states, `[K,K]` each.
+
+    Raises:
+        CompileError: The model or the data cannot be handled.
+        UsageError: The options contradict each other.
+    """
+    selection = Selection(limit, seed)
+    loaded = Model.load(model)
+    with located(loaded.source):
+        carried = _carried(state, loaded.proto)
+        if carried and (processes > 1 or scheduler is not None):
+            raise UsageError(
+                "A stream with states runs call after call.",
+                supported="one process with --state",
+                action="leave out the number of processes and the scheduler",
+            )
+        if carried and seed is not None:
+            raise UsageError(
+                "Calls of a stream with states are no random subset.",
+                supported="the first calls (a number of samples without a seed)",
+                action="leave out the seed",
+            )
+        if processes < 1:
+            raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
+        task, cells = prepare(loaded, carried, moments)
+        proto = loaded.proto
+        padded = any(c.sequence_lens is not None for c in loaded.cells.values())
+        if isinstance(feeds, str | os.PathLike):
+            feeds = open_feeds(os.fspath(feeds), proto, carried)
+        valid = checked(feeds, proto, carried, padded)
+        pieces: Iterator[Piece] = (
+            stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
+        )
+        counted = _Counted(pieces)
+        total = sample_count(feeds, task.axes, limit)
+        told = None if progress is None else lambda done: progress(done, total)
+        observers = reduced(task, counted, processes, scheduler, told)
+    settings = {
+        "samples": counted.samples,
+        "limit": limit,
+        "seed": seed,
+        "second_moments": moments,
+        "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
+    }
+    return _statistics(observers, cells, settings)
+
+
+def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Task, dict[str, dict[str, Any]]]:
+    """Decomposes a float model, in place, and makes its quantization points observable.
+
+    Args:
+        model: The model.
+        carried: Outputs by the input they become.
+        moments: Whether to keep second moments.
+
+    Returns:
+        What to run, and the sizes of the cells.
+
+    Raises:
+        CompileError: It has no recurrent layer that can be observed, or is lowered already.
+    """
+    lowered = [c.name for c in model.cells.values() if c.form != "float"]
+    if lowered:
+        raise CompileError(
+            f"cell {lowered[0]!r} is lowered already.",
+            supported="float models",
+            action="calibrate the model that it was lowered from",
+        )
+    PassManager([Canonicalize(), RecognizeLstmStep(), DecomposeLstm()]).run(model)
+    if not model.cells:
+        raise CompileError(
+            "no recurrent layer that can be quantized.",
+            supported="models with at least one LSTM layer of constant weights",
+            action="`rnnqc inspect` lists the recurrent layers and why they stay float",
+        )
+    model.infer_shapes()
+    sites = {}
+    for cell in model.cells.values():
+        shape = shape_of(model.find(cell.x)) or [None, None]
+        flipped = cell.reverse and cell.sequence_lens is None
+        length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
+        sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
+    values = tuple(observe_cells(model))
+    proto = model.proto
+    _check_observable(proto, values)
+    inputs = {
+        i.name: tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in i.type.tensor_type.shape.dim
+        )
+        for i in true_inputs(proto)
+    }
+    axes = None if carried else batch_axes(proto, [s.batch for s in sites.values()])
+    task = Task(serialized(proto, model.source), sites, values, inputs, axes, carried, moments)
+    return task, {cell.name: identity(cell) for cell in model.cells.values()}
+
+
+def _check_observable(proto: onnx.ModelProto, values: Sequence[Observed]) -> None:
+    cell = ""
+    copy = onnx.ModelProto()
+    copy.graph.node.extend(proto.graph.node)
+    try:
+        for cell in dict.fromkeys(v.cell for v in values):
+            with_outputs(copy, [v for v in values if v.cell == cell], [])
+    except NotObservableError:
+        raise CompileError(
+            f"cell {cell!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
+            supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
+            action="write the Scan as a Loop",
+        ) from None
+
+
+def _carried(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
+    if not state:
+        return {}
+    texts = [f"{i}:{o}" for i, o in state.items()] if isinstance(state, Mapping) else list(state)
+    return state_pairs(texts, proto)
+
+
+class _Counted:
+    """Pieces, and how many samples there were."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = pieces
+        self.samples = 0
+
+    def __iter__(self) -> Iterator[Piece]:
+        for piece in self._pieces:
+            self.samples += piece.samples
+            yield piece
+
+
+def _statistics(
+    observers: Observers, cells: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+) -> Statistics:
+    found = {name: observer.statistics for name, observer in sorted(observers.items())}
+    return Statistics({n: s for n, s in found.items() if s is not None}, cells, settings)

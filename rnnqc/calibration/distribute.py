@@ -1,0 +1,160 @@
+"""Calibration over several processes or machines: pieces go out in chunks, and their observers are merged in order."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from rnnqc.calibration.observation import Observers, Runner, Task, merge
+from rnnqc.calibration.samples import Piece
+from rnnqc.diagnostics import CompileError, UsageError
+
+LONGEST, LARGEST = 256, 2**25
+"""Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
+Chunk = list[Piece]
+Progress = Callable[[int], None]
+
+
+def reduced(
+    task: Task, pieces: Iterable[Piece], processes: int, scheduler: str | None, progress: Progress | None
+) -> Observers:
+    """The observers of all pieces.
+
+    Args:
+        task: What to observe.
+        pieces: Taken as they are needed.
+        processes: How many to use on this machine.
+        scheduler: Address of a dask scheduler, or None.
+        progress: Called with the number of samples done so far.
+
+    Raises:
+        CompileError: A piece cannot be run, or processes or machines fail.
+    """
+    chunks = _chunks(task, pieces)
+    if scheduler is not None:
+        results = _on_machines(task, chunks, scheduler)
+    elif processes > 1:
+        results = _in_processes(task, chunks, processes)
+    else:
+        runner = Runner(task)
+        results = ((runner.run(chunk), sum(p.samples for p in chunk)) for chunk in chunks)
+    total: Observers = {}
+    done = 0
+    for observers, samples in results:
+        merge(total, observers)
+        done += samples
+        if progress is not None:
+            progress(done)
+    return total
+
+
+def _chunks(task: Task, pieces: Iterable[Piece]) -> Iterator[Chunk]:
+    chunk: Chunk = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += sum(task.sizes(piece.feed))
+        if len(chunk) == LONGEST or size >= LARGEST:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+_runners: dict[str, Runner] = {}
+
+
+def _run_chunk(task: bytes, chunk: Chunk) -> Observers:
+    """One chunk's observers, in a worker, which keeps its sessions."""
+    key = hashlib.sha256(task).hexdigest()
+    if key not in _runners:
+        _runners.clear()
+        _runners[key] = Runner(pickle.loads(task))
+    return _runners[key].run(chunk)
+
+
+_task = b""
+
+
+def _start_worker(task: bytes) -> None:
+    global _task
+    _task = task
+
+
+def _run_here(chunk: Chunk) -> Observers:
+    return _run_chunk(_task, chunk)
+
+
+def _in_processes(task: Task, chunks: Iterable[Chunk], processes: int) -> Iterator[tuple[Observers, int]]:
+    # onnxruntime's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, _start_worker, (pickle.dumps(task),))
+    try:
+        yield from _in_order(chunks, 2 * processes, lambda chunk: pool.submit(_run_here, chunk), Future.result)
+    except BrokenProcessPool as error:
+        raise CompileError(
+            "A process of the calibration ended early.",
+            supported="scripts that can be imported: their work stands below `if __name__ == '__main__':`",
+            action="check the memory; use fewer processes",
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    chunks: Iterable[Chunk], most: int, submit: Callable[[Chunk], Any], result: Callable[[Any], Observers]
+) -> Iterator[tuple[Observers, int]]:
+    """Results in the order of the chunks, of which no more than `most` are out at once."""
+    waiting: deque[tuple[Any, int]] = deque()
+    for chunk in chunks:
+        waiting.append((submit(chunk), sum(p.samples for p in chunk)))
+        if len(waiting) >= most:
+            future, samples = waiting.popleft()
+            yield result(future), samples
+    while waiting:
+        future, samples = waiting.popleft()
+        yield result(future), samples
+
+
+def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[tuple[Observers, int]]:
+    try:
+        import distributed
+    except ImportError as error:
+        raise UsageError(
+            "dask.distributed is not installed.",
+            supported="a scheduler with the extra [dist]",
+            action="pip install 'rnnqc[dist]', or use --processes",
+        ) from error
+    try:
+        client = distributed.Client(address, timeout=20, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(
+            f"no dask scheduler answers at {address!r} ({reason}).",
+            supported="addresses such as tcp://host:8786",
+            action="start `dask scheduler` and `dask worker`, and check the address",
+        ) from error
+    with client:
+        workers = len(client.scheduler_info()["workers"])
+        if not workers:
+            raise UsageError(
+                f"the dask scheduler at {address!r} has no workers.",
+                supported="one worker at least",
+                action=f"start one: dask worker {address}",
+            )
+        sent = client.scatter(pickle.dumps(task), broadcast=True)
+        submit = lambda chunk: client.submit(_run_chunk, sent, chunk, pure=False)  # noqa: E731
+        try:
+            yield from _in_order(chunks, 2 * workers, submit, lambda future: future.result())
+        except (distributed.KilledWorker, distributed.CancelledError, OSError) as error:
+            raise CompileError(
+                f"the workers of the dask scheduler at {address!r} fail ({type(error).__name__}).",
+                supported="workers with the same version of rnnqc",
+                action="look at their logs, or use --processes",
+            ) from error

@@ -1,0 +1,229 @@
+"""Running a model whose quantization points are outputs, and reducing what comes out: the part of one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
+from rnnqc.calibration.samples import Piece
+from rnnqc.diagnostics import CompileError
+from rnnqc.evaluate import make_session, run_session
+from rnnqc.feeds import Feeds
+from rnnqc.files import serialized
+from rnnqc.passes.observe import LAST, LENGTHS, Observed, with_outputs
+
+Array = npt.NDArray[Any]
+Dimension = int | str | None
+BUDGET = 2**28
+"""Bytes of observations that may come out of one run, where that can be kept."""
+ROWS = 32
+"""Samples that run at once, at most."""
+MOMENT_LIMIT = 4096
+"""Channels up to which second moments are kept."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cell that is observed.
+
+    Attributes:
+        name: Of the cell.
+        flipped: Whether its sequences run backwards as they stand.
+        initial_h: Whether it has an initial hidden state.
+        length: Number of steps, its symbol, or None.
+        batch: As `length`.
+    """
+
+    name: str
+    flipped: bool
+    initial_h: bool
+    length: Dimension
+    batch: Dimension
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to observe; can be sent to another process.
+
+    Attributes:
+        model: A decomposed model, serialized.
+        sites: Its cells by name.
+        values: Which of its values to observe.
+        dimensions: The dimensions of each input.
+        axes: Batch axes of the inputs; None where samples cannot be cut apart.
+        carried: Outputs by the input they become in the next call.
+        moments: Whether to keep second moments.
+    """
+
+    model: bytes
+    sites: Mapping[str, Site]
+    values: tuple[Observed, ...]
+    dimensions: Mapping[str, tuple[Dimension, ...]]
+    axes: Mapping[str, int] | None
+    carried: Mapping[str, str]
+    moments: bool = True
+
+    def sizes(self, feed: Feeds, rows: int | None = None) -> list[int]:
+        """About how many bytes each value takes in a run; of `rows` samples, or of the whole feed."""
+        bound = {d: n for k, array in feed.items() for d, n in zip(self.dimensions[k], array.shape, strict=False)}
+        axes = self.axes or {}
+        longest = max((n for k, a in feed.items() for i, n in enumerate(a.shape) if axes.get(k) != i), default=1)
+
+        def size(dimension: Dimension) -> int:
+            return dimension if isinstance(dimension, int) else bound.get(dimension, longest) if dimension else longest
+
+        result = []
+        for value in self.values:
+            site = self.sites[value.cell]
+            batch = rows if rows is not None and self.axes is not None else size(site.batch)
+            result.append(4 * value.size * batch * (size(site.length) if value.rank == 3 else 1))
+        return result
+
+    def rows(self, feed: Feeds) -> int:
+        """How many samples such as those of `feed` to run at once."""
+        return min(ROWS, max(1, BUDGET // max(1, sum(self.sizes(feed, 1)))))
+
+
+Observers = dict[str, PointObserver]
+
+
+class Runner:
+    """Runs pieces and reduces them to observers.
+
+    Args:
+        task: What to observe.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._sessions: dict[tuple[int, ...], tuple[ort.InferenceSession, dict[str, str]]] = {}
+        self._states: Feeds = {}
+        self._last: dict[str, Array] = {}
+
+    def run(self, pieces: Iterable[Piece]) -> Observers:
+        """The observers of some pieces, in order.
+
+        Raises:
+            CompileError: onnxruntime fails, or a value is not finite.
+        """
+        observers: Observers = {}
+        following: Feeds = {}
+        for piece in pieces:
+            if piece.restart or not self.task.carried:
+                self._states, self._last = {}, {}
+            feed = {**piece.feed, **self._states} if not piece.restart else piece.feed
+            for number, group in enumerate(self._groups(feed)):
+                outputs, states = self._outputs(group, feed, number == 0)
+                if number == 0:
+                    following = states
+                self._reduce([self.task.values[k] for k in group], outputs, observers, piece)
+            self._states = following
+        for observer in observers.values():
+            observer.flush()
+        return observers
+
+    def _groups(self, feed: Feeds) -> list[tuple[int, ...]]:
+        """Indices of values that are observed in one run: as many as fit into the budget, of one cell at least.
+
+        All values of a cell stay together, so that its lengths and the number of its runs are known.
+        """
+        sizes = self.task.sizes(feed)
+        by_cell: dict[str, list[int]] = {}
+        for k, value in enumerate(self.task.values):
+            by_cell.setdefault(value.cell, []).append(k)
+        groups: list[list[int]] = []
+        room = -1
+        for members in by_cell.values():
+            size = sum(sizes[k] for k in members)
+            if size > room:
+                groups.append([])
+                room = BUDGET
+            groups[-1] += members
+            room -= size
+        return [tuple(g) for g in groups]
+
+    def _outputs(self, group: tuple[int, ...], feed: Feeds, states: bool) -> tuple[dict[str, Any], Feeds]:
+        if group not in self._sessions:
+            proto = onnx.ModelProto.FromString(self.task.model)
+            names = with_outputs(proto, [self.task.values[k] for k in group], list(self.task.carried.values()))
+            self._sessions[group] = make_session(serialized(proto, "The observed model")), names
+        session, names = self._sessions[group]
+        wanted = set(names.values()) | set(self.task.carried.values())
+        results = run_session(session, feed, sequences=True)
+        following = {i: results[o] for i, o in self.task.carried.items()}
+        assert wanted <= set(results)
+        return {value: results[output] for value, output in names.items()}, following
+
+    def _reduce(
+        self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
+    ) -> None:
+        for cell in dict.fromkeys(v.cell for v in values):
+            runs = {v.point: _runs(outputs[v.value], v) for v in values if v.cell == cell}
+            lasts = runs.pop(LAST)
+            lengths: Sequence[Array | None] = runs.pop(LENGTHS, [None] * len(lasts))
+            for k, (last, lens) in enumerate(zip(lasts, lengths, strict=True)):
+                arrays = {point: made[k] for point, made in runs.items()}
+                for point, values_of_run in self._of_run(cell, arrays, last, lens):
+                    self._update(f"{cell}.{point}", values_of_run, observers, piece)
+
+    def _of_run(
+        self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None
+    ) -> Iterator[tuple[str, Values]]:
+        """What one run of a cell shows of each point, in the order of its steps."""
+        site = self.task.sites[cell]
+        steps = len(arrays["input"])
+        valid = None if lens is None else np.arange(steps)[:, None] < lens
+        for point, array in arrays.items():
+            if point == "input":
+                yield point, Values(array[::-1] if site.flipped else array, valid, steps=False)
+            elif point != "hidden":
+                yield point, Values(array, valid)
+            else:
+                first, made = array[:1], np.concatenate([array[1:], last[None]])
+                # A state that came from the call before has been seen there.
+                if site.initial_h and not np.array_equal(first[0], self._last.get(cell, np.empty(0))):
+                    yield point, Values(first, None if lens is None else (lens > 0)[None])
+                yield point, Values(made, valid)
+        self._last[cell] = last
+
+    def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
+        channels = name.endswith((".input", ".hidden"))
+        moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
+        try:
+            observers.setdefault(name, PointObserver(channels, moments)).update(values)
+        except NotFiniteError:
+            which = f"sample {piece.first}"
+            if piece.samples > 1:
+                which = f"samples {piece.first} to {piece.first + piece.samples - 1}"
+            raise CompileError(
+                f"{which}: the model computes a value that is NaN or infinite at {name}.",
+                supported="finite numbers",
+                action="check the data; only padding beyond sequence_lens may hold anything",
+            ) from None
+
+
+def merge(into: Observers, following: Observers) -> None:
+    """Adds to observers what was seen after them."""
+    for point, observer in following.items():
+        if point in into:
+            into[point].merge(observer)
+        else:
+            into[point] = observer
+
+
+def _runs(output: Any, value: Observed) -> list[Array]:
+    """What each run of the cell made, from a tensor or a sequence of tensors; scans outside put axes in front."""
+    arrays: list[Array] = []
+    for array in output if isinstance(output, list) else [output]:
+        if array.ndim >= value.rank and (value.rank > 1 or array.size):
+            outside = array.ndim - value.rank
+            arrays.extend(array.reshape(math.prod(array.shape[:outside]), *array.shape[outside:]))
+    return arrays

@@ -1,0 +1,249 @@
+"""Collects the statistics of one quantization point, piece by piece; any grouping of the pieces gives the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
+from rnnqc.calibration.growing_histogram import GrowingHistogram
+from rnnqc.calibration.reproducible import ReproducibleSum
+from rnnqc.calibration.second_moment import ROWS, second_moment
+from rnnqc.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
+
+Array = npt.NDArray[Any]
+PERCENT, CALLS = 99.999, 300
+"""Brevitas' percentile of a call, and how many calls it looks at."""
+ENOUGH = 2**16
+"""Values that are worth the work of one reduction."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one run of a cell shows of a point.
+
+    Attributes:
+        array: `[T, B, K]` float32, in the order of the steps.
+        valid: `[T, B]`, False in the padding; None where there is none.
+        steps: Whether each step is a call; otherwise the whole is one.
+    """
+
+    array: Array
+    valid: npt.NDArray[np.bool_] | None = None
+    steps: bool = True
+
+
+class NotFiniteError(ValueError):
+    """A value is NaN or infinite."""
+
+
+class PointObserver:
+    """Statistics of one quantization point so far.
+
+    Args:
+        channels: Whether to keep the statistics of single channels.
+        moments: Whether to keep second moments.
+    """
+
+    def __init__(self, channels: bool = False, moments: bool = False) -> None:
+        self.channels = channels
+        self.moments = moments
+        self.shape: tuple[int, ...] = ()
+        self.count = self.calls = self.samples = self.rows = 0
+        self.low, self.high = math.inf, -math.inf
+        self.sum, self.squares = ReproducibleSum(), ReproducibleSum()
+        self.sample_low, self.sample_high = ReproducibleSum(), ReproducibleSum()
+        self.histogram = GrowingHistogram()
+        self.call_percentiles: list[float] = []
+        self.fix_positions: dict[tuple[int, str], Counter[int]] = {
+            (bits, kind): Counter() for bits in FIX_POSITION_BITS for kind in SPANS
+        }
+        self.channel_max: Array | None = None
+        self.channel_sum: ReproducibleSum | None = None
+        self.moment: ReproducibleSum | None = None
+        self._waiting: list[tuple[Array, Array | None]] = []
+
+    def update(self, values: Values) -> None:
+        """Adds the values of one run; small ones wait for more of the same shape.
+
+        Raises:
+            NotFiniteError: One that is no padding is NaN or infinite.
+        """
+        array, valid = values.array, values.valid
+        flat = array if valid is None else array[valid]
+        if flat.size == 0:
+            return
+        if not math.isfinite(float(flat.sum(dtype=np.float64))):
+            raise NotFiniteError
+        self._merge_shape(array.shape[1:] if values.steps else array.shape)
+        if not values.steps and len(array) > 1:
+            self.flush()
+            self._reduce(array, valid, steps=False)
+            return
+        if valid is not None:
+            used = np.flatnonzero(valid.any(axis=1))
+            array, valid = array[used], np.asarray(valid[used])
+        if self._waiting and self._waiting[0][0].shape[1:] != array.shape[1:]:
+            self.flush()
+        self._waiting.append((array, valid))
+        if sum(a.size for a, _ in self._waiting) >= ENOUGH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Adds what waits; where that happens decides about the last bits of sums."""
+        if not self._waiting:
+            return
+        arrays = [a for a, _ in self._waiting]
+        masks = [np.ones(a.shape[:2], np.bool_) if v is None else v for a, v in self._waiting]
+        padded = any(v is not None for _, v in self._waiting)
+        self._waiting = []
+        self._reduce(np.concatenate(arrays), np.concatenate(masks) if padded else None, steps=True)
+
+    def _reduce(self, array: Array, valid: Array | None, *, steps: bool) -> None:
+        wide = (array.reshape(-1, array.shape[2]) if valid is None else array[valid]).astype(np.float64)
+        low, high = float(wide.min()), float(wide.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.count += wide.size
+        self.rows += len(wide)
+        self.sum.add(wide.sum())
+        self.squares.add(np.square(wide).sum())
+        self.histogram.add(wide.ravel(), max(-low, high))
+        if self.channels:
+            self._update_channels(wide)
+        if valid is not None:
+            array = np.where(valid[:, :, None], array, np.float32(0.0))
+        if steps:
+            self._update_calls(array, valid)
+        else:
+            self._update_whole(array, valid)
+
+    def _update_calls(self, array: Array, valid: Array | None) -> None:
+        """Each step is a call."""
+        lows, highs = array.min(axis=2), array.max(axis=2)
+        self._sample_extremes(lows, highs, valid, array.shape[2] == 1)
+        self.calls += len(array)
+        for step in range(min(len(array), CALLS - len(self.call_percentiles))):
+            call = array[step] if valid is None else np.asarray(array[step])[valid[step]]
+            self.call_percentiles.append(call_percentile(call))
+        self._vote(array.reshape(len(array), -1))
+
+    def _update_whole(self, array: Array, valid: Array | None) -> None:
+        """All steps together are one call."""
+        if valid is None:
+            lows, highs, used = array.min(axis=(0, 2)), array.max(axis=(0, 2)), None
+        else:
+            mask = valid[:, :, None]
+            lows = np.where(mask, array, np.inf).min(axis=(0, 2))
+            highs = np.where(mask, array, -np.inf).max(axis=(0, 2))
+            used = np.asarray(valid.any(axis=0))[None]
+        self._sample_extremes(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
+        self.calls += 1
+        if len(self.call_percentiles) < CALLS:
+            self.call_percentiles.append(call_percentile(array if valid is None else array[valid]))
+        self._vote(array.reshape(1, -1))
+
+    def _sample_extremes(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
+        """Adds the extremes `[calls, B]` of the samples; over the batch where a sample is a single value."""
+        if single:
+            mask = np.ones(lows.shape, bool) if valid is None else valid
+            lows = np.where(mask, lows, np.inf).min(axis=1)
+            highs = np.where(mask, highs, -np.inf).max(axis=1)
+        elif valid is not None:
+            lows, highs = lows[valid], highs[valid]
+        self.samples += lows.size
+        self.sample_low.add(lows.astype(np.float64).sum())
+        self.sample_high.add(highs.astype(np.float64).sum())
+
+    def _vote(self, calls: Array) -> None:
+        found = fix_positions_of_calls(calls, FIX_POSITION_BITS, SPANS["mse"])
+        for bits, kinds in found.items():
+            for kind, positions in zip(("max", "mse"), kinds, strict=True):
+                numbers, votes = np.unique(positions, return_counts=True)
+                for number, count in zip(numbers.tolist(), votes.tolist(), strict=True):
+                    self.fix_positions[bits, kind][number] += count
+
+    def _update_channels(self, rows: Array) -> None:
+        size = rows.shape[1]
+        largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+        if self.channel_max is None or self.channel_sum is None:
+            self.channel_max, self.channel_sum = largest, ReproducibleSum((size,))
+        else:
+            self.channel_max = np.maximum(self.channel_max, largest)
+        self.channel_sum.add(rows.sum(axis=0))
+        if self.moments:
+            if self.moment is None:
+                self.moment = ReproducibleSum((size, size), limbs=2)
+            for start in range(0, len(rows), ROWS):
+                self.moment.add(second_moment(rows[start : start + ROWS]))
+
+    def merge(self, other: PointObserver) -> None:
+        """Adds what another observer saw after this one."""
+        self.flush()
+        other.flush()
+        self._merge_shape(other.shape)
+        self.count += other.count
+        self.calls += other.calls
+        self.samples += other.samples
+        self.rows += other.rows
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        for name in ("sum", "squares", "sample_low", "sample_high", "histogram"):
+            getattr(self, name).merge(getattr(other, name))
+        self.call_percentiles += other.call_percentiles[: CALLS - len(self.call_percentiles)]
+        for key, votes in other.fix_positions.items():
+            self.fix_positions[key].update(votes)
+        if other.channel_max is not None:
+            self.channel_max = (
+                other.channel_max if self.channel_max is None else np.maximum(self.channel_max, other.channel_max)
+            )
+        for name in ("channel_sum", "moment"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is None:
+                setattr(self, name, theirs)
+            elif theirs is not None:
+                mine.merge(theirs)
+
+    def _merge_shape(self, shape: tuple[int, ...]) -> None:
+        self.shape = tuple(map(max, self.shape, shape)) if self.shape and shape else self.shape or tuple(shape)
+
+    @property
+    def statistics(self) -> PointStatistics | None:
+        """What was seen; None if that is nothing."""
+        self.flush()
+        if not self.count:
+            return None
+        mean = min(max(float(self.sum.value) / self.count, self.low), self.high)
+        variance = float(self.squares.value) / self.count - mean * mean
+        moment = None if self.moment is None else (self.moment.value / self.rows).astype(np.float32).astype(np.float64)
+        return PointStatistics(
+            shape=self.shape,
+            count=self.count,
+            calls=self.calls,
+            min=self.low,
+            max=self.high,
+            avg_min=float(self.sample_low.value) / self.samples,
+            avg_max=float(self.sample_high.value) / self.samples,
+            mean=mean,
+            std=math.sqrt(max(variance, 0.0)) if self.low < self.high else 0.0,
+            mean_abs_dev=self.histogram.mean_abs_dev(mean) if self.low < self.high else 0.0,
+            histogram=self.histogram.histogram,
+            call_percentiles=tuple(self.call_percentiles),
+            fix_positions={
+                bits: {kind: dict(sorted(self.fix_positions[bits, kind].items())) for kind in sorted(SPANS)}
+                for bits in FIX_POSITION_BITS
+            },
+            channel_max=self.channel_max,
+            channel_mean=None if self.channel_sum is None else self.channel_sum.value / self.rows,
+            second_moment=moment,
+        )
+
+
+def call_percentile(values: Array) -> float:
+    """The k-th smallest magnitude of a call's n values, `k = floor(0.01 * 99.999 * n + 0.5)`."""
+    magnitudes = np.abs(values).ravel()
+    k = max(1, min(magnitudes.size, math.floor(0.01 * PERCENT * magnitudes.size + 0.5)))
+    return float(np.partition(magnitudes, k - 1)[k - 1])

@@ -1,0 +1,57 @@
+#include "cells/grid_config.h"
+
+#include <cmath>
+
+#include "cells/config_errors.h"
+
+namespace rnnqc {
+namespace {
+
+// Multiples are whole numbers in a float64 and differences of them fit into int64.
+constexpr int64_t kLargestCode = int64_t{1} << 32;
+// Codes that index tables, and those of activations.
+constexpr int64_t kLargestWidth = 65535;
+
+void CheckPoint(const GridPoint& point, int64_t index, bool needed) {
+  const std::string at = "[" + std::to_string(index) + "]";
+  if (!(std::isfinite(point.scale) && point.scale >= 0)) {
+    FailAttribute("grid_scale" + at, point.scale, "a finite number, 0 or more");
+  }
+  if (point.scale == 0) {
+    if (needed) FailAttribute("grid_scale" + at, point.scale, "a number above 0: this quantizer is needed");
+    return;
+  }
+  if (point.min < -kLargestCode || point.min > kLargestCode) {
+    FailAttribute("grid_min" + at, point.min, "-2^32 .. 2^32");
+  }
+  if (point.max < point.min || point.max > kLargestCode) {
+    FailAttribute("grid_max" + at, point.max, "grid_min" + at + " = " + std::to_string(point.min) + " .. 2^32");
+  }
+  if (point.zero_point < point.min || point.zero_point > point.max) {
+    FailAttribute("grid_zero_point" + at, point.zero_point,
+                  std::to_string(point.min) + " .. " + std::to_string(point.max) + ", a code of this quantizer");
+  }
+}
+
+}  // namespace
+
+void ValidateGrid(const GridConfig& config, bool forget_gate) {
+  for (int64_t i = 0; i < GridOrder::kCount; ++i) {
+    const GridPoint& point = config.points[i];
+    const bool codes = i == GridOrder::kInput || i == GridOrder::kHidden;
+    const bool acc = i >= GridOrder::kAcc && i < GridOrder::kKept && (forget_gate || i != GridOrder::kAcc + 2);
+    const bool index = acc || i == GridOrder::kCell;
+    CheckPoint(point, i, codes || index);
+    const std::string at = "[" + std::to_string(i) + "]";
+    if (codes && point.min < 0) FailAttribute("grid_min" + at, point.min, "0 or more for codes of x and h");
+    if (codes && point.max > kLargestWidth)
+      FailAttribute("grid_max" + at, point.max, "up to 65535 for codes of x and h");
+    if (index && point.max - point.min > kLargestWidth) {
+      FailAttribute("grid_max" + at, point.max, "at most grid_min" + at + " + 65535 for codes that index a table");
+    }
+  }
+  const int64_t bits = config.accumulator_bits;
+  if (bits != 0 && (bits < 2 || bits > 48)) FailAttribute("accumulator_bits", bits, "0, or 2 .. 48");
+}
+
+}  // namespace rnnqc

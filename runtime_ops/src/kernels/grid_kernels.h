@@ -1,0 +1,102 @@
+#ifndef RNNQC_KERNELS_GRID_KERNELS_H_
+#define RNNQC_KERNELS_GRID_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/packing.h"
+
+namespace rnnqc {
+
+// The elementwise part of the arithmetic "grid". Columns of a row are planar here: [gate i,o,f,c][units padded to
+// blocks], zeros in the padding. Every operation on a Real is one IEEE operation in the order written.
+
+// kHalfEvenUp: half to even above zero, halves up below.
+enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil, kHalfEvenUp };
+
+// v -> scale * limit(round(v / scale), low, high); scale 0 passes v on. NaN goes to a limit. |low|, |high| <= 2^33.
+template <typename Real>
+struct GridQuantizer {
+  Real scale;
+  Real inverse;  // 1 / scale where that is exact (a power of two), else 0
+  Real low;
+  Real high;
+  GridRounding rounding;
+};
+
+// One row of a product: exact sums, in block order, made of up to four planes of bytes, and what follows them:
+//
+//   sum = factor[0] * acc[0] + ... - zero_point * row_sum + start, limited to saturation_low .. saturation_high
+//   out = Q_gate(Real(sum) * multiplier + bias)
+//
+// Whole numbers below 2^53 everywhere up to Real(sum).
+template <typename Real>
+struct GridJoinArgs {
+  int64_t blocks;
+  int64_t planes;
+  const int32_t* acc[4];     // block order
+  double factor[4];          // not used with one plane
+  const double* start;       // planar; null if acc contains it
+  const double* zero_point;  // planar, or null
+  double row_sum;
+  bool saturates;
+  double saturation_low;
+  double saturation_high;
+  const Real* multiplier;                // planar
+  const Real* bias;                      // planar; null for none
+  const GridQuantizer<Real>* quantizer;  // of the four gates
+  Real* out;                             // planar
+};
+
+// A step of one row, from pre-activations to hidden codes.
+template <typename Real>
+struct GridStepArgs {
+  int64_t units;         // padded
+  const Real* p;         // planar: the input's share
+  Real* g;               // planar: the hidden state's share; changed
+  const Real* peephole;  // planar, gates i, o, f; null for none
+  Real gate_min[kGates];
+  Real gate_max[kGates];
+  GridQuantizer<Real> acc[kGates];
+  const float* gate_table;
+  int64_t gate_first[kGates];  // entry of gate_table for multiple 0
+  bool input_forget;
+  Real one;
+  GridQuantizer<Real> kept;
+  GridQuantizer<Real> added;
+  GridQuantizer<Real> cell;
+  const float* cell_table;
+  int64_t cell_first;
+  GridQuantizer<Real> hidden;
+  int32_t hidden_zero_point;
+  bool rounded_output;
+  Real* c;        // [units], real values; in and out
+  Real* scratch;  // [units]
+  float* y;       // [units]
+  uint8_t* high;  // [units], upper bytes of the codes; null for codes of 8 bits
+  uint8_t* low;   // [units], codes or their lower bytes
+};
+
+// One row of real values, NaN counting as 0: their multiples of the scale, and codes unless `low` is null.
+template <typename Real>
+struct GridCodesArgs {
+  int64_t n;
+  const float* x;
+  GridQuantizer<Real> quantizer;
+  int32_t zero_point;
+  Real* multiples;
+  uint8_t* high;  // as in a step
+  uint8_t* low;
+};
+
+struct GridKernels {
+  const char* isa;
+  void (*join)(const GridJoinArgs<double>& args);
+  void (*step)(const GridStepArgs<double>& args);
+  void (*codes)(const GridCodesArgs<double>& args);
+};
+
+GridKernels GridKernelsPortable();
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_GRID_KERNELS_H_

@@ -1,0 +1,283 @@
+"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetic "grid", drawn by Hypothesis over what its page allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from hypothesis import strategies as st
+from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, pack_at_random
+
+from rnnqc.cells.activations import make_activation
+from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
+from rnnqc.ir import Graph, Model, Value, Variable
+from rnnqc.passes.cell_function import CellSite, cell_function
+from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
+
+ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up")
+
+
+@dataclass
+class GridCase:
+    """One node, for every way of execution.
+
+    Attributes:
+        cell: The cell behind it.
+        numbers: Its scalars.
+        inputs: Arrays by input name.
+        outputs: The outputs it has.
+        constants: The inputs that are initializers in the native model.
+        symbolic: Whether T and B are symbols in the native model.
+    """
+
+    cell: Cell
+    numbers: GridNumbers
+    inputs: Arrays
+    outputs: Sequence[str]
+    constants: Sequence[str] = PARAMETERS
+    symbolic: bool = True
+
+    @property
+    def node(self) -> Case:
+        """For the kernel and the reference."""
+        return Case(
+            self.inputs, self.numbers.attributes(self.cell), self.outputs, self.constants, symbolic=self.symbolic
+        )
+
+    def stock_model(self, opset: int = 17) -> onnx.ModelProto:
+        """The node with the function behind it."""
+        proto = onnx.ModelProto(ir_version=8)
+        proto.opset_import.add(domain="", version=opset)
+        proto.graph.name = "scratch"
+        model = Model(proto)
+        values: dict[str, Value | None] = {
+            n: Variable(n, dtype=a.dtype, shape=list(a.shape)) for n, a in self.inputs.items()
+        }
+        outputs: dict[str, Value | None] = {n: Variable(n) if n in self.outputs else None for n in OUTPUTS}
+        site = CellSite(self.cell, Graph(), self.numbers, values, outputs, {}, [])
+        native = self.node.model()
+        native.functions.append(cell_function(model, site, None))
+        for entry in native.opset_import:
+            if not entry.domain:
+                entry.version = opset
+        native.ir_version = 8
+        return native
+
+
+def a_cell(
+    inputs: int,
+    hidden: int,
+    *,
+    reverse: bool = False,
+    clip: float | None = None,
+    input_forget: bool = False,
+    static_batch: int | None = None,
+) -> Cell:
+    """What the emitters need to know of a cell."""
+    return Cell(
+        name="cell",
+        node="cell",
+        op="LSTM",
+        hidden_size=hidden,
+        input_size=inputs,
+        reverse=reverse,
+        activations=(make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh")),
+        clip=clip,
+        input_forget=input_forget,
+        static_length=None,
+        static_batch=static_batch,
+        x="X",
+        sequence_lens=None,
+        initial_h=None,
+        initial_c=None,
+        y="Y",
+        y_h="Y_h",
+        y_c="Y_c",
+        W="W",
+        R="R",
+        B="B",
+        P=None,
+    )
+
+
+def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rounding: str | None = None) -> Grid:
+    """A quantizer of up to `bits` bits whose range reaches about `span`."""
+    count = 2**bits
+    narrow = draw(st.integers(0, 1)) if count > 2 else 0
+    minimum = narrow if unsigned else -(count // 2) + narrow
+    maximum = minimum + count - 1 - narrow
+    middle = count // 2 if unsigned else 0
+    zero = draw(st.sampled_from([middle, middle, minimum, maximum, (minimum + maximum) // 2]))
+    scale = span / max(maximum - zero, zero - minimum)
+    if draw(st.booleans()):
+        scale = 2.0 ** round(float(np.log2(scale)))
+    rounding = rounding or draw(st.sampled_from(ROUNDINGS))
+    return Grid(float(np.float32(scale)), zero, minimum, maximum, rounding)
+
+
+def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float) -> dict[str, Grid]:
+    made = {
+        "input": grid(draw, bits["input"], 3.0, unsigned=True),
+        "hidden": grid(draw, bits["hidden"], 1.0, unsigned=True),
+        "cell_state": grid(draw, bits["cell"], draw(st.sampled_from([1.0, 8.0]))),
+    }
+    for name in ("cell_state.kept", "cell_state.added"):
+        present = draw(st.booleans())
+        made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, 32])), 4.0) if present else Grid()
+    for kind in ("input_product", "hidden_product", "acc"):
+        how = draw(st.sampled_from(["one", "one", "each", "alike"] + (["none"] if kind != "acc" else [])))
+        rounding = draw(st.sampled_from(ROUNDINGS)) if how == "alike" else None
+        width = bits["acc"]
+        shared = grid(draw, width, span) if how == "one" else Grid()
+        for gate in GATES:
+            drawn = how in ("each", "alike") and (kind == "acc" or how == "alike" or draw(st.booleans()))
+            made[f"{gate}.{kind}"] = grid(draw, width, span, rounding=rounding) if drawn else shared
+    return made
+
+
+def _weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt.NDArray[Any]:
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if bits > 1 else (-1, 2)
+    codes = rng.integers(low, high, shape, dtype=np.int64)
+    if bits == 1:
+        codes = np.where(codes < 1, -1, 1)
+    return codes.astype(np.int8 if bits <= 8 else np.int16)
+
+
+def _table(rng: np.random.Generator, size: int, on_grid: bool) -> npt.NDArray[np.float32]:
+    values = np.sort(rng.uniform(-1, 1, size))
+    return (np.rint(values * 128) / 128 if on_grid else values).astype(np.float32)
+
+
+def _special(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    specials = np.float32([np.nan, 0.0, -0.0, 1e-42, np.inf, -np.inf, 3e38, -3e38])
+    # Multiples of one half of a power of two make ties.
+    ties = np.rint(values * 256) / 256
+    kind = rng.random(values.shape)
+    values = np.where(kind < 0.5, ties, values)
+    return np.where(kind > 0.95, rng.choice(specials, values.shape), values).astype(np.float32)
+
+
+@st.composite
+def grid_cases(draw: st.DrawFn) -> GridCase:
+    """Any node in the arithmetic "grid"."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    time, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    size, hidden = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    code_bits = st.sampled_from([2, 3, 5, 8, 8, 8, 9, 12, 16, 16])
+    bits = {"input": draw(code_bits), "hidden": draw(code_bits), "cell": draw(code_bits), "acc": draw(code_bits)}
+    w_bits, r_bits = (draw(st.sampled_from([1, 2, 4, 8, 8, 8, 11, 16, 16])) for _ in range(2))
+    quantizers = _quantizers(draw, bits, draw(st.sampled_from([2.0, 8.0])))
+    x_mode = "codes" if bits["input"] <= 8 and draw(st.booleans()) else "static"
+    input_forget = draw(st.booleans())
+    if input_forget:
+        for kind in ("input_product", "hidden_product", "acc"):
+            quantizers[f"{GATES[FORGET]}.{kind}"] = quantizers[f"{GATES[INPUT]}.{kind}"]
+    offsets, tables, end = [], [], 0
+    on_grid = draw(st.booleans())
+    shared = draw(st.booleans())
+    for k, gate in enumerate(GATES):
+        acc = quantizers[f"{gate}.acc"]
+        if shared and k != CELL and acc == quantizers[f"{GATES[INPUT]}.acc"] and k:
+            offsets.append(offsets[0])
+            continue
+        gap = int(rng.integers(0, 3))
+        tables.append(_table(rng, gap + acc.size, on_grid))
+        offsets.append(end + gap)
+        end += gap + acc.size
+    numbers = GridNumbers.of(
+        x_mode,
+        [quantizers[n] for n in QUANTIZERS],
+        gate_table_offset=offsets,
+        one=draw(st.sampled_from([1.0, 0.99609375])) if input_forget else 1.0,
+        accumulator_bits=draw(st.sampled_from([0, 0, 0, 8, 16, 31, 32])),
+        rounded_output=draw(st.booleans()),
+    )
+    cell = a_cell(
+        size,
+        hidden,
+        reverse=draw(st.booleans()),
+        clip=draw(st.sampled_from([None, None, 0.7, 3.0])),
+        input_forget=input_forget,
+        static_batch=draw(st.sampled_from([None, batch])),
+    )
+    x_grid, h_grid = quantizers["input"], quantizers["hidden"]
+
+    def multiplier(codes: Grid, weight_bits: int, depth: int) -> npt.NDArray[np.float32]:
+        spread = rng.uniform(0.5, 4.0, 4 * hidden) if draw(st.booleans()) else np.full(4 * hidden, 2.0)
+        typical = spread / (max(abs(codes.low), abs(codes.high)) * 2.0 ** (weight_bits - 1) * depth**0.5)
+        exponents = np.floor(np.log2(typical))
+        return (2.0**exponents if draw(st.booleans()) else typical).astype(np.float32)
+
+    inputs: Arrays = {
+        "X": rng.integers(x_grid.minimum, x_grid.maximum + 1, (time, batch, size)).astype(np.uint8)
+        if x_mode == "codes"
+        else _special(rng, rng.normal(0, 1.5, (time, batch, size))),
+        "W": _weights(rng, (size, 4 * hidden), w_bits),
+        "R": _weights(rng, (hidden, 4 * hidden), r_bits),
+        "x_multiplier": multiplier(x_grid, w_bits, size),
+        "h_multiplier": multiplier(h_grid, r_bits, hidden),
+        "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
+        "gate_table": np.concatenate(tables),
+        "cell_table": _table(rng, quantizers["cell_state"].size, on_grid),
+    }
+    for key, width in (("W", w_bits), ("R", r_bits)):
+        if draw(st.booleans()):
+            limits = np.iinfo(inputs[key].dtype)
+            wide = draw(st.booleans())
+            low, high = (limits.min, limits.max + 1) if wide else (-3, 4)
+            inputs[f"{key}_zero_point"] = rng.integers(low, high, 4 * hidden).astype(np.int32)
+        if width == 4 and draw(st.booleans()):
+            packed = Case(inputs, {})
+            pack_at_random(packed, key, draw(st.sampled_from([0, 32])), rng)
+            size_key = f"{key.lower()}_group_size"
+            numbers = GridNumbers(**{**numbers.__dict__, size_key: packed.attributes.get(size_key, 0)})
+    if draw(st.booleans()):
+        inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
+    if draw(st.booleans()):
+        inputs["initial_h"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+    if draw(st.booleans()):
+        inputs["initial_c"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+    if draw(st.booleans()):
+        inputs["P"] = rng.normal(0, 1, 3 * hidden).astype(np.float32)
+    possible = OUTPUTS if bits["hidden"] <= 8 else OUTPUTS[:3]
+    outputs = draw(st.sampled_from([possible, possible, possible[:1], possible[-1:], possible[1:3], possible[1:]]))
+    tables_apart = tuple(n for n in PARAMETERS if "table" not in n)
+    constants = draw(st.sampled_from([PARAMETERS, PARAMETERS, (), tables_apart, ("W", "R"), ("B", "P")]))
+    return GridCase(cell, numbers, inputs, tuple(outputs), constants, draw(st.booleans()))
+
+
+def plain_grid_case(
+    time: int = 5, batch: int = 2, inputs: int = 9, hidden: int = 21, bits: int = 8, seed: int = 0, **numbers: Any
+) -> GridCase:
+    """Codes, weights and points of `bits` bits, powers of two, every quantizer there; `numbers` changes its scalars."""
+    rng = np.random.default_rng(seed)
+    half = 2 ** (bits - 1)
+
+    def signed(span: float, rounding: str = "half_even") -> Grid:
+        return Grid(span / half, 0, -half, half - 1, rounding)
+
+    def codes(span: float) -> Grid:
+        return Grid(span / half, half, 0, 2 * half - 1)
+
+    acc, cell = signed(8.0, "floor"), signed(4.0)
+    grids = [codes(4.0), codes(1.0), *[signed(8.0)] * 8, *[acc] * 4, signed(4.0), signed(4.0), cell]
+    positions = np.arange(acc.low, acc.high + 1) * acc.scale
+    tables = [1 / (1 + np.exp(-positions)), np.tanh(positions)]
+    made = GridNumbers.of("static", grids, **{"gate_table_offset": [0, 0, 0, len(positions)], **numbers})
+    weight = 1.0 / half
+    arrays: Arrays = {
+        "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
+        "W": _weights(rng, (inputs, 4 * hidden), bits),
+        "R": _weights(rng, (hidden, 4 * hidden), bits),
+        "x_multiplier": np.full(4 * hidden, weight * grids[0].scale, np.float32),
+        "h_multiplier": np.full(4 * hidden, weight * grids[1].scale, np.float32),
+        "B": (rng.integers(-half, half, 4 * hidden) * (1.0 / half)).astype(np.float32),
+        "gate_table": np.concatenate(tables).astype(np.float32),
+        "cell_table": np.tanh(np.arange(cell.low, cell.high + 1) * cell.scale).astype(np.float32),
+    }
+    outputs = OUTPUTS if bits <= 8 else OUTPUTS[:3]
+    return GridCase(a_cell(inputs, hidden), made, arrays, outputs)

@@ -1,0 +1,318 @@
+"""The arithmetic "grid" of the operator: kernel, function body in stock onnxruntime and reference give the same bytes.
+
+What these would catch: a rounding, limit or order of operations that one of the three has for itself; sums of products
+that leave int32 or lose bits; a quantizer that is left out or applied twice; an onnxruntime optimization that changes
+bits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, run_native
+from running import options
+
+from rnnqc.passes.grid_numbers import QUANTIZERS
+from rnnqc.reference import quant_lstm_cell as reference
+
+EXAMPLES = settings().max_examples
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
+
+def expected(case: GridCase) -> Arrays:
+    return reference.run(case.inputs, case.node.attributes)
+
+
+def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
+    model = case.stock_model(opset).SerializeToString()
+    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
+    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+
+
+@settings(max_examples=8 * EXAMPLES)
+@given(grid_cases())
+def test_native_is_the_reference(case: GridCase) -> None:
+    assert_same_bits(run_native(case.node), expected(case))
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(grid_cases(), st.sampled_from([13, 17, 18, 21, 23]))
+def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
+    assert_same_bits(run_stock(case, opset), expected(case))
+
+
+@settings(max_examples=EXAMPLES)
+@given(grid_cases())
+def test_optimization_levels_and_threads(case: GridCase) -> None:
+    wanted = expected(case)
+    for level in LEVELS:
+        for threads in (1, 2):
+            assert_same_bits(run_stock(case, 17, level, threads), wanted)
+
+
+def test_drawn_cases_are_not_trivial() -> None:
+    """Otherwise all of the above could pass on zeros."""
+    varied = []
+
+    @settings(max_examples=60, database=None)
+    @given(grid_cases())
+    def count(case: GridCase) -> None:
+        varied.append(len(np.unique(expected(case)["Y"])) > 4)
+
+    count()
+    assert sum(varied) > 30
+
+
+@pytest.mark.parametrize("bits", [4, 8, 12, 16])
+@pytest.mark.parametrize(("inputs", "hidden"), [(1, 1), (4, 16), (15, 17), (64, 32), (61, 130)])
+def test_sizes(inputs: int, hidden: int, bits: int) -> None:
+    case = plain_grid_case(7, 3, inputs, hidden, bits, seed=hidden)
+    case.inputs["sequence_lens"] = np.int32([7, 0, 4])
+    wanted = expected(case)
+    assert len(np.unique(wanted["Y"])) > 5 or hidden == 1
+    assert_same_bits(run_native(case.node), wanted)
+    assert_same_bits(run_stock(case), wanted)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_ties(rounding: str) -> None:
+    """Inputs at multiples of a quarter of a step: a rounding that is another one shows."""
+    case = plain_grid_case(3, 2, 40, 16)
+    case.numbers = replace(case.numbers, grid_rounding=[rounding] * len(QUANTIZERS))
+    step = case.numbers.grid_scale[0]
+    case.inputs["X"] = (np.arange(-120, 120).reshape(3, 2, 40) * step / 4).astype(np.float32)
+    wanted = expected(case)
+    assert_same_bits(run_native(case.node), wanted)
+    assert_same_bits(run_stock(case), wanted)
+    others = set(ROUNDINGS) - {rounding}
+    for other in others:
+        changed = replace(case.numbers, grid_rounding=[other, *[rounding] * (len(QUANTIZERS) - 1)])
+        found = expected(replace(case, numbers=changed))
+        assert not np.array_equal(found["Y"], wanted["Y"]), other
+
+
+@pytest.mark.parametrize("weight_bits", [8, 16])
+@pytest.mark.parametrize("code_bits", [8, 16])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_largest_sums(code_bits: int, weight_bits: int, sign: int) -> None:
+    """Codes at one end of their range, zero points at the other, and weights alike."""
+    depth, hidden = 3000, 16
+    case = plain_grid_case(1, 2, depth, hidden, code_bits)
+    top = 2**code_bits - 1
+    numbers = case.numbers
+    numbers.grid_zero_point[0] = top if sign < 0 else 0
+    case.inputs["X"] = np.full((1, 2, depth), -1e30 * (1 if sign < 0 else -1), np.float32)
+    limits = np.iinfo(np.int8 if weight_bits == 8 else np.int16)
+    case.inputs["W"] = np.full((depth, 4 * hidden), limits.max, limits.dtype)
+    case.inputs["W"][:, ::3] = limits.min
+    case.inputs["W_zero_point"] = np.full(4 * hidden, limits.min, np.int32)
+    case.inputs["W_zero_point"][::2] = limits.max
+    largest = depth * top * (2**weight_bits - 1)
+    case.inputs["x_multiplier"] = np.full(4 * hidden, 4.0 / largest, np.float32)
+    wanted = expected(case)
+    assert len(np.unique(wanted["Y"])) > 2
+    assert_same_bits(run_native(case.node), wanted)
+    assert_same_bits(run_stock(case), wanted)
+
+
+@pytest.mark.parametrize("bits", [2, 7, 16, 31])
+def test_accumulators_saturate(bits: int) -> None:
+    case = plain_grid_case(3, 2, 300, 16)
+    exact = expected(case)
+    case.numbers = replace(case.numbers, accumulator_bits=bits)
+    wanted = expected(case)
+    assert np.array_equal(exact["Y"], wanted["Y"]) == (bits == 31)
+    assert_same_bits(run_native(case.node), wanted)
+    assert_same_bits(run_stock(case), wanted)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_chunks_with_carried_states(bits: int, reverse: bool, rounded: bool) -> None:
+    case = plain_grid_case(9, 3, 20, 33, bits)
+    case.cell.reverse = reverse
+    case.numbers = replace(case.numbers, rounded_output=rounded)
+    for name in ("initial_h", "initial_c"):
+        case.inputs[name] = np.random.default_rng(1).normal(0, 1, (3, 33)).astype(np.float32)
+    whole = expected(case)
+    state, pieces = dict(case.inputs), {}
+    for start, end in ((5, 9), (1, 5), (0, 1)) if reverse else ((0, 1), (1, 5), (5, 9)):
+        part = replace(case, inputs=state | {"X": case.inputs["X"][start:end]})
+        got = run_native(part.node)
+        assert_same_bits(run_stock(part), got)
+        state |= {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
+        pieces[start] = got["Y"]
+    joined = np.concatenate([pieces[k] for k in sorted(pieces)])
+    assert_same_bits({"Y": joined, "Y_h": got["Y_h"], "Y_c": got["Y_c"]}, whole)
+
+
+def test_rounded_output_lies_on_the_hidden_grid() -> None:
+    case = plain_grid_case()
+    case.numbers = replace(case.numbers, rounded_output=True)
+    found = run_native(case.node)
+    grid = case.numbers.grid("hidden")
+    codes = found["Y_codes"].astype(np.float64) - grid.zero_point
+    assert np.array_equal(found["Y"], (codes * grid.scale).astype(np.float32))
+    assert np.array_equal(found["Y_h"], found["Y"][-1])
+
+
+def test_batch_equals_row_by_row() -> None:
+    case = plain_grid_case(4, 17, 30, 20)
+    whole = run_native(case.node)
+    for row in range(17):
+        part = replace(case, inputs=case.inputs | {"X": case.inputs["X"][:, [row]]})
+        alone = run_native(part.node)
+        assert_same_bits(
+            {"Y": alone["Y"], "Y_codes": alone["Y_codes"]}, {k: whole[k][:, [row]] for k in ("Y", "Y_codes")}
+        )
+
+
+def test_codes_of_one_cell_are_the_input_of_the_next() -> None:
+    """From the float Y, quantized again, the same codes follow."""
+    first = plain_grid_case(6, 2, 10, 24)
+    found = run_native(first.node)
+    second = plain_grid_case(6, 2, 24, 18, seed=1)
+    hidden = QUANTIZERS.index("hidden")
+    for column in ("grid_scale", "grid_zero_point", "grid_min", "grid_max", "grid_rounding"):
+        getattr(second.numbers, column)[0] = getattr(first.numbers, column)[hidden]
+    from_float = run_native(replace(second, inputs=second.inputs | {"X": found["Y"]}).node)
+    numbers = replace(second.numbers, x_mode="codes")
+    from_codes = run_native(replace(second, numbers=numbers, inputs=second.inputs | {"X": found["Y_codes"]}).node)
+    assert_same_bits(from_codes, from_float)
+
+
+def test_long_sequence() -> None:
+    """Several chunks of the input's projection."""
+    case = plain_grid_case(400, 3, 40, 48)
+    case.inputs["sequence_lens"] = np.int32([400, 3, 399])
+    for reverse in (False, True):
+        case.cell.reverse = reverse
+        assert_same_bits(run_native(case.node, threads=2), expected(case))
+
+
+@pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni"])
+def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
+    cases = {bits: plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)}
+    script = (
+        "import sys, numpy as np, onnxruntime as ort\n"
+        "from rnnqc import runtime_ops\n"
+        "for model, feeds, results in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):\n"
+        "    options = ort.SessionOptions(); runtime_ops.register(options)\n"
+        "    session = ort.InferenceSession(model, options)\n"
+        "    np.savez(results, *session.run(None, dict(np.load(feeds))))\n"
+        "print(runtime_ops.isa())\n"
+    )
+    arguments = []
+    for bits, case in cases.items():
+        paths = [f"{tmp_path}/{bits}.onnx", f"{tmp_path}/{bits}.in.npz", f"{tmp_path}/{bits}.out.npz"]
+        onnx.save(case.node.model(), paths[0])
+        np.savez(paths[1], **case.node.feeds())
+        arguments += paths
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "RNNQC_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode and "which is not available" in done.stderr:
+        pytest.skip(f"NOT TESTED with {isa}: this processor or library does without")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == isa
+    for bits, case in cases.items():
+        with np.load(f"{tmp_path}/{bits}.out.npz") as loaded:
+            found = dict(zip(case.outputs, (loaded[n] for n in loaded.files), strict=True))
+        assert_same_bits(found, expected(case))
+
+
+Change = Callable[[Any], Any]
+
+
+def entry(name: str, index: int, value: Any) -> Change:
+    def change(node: Any) -> None:
+        values = list(node.attributes[name])
+        values[index] = value
+        node.attributes[name] = values
+
+    return change
+
+
+def attribute(**values: Any) -> Change:
+    return lambda node: node.attributes.update(values)
+
+
+def array(name: str, value: Any) -> Change:
+    return lambda node: node.inputs.update({name: value})
+
+
+ACC, CELL = QUANTIZERS.index("output_gate.acc"), QUANTIZERS.index("cell_state")
+REFUSED: list[tuple[str, Change]] = [
+    (
+        'arithmetic is "grid64"; this version of the library knows tables, grid. Use a newer',
+        attribute(arithmetic="grid64"),
+    ),
+    ("attribute grid_scale is missing", lambda node: node.attributes.pop("grid_scale")),
+    ("grid_max has 3 elements, expected 17 (quantizers)", attribute(grid_max=[1, 2, 3])),
+    ("grid_rounding has 2 elements, expected 17", attribute(grid_rounding="floor,ceil")),
+    ('grid_rounding[0] is "up"; this version of the library knows half_even', attribute(grid_rounding="up")),
+    ('x_mode is "dynamic_row", expected "static" or "codes"', attribute(x_mode="dynamic_row")),
+    ("grid_scale[0] is 0, expected a number above 0: this quantizer is needed", entry("grid_scale", 0, 0.0)),
+    (f"grid_scale[{ACC}] is 0, expected a number above 0", entry("grid_scale", ACC, 0.0)),
+    ("grid_scale[3] is nan, expected a finite number", entry("grid_scale", 3, float("nan"))),
+    ("grid_scale[3] is -1, expected a finite number, 0 or more", entry("grid_scale", 3, -1.0)),
+    ("grid_min[0] is -1, expected 0 or more for codes of x and h", entry("grid_min", 0, -1)),
+    ("grid_max[1] is 65536, expected up to 65535", entry("grid_max", 1, 65536)),
+    ("grid_max[4] is -200, expected grid_min[4] = -128 ..", entry("grid_max", 4, -200)),
+    ("grid_max[4] is 9223372036854775807, expected", entry("grid_max", 4, 2**63 - 1)),
+    ("grid_min[4] is -9223372036854775808, expected", entry("grid_min", 4, -(2**63))),
+    ("grid_zero_point[4] is 128, expected -128 .. 127, a code of this quantizer", entry("grid_zero_point", 4, 128)),
+    (f"grid_max[{CELL}] is 65408, expected at most grid_min[{CELL}] + 65535", entry("grid_max", CELL, 65408)),
+    ("accumulator_bits is 1, expected 0, or 2 .. 48", attribute(accumulator_bits=1)),
+    ("rounded_output is 2, expected 0 or 1", attribute(rounded_output=2)),
+    ("gate_table_offset[1] is -1", attribute(gate_table_offset=[0, -1, 0, 0])),
+    ("gate_table has shape [512], expected at least 513 entries", attribute(gate_table_offset=[0, 257, 0, 0])),
+    ("cell_table has shape [255], expected at least 256 entries", array("cell_table", np.zeros(255, np.float32))),
+    ('input gate_table is missing, but arithmetic "grid" needs it', lambda node: node.inputs.pop("gate_table")),
+    ("input W has element type float, expected int8, int16 or uint8", array("W", np.zeros((9, 84), np.float32))),
+    ("input W_zero_point has element type int8, expected int32", array("W_zero_point", np.zeros(84, np.int8))),
+    ("input R_zero_point has shape [83], expected [4H] = [84]", array("R_zero_point", np.zeros(83, np.int32))),
+    (
+        "input W_zero_point[0] is 128, expected a code of the weights, -128",
+        array("W_zero_point", np.full(84, 128, np.int32)),
+    ),
+    ("input X has element type double, expected float", array("X", np.zeros((5, 2, 9)))),
+]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("message", "change"), REFUSED, ids=[m for m, _ in REFUSED])
+def test_refused(message: str, change: Change, constant: bool) -> None:
+    node = plain_grid_case().node
+    node.name = "layer/7"
+    change(node)
+    if not constant:
+        node.constants = ()
+    with pytest.raises(Exception, match=re.escape(message)) as caught:
+        run_native(node)
+    assert "layer/7" in str(caught.value)
+
+
+def test_wide_codes_have_no_output() -> None:
+    case = plain_grid_case(bits=16)
+    case.outputs = OUTPUTS
+    with pytest.raises(Exception, match="output Y_codes exists for h_bits 8 only"):
+        run_native(case.node)
