@@ -161,7 +161,9 @@ def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     encoding = encoding_of(point)
     columns = 4 * cell.hidden_size
     shift = 0 if encoding.signed else 2 ** (encoding.bits - 1)
-    zero_point = np.broadcast_to(encoding.zero_point_array(1) - shift, (columns,)).astype(np.int32)
+    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point) - shift, (columns,)).astype(
+        np.int32
+    )
     return _Weight(
         (codes.astype(np.int32) - shift).astype(np.int8 if encoding.bits <= 8 else np.int16),
         zero_point if zero_point.any() else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rnnqc.cells.base import PRODUCT_POINTS, Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
@@ -13,9 +14,11 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
-from rnnqc.passes.quantization import encoding_of, resolve_points, weight_codes
+from rnnqc.passes.formats import resolve_formats
+from rnnqc.passes.quantization import encoding_of, weight_codes
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, keys_of
+from rnnqc.statistics import Statistics
 
 # Operators that move values without computing with them, and the inputs they move.
 MOVERS: dict[str, Sequence[int] | None] = {
@@ -46,8 +49,9 @@ class InsertQcdq(Pass):
         sets=frozenset({Property.CELLS_QUANTIZED}),
     )
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, statistics: Statistics | None = None) -> None:
         self.recipe = recipe
+        self.statistics = statistics
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
@@ -68,10 +72,11 @@ class InsertQcdq(Pass):
                     action="leave the override out",
                 )
         remarks: list[Remark] = []
+        if cells and self.statistics is not None:
+            self.statistics.check_fits(cells)
+        formats = resolve_formats(cells, self.recipe, {c.name: _arrays(model, c) for c in cells}, self.statistics)
         for cell in cells:
-            held = graph_info(model.graph).initializers
-            arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R))}
-            cell.points = resolve_points(cell, self.recipe, {k: a for k, a in arrays.items() if a is not None})
+            cell.points = formats[cell.name]
         graphs = graphs_of_cells(model)
         for cell in cells:
             _chain(model, graphs[cell.name], cell)
@@ -103,6 +108,12 @@ class InsertQcdq(Pass):
         return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
 
 
+def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
+    held = graph_info(model.graph).initializers
+    arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R), ("B", cell.B))}
+    return {k: a for k, a in arrays.items() if a is not None}
+
+
 def graphs_of_cells(model: Model) -> dict[str, Graph]:
     """For each cell's name the graph that holds its nodes."""
     found: dict[str, Graph] = {}
@@ -125,12 +136,12 @@ def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, Quan
         array = constant_array(graph_info(model.graph).initializers[name])
         if point["bits"] is not None and array is not None:
             encoding = encoding_of(point)
+            channels = () if encoding.axis is None else (len(encoding.scale),)
+            zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
             arrays = {
                 "codes": weight_codes(point, array),
                 "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.broadcast_to(
-                    encoding.zero_point_array(1), () if encoding.axis is None else len(encoding.scale)
-                ).astype(encoding.dtype),
+                "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
             }
             stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
             weights[f"{key}.weight"] = QuantizedWeight(**stored)

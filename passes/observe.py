@@ -1,14 +1,13 @@
 """Makes the values at quantization points outputs of the model: the graphs behind calibration.
 
 A value of the main graph becomes an output as it is. One in the body of a Scan becomes a scan output, step by step
-outwards. One in a branch of an If or in the body of a Loop is appended to a sequence of tensors that is threaded through
-them, since the other branch makes none and iterations may differ in their shapes.
+outwards. One in a branch of an If or in the body of a Loop is appended to a sequence of tensors that is threaded
+through them, since the other branch makes none and iterations may differ in their shapes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +15,15 @@ import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")
+POINTS = tuple(p.name for p in LSTM_POINTS if p.name not in CONSTANT)
+"""Quantization points whose values data decides."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Observed:
 
     Attributes:
         cell: Name of the cell.
-        points: Quantization points whose values these are, side by side along the last axis; or `LENGTHS`, or `LAST`.
+        point: Quantization point, or `LENGTHS`, or `LAST`.
         value: Name in the graph.
         step: Whether each step of the cell's loop makes one, `[B, K]`.
         rank: Of what one run of the cell makes of it, all steps together.
@@ -39,7 +40,7 @@ class Observed:
     """
 
     cell: str
-    points: tuple[str, ...]
+    point: str
     value: str
     step: bool
     rank: int
@@ -62,38 +63,25 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
     seen: list[tuple[str, Value]] = []
 
     def note(builder: Builder, point: str, value: Value) -> Value:
-        # A copy, because the input may come from an outer graph.
-        seen.append((point, builder.op("Identity", [value], "input.observed") if point == "input" else value))
+        if point in POINTS and not (cell.input_forget and point.startswith(GATES[FORGET])):
+            # A copy, because the input may come from an outer graph.
+            seen.append((point, builder.op("Identity", [value], "input.observed") if point == "input" else value))
         return value
 
-    builder = emit_lstm(model, cell, at, note)
-    hidden = cell.hidden_size
-    lengths = []
+    builder = emit_lstm(model, cell, at, note, products=True)
     if at.sequence_lens is not None:
-        copied = builder.op("Identity", [at.sequence_lens], f"{LENGTHS}.observed")
-        lengths.append(Observed(cell.name, (LENGTHS,), copied.name, False, 1, 1))
-    replace_cell(model, graph, cell, builder.nodes)
+        seen.append((LENGTHS, builder.op("Identity", [at.sequence_lens], f"{LENGTHS}.observed")))
     scan = next(n for n in builder.nodes if n.op == "Scan")
+    seen.append((LAST, scan.outputs[0]))
+    replace_cell(model, graph, cell, builder.nodes)
     body = scan.attrs["body"]
     in_step = {v.name for v in body.inputs} | {v.name for n in body.nodes for v in n.outputs}
-    parts: list[tuple[tuple[str, ...], str, int]] = [
-        ((point,), value.name, cell.input_size if point == "input" else hidden)
-        for point, value in seen
-        if point not in CONSTANT
+    ranks = {LENGTHS: 1, LAST: 2}
+    sizes = {LENGTHS: 1, "input": cell.input_size}
+    return [
+        Observed(cell.name, p, v.name, v.name in in_step, ranks.get(p, 3), sizes.get(p, cell.hidden_size))
+        for p, v in seen
     ]
-    made = [v.name for n in [*builder.nodes, *body.nodes] for v in n.outputs]
-    for name, point in (("x.projection", "input_product"), ("hidden.product", "hidden_product")):
-        points = tuple(f"{g}.{point}" for g in GATES)
-        parts += [(points, n, 4 * hidden) for n in _called(made, cell, name)]
-    for point in ("cell_state.kept", "cell_state.added"):
-        parts += [((point,), n, hidden) for n in _called(made, cell, point)]
-    values = [Observed(cell.name, points, n, n in in_step, 3, size) for points, n, size in parts]
-    return [*values, Observed(cell.name, (LAST,), scan.outputs[0].name, False, 2, hidden), *lengths]
-
-
-def _called(names: Iterable[str], cell: Cell, name: str) -> list[str]:
-    pattern = re.compile(re.escape(f"{cell.name}/{name}") + r"(_\d+)?")
-    return [n for n in names if pattern.fullmatch(n)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +92,7 @@ class _Level:
     graph: onnx.GraphProto
 
 
-class NotObservable(Exception):
+class NotObservableError(Exception):
     """A value that cannot be brought out of the subgraphs it is in."""
 
 
@@ -120,7 +108,7 @@ def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Seque
         For each value the name of the output: a tensor, or a sequence of tensors where it is inside If or Loop.
 
     Raises:
-        NotObservable: A value is in an If or Loop inside a Scan.
+        NotObservableError: A value is in an If or Loop inside a Scan.
     """
     outputs = [o for o in proto.graph.output if o.name in set(kept)]
     where = dict(_places(proto.graph, ()))
@@ -147,7 +135,7 @@ def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tupl
 
 def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...]) -> str:
     """Makes the value known in the main graph; its name there."""
-    kind = TensorProto.INT32 if value.points == (LENGTHS,) else TensorProto.FLOAT
+    kind = TensorProto.INT32 if value.point == LENGTHS else TensorProto.FLOAT
     current, rank = value.value, value.rank - value.step
     inner = len(levels)
     while inner and levels[inner - 1].owner.op_type == "Scan":
@@ -155,7 +143,7 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...
         current = _scan_output(levels[inner], current, kind, rank, f"{value.value}/observed{inner}")
         rank += 1
     if any(level.owner.op_type not in ("If", "Loop") for level in levels[:inner]):
-        raise NotObservable
+        raise NotObservableError
     if not inner:
         return current
     empty = f"{value.value}/observed"

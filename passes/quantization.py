@@ -16,9 +16,9 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
 from rnnqc.diagnostics import CompileError
-from rnnqc.encoding import Encoding, Rounding, symmetric_scale
-from rnnqc.recipe import Recipe, Settings, require, rounding_of
-from rnnqc.weights import group_scales, largest_magnitudes, mixed_scales, quantize_groups, quantize_matrix
+from rnnqc.encoding import Encoding, Rounding
+from rnnqc.recipe import Settings, require, rounding_of
+from rnnqc.weights import group_scales, mixed_scales, quantize_groups, quantize_matrix
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
@@ -27,54 +27,7 @@ PACKED_BITS = 4
 WIDE_BITS = 8
 
 
-def resolve_points(
-    cell: Cell, recipe: Recipe, arrays: Mapping[str, npt.NDArray[np.float32]]
-) -> dict[str, dict[str, Any]]:
-    """What the recipe says about each quantization point of `cell`.
-
-    Args:
-        cell: The cell.
-        recipe: Rules and overrides.
-        arrays: W `[I,4H]` and R `[H,4H]`.
-    """
-    points: dict[str, dict[str, Any]] = {}
-
-    def settings(point: str) -> Settings:
-        return recipe.settings(f"{cell.name}.{point}")
-
-    def path(point: str) -> str:
-        return f"{cell.name}.{point}"
-
-    for name in ("W", "R"):
-        s = settings(f"{name}.weight")
-        points[f"{name}.weight"] = _weight(cell, s, arrays[name], path(f"{name}.weight")) if s.get("bits") else FLOAT
-    s = settings("input")
-    if not s.get("bits"):
-        points["input"] = FLOAT
-    elif s.get("mode") == "static" or (s.get("mode") is None and "scale" in s):
-        points["input"] = {**_static(s, require(s, "scale", path("input"))), "chain": bool(s.get("chain", False))}
-    else:
-        points["input"] = {**_format(s), "mode": "dynamic-row", "chain": bool(s.get("chain", False))}
-    points["hidden"] = _hidden(cell, settings("hidden"), path("hidden"))
-    s = settings("accumulator")
-    points["accumulator"] = {"bits": s["bits"]} if s.get("bits") else FLOAT
-    for k, gate in enumerate(GATES):
-        names = [f"{gate}.{kind}" for kind in ("input_product", "hidden_product", "acc", "activation")]
-        if cell.input_forget and k == FORGET:
-            points.update(dict.fromkeys(names, FLOAT))
-            continue
-        points.update({n: _given(settings(n), path(n)) for n in names[:2]})
-        points[f"{gate}.acc"] = _accumulator(cell, k, settings(f"{gate}.acc"))
-        points[f"{gate}.activation"] = _activation(settings(f"{gate}.activation"))
-    points.update({n: _given(settings(n), path(n)) for n in ("cell_state.kept", "cell_state.added", "bias")})
-    points["hidden.activation"] = _activation(settings("hidden.activation"))
-    points["cell_state"] = _cell_state(cell, settings("cell_state"), path("cell_state"))
-    for name, point in points.items():
-        _check(path(name), point)
-    return points
-
-
-def _check(path: str, point: Mapping[str, Any]) -> None:
+def check_point(path: str, point: Mapping[str, Any]) -> None:
     """Raises CompileError if the settings make no number format, naming the quantization point."""
     if point["bits"] is None or ("scale" not in point and "mode" not in point):
         return
@@ -104,7 +57,8 @@ def encoding_of(point: Mapping[str, Any]) -> Encoding:
     )
 
 
-def _format(s: Settings) -> dict[str, Any]:
+def format_of(s: Settings) -> dict[str, Any]:
+    """A number format without its scale."""
     signed = bool(s.get("signed", True))
     return {
         "bits": s["bits"],
@@ -115,38 +69,55 @@ def _format(s: Settings) -> dict[str, Any]:
     }
 
 
-def _static(s: Settings, scale: float) -> dict[str, Any]:
+def on_grid(s: Settings, scale: float) -> dict[str, Any]:
+    """A number format with one scale."""
     # What is stored must be what is computed with: scales are float32.
-    return {**_format(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
+    return {**format_of(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
 
 
-def _given(s: Settings, path: str) -> dict[str, Any]:
-    return _static(s, require(s, "scale", path)) if s.get("bits") else FLOAT
+def weight_point(
+    cell: Cell,
+    s: Settings,
+    array: npt.NDArray[np.float32],
+    path: str,
+    grid: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
+) -> dict[str, Any]:
+    """The format of a weight matrix.
 
-
-def _weight(cell: Cell, s: Settings, array: npt.NDArray[np.float32], path: str) -> dict[str, Any]:
-    per_channel = s.get("granularity", "per-channel") == "per-channel"
-    bits, group_size, wide = s["bits"], s.get("group_size"), s.get("wide_channels", 0.0)
+    Args:
+        cell: The cell.
+        s: What the recipe says.
+        array: The weights `[K,4H]`.
+        path: Of the quantization point.
+        grid: Scales and zero points, `[4H]` or `[1]`; None where the scale is given, or that of groups.
+    """
+    per_tensor = s.get("granularity", "per-channel") == "per-tensor"
+    group_size, wide = s.get("group_size"), s.get("wide_channels", 0.0)
     _check_weight(s, path)
-    if group_size:
-        scale = group_scales(array, bits)
+    zero_points = np.zeros(1, np.int64)
+    if grid is not None:
+        scale, zero_points = grid
     else:
-        largest = largest_magnitudes(array)
-        scale = symmetric_scale(largest if per_channel else [largest.max()], bits).astype(np.float32)
+        scale = group_scales(array, s["bits"])[: 1 if per_tensor else None]
     if "scale" in s:
         scale = np.full_like(scale, s["scale"])
     point = {
-        **_format({**s, "signed": True, "zero_point": 0}),
+        **format_of({"signed": True, **s, "zero_point": int(zero_points[0]) if per_tensor else s.get("zero_point", 0)}),
         "scale": [float(v) for v in scale],
-        "axis": 1 if per_channel else None,
+        "axis": None if per_tensor else 1,
         "mode": "static",
     }
+    if zero_points.any() and not per_tensor:
+        point["zero_points"] = [int(v) for v in zero_points]
     if group_size:
         point["group_size"] = group_size
     if wide:
         slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
         point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, slopes)]
         point["wide_channels"] = wide
+    for key in ("compensation", "bias_correction"):
+        if s.get(key):
+            point[key] = True
     return point
 
 
@@ -161,13 +132,13 @@ def _check_weight(s: Settings, path: str) -> None:
             action=f"--set '{path}.{other}=...' or '{path}.{key}=...'",
         )
 
-    per_tensor = s.get("granularity", "per-channel") != "per-channel"
+    per_tensor = s.get("granularity", "per-channel") != "per-channel"  # or per gate
     if s.get("group_size"):
         if s["bits"] > PACKED_BITS:
             raise contradiction("group_size", "bits", "groups of codes of 2 to 4 bits")
         if per_tensor:
             raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
-        if not s.get("narrow", False):
+        if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):
             raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
         if s.get("wide_channels"):
             raise contradiction("group_size", "wide_channels", "one of the two")
@@ -188,20 +159,6 @@ def weight_codes(point: Mapping[str, Any], array: npt.NDArray[np.float32]) -> np
     return quantize_groups(array, scale, point["bits"], point["group_size"], Rounding(point["rounding"]))
 
 
-def _hidden(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
-    if not s.get("bits"):
-        return FLOAT
-    if "scale" in s:
-        return _static(s, s["scale"])
-    bound = hidden_bound(cell)
-    mode = s.get("mode", "bounded")
-    if mode == "dynamic-row" or (mode == "bounded" and bound is None):
-        return {**_format(s), "mode": "dynamic-row"}
-    if bound is None:
-        return _static(s, require(s, "scale", path))
-    return _static(s, float(symmetric_scale(bound, s["bits"])))
-
-
 def hidden_bound(cell: Cell) -> float | None:
     """The largest possible magnitude of the hidden state, from the activations; None if there is none."""
     o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
@@ -210,28 +167,20 @@ def hidden_bound(cell: Cell) -> float | None:
     return max(map(abs, o)) * max(map(abs, h))
 
 
-def _accumulator(cell: Cell, gate: int, s: Settings) -> dict[str, Any]:
+def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
+    """The scale with which codes cover the interval on which a gate's activation is not constant; None without one."""
     activation = cell.gate_activation(gate)
-    if not s.get("bits") or activation.kind != TABLE:
-        return FLOAT
-    scale = s.get("scale", activation.limit / 2 ** (s["bits"] - 1))
-    return _static({**s, "signed": True, "zero_point": 0}, scale)
+    if activation.kind != TABLE:
+        return None
+    return float(s.get("scale", activation.limit / 2 ** (s["bits"] - 1)))
 
 
-def _activation(s: Settings) -> dict[str, Any]:
-    if not s.get("bits"):
-        return FLOAT
-    grid = _static(s, s["scale"]) if "scale" in s else {"bits": s["bits"]}
-    return {**grid, "table": s.get("table", "piecewise-linear")}
-
-
-def _cell_state(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
-    if not s.get("bits"):
-        return FLOAT
-    scale = require(s, "scale", path)
-    if s.get("mode") == "bounded" and not cell_is_bounded(cell, scale * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)):
-        return FLOAT
-    return _static({**s, "signed": True, "zero_point": 0, "narrow": True}, scale)
+def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
+    """Whether mode "bounded" leaves the cell state of `cell` a float."""
+    if s.get("mode") != "bounded":
+        return False
+    limit = require(s, "scale", path) * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)
+    return not cell_is_bounded(cell, limit)
 
 
 def cell_is_bounded(cell: Cell, limit: float) -> bool:

@@ -8,23 +8,23 @@ from typing import Any
 
 import onnx
 
+from rnnqc.calibration.distribute import reduced
+from rnnqc.calibration.observation import Observers, Site, Task
+from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
 from rnnqc.diagnostics import CompileError, UsageError, located
-from rnnqc.distribute import reduced
-from rnnqc.feeds import true_inputs
+from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.observation import Observers, Site, Task
 from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeLstmStep
-from rnnqc.passes.observe import NotObservable, Observed, observe_cells, with_outputs
-from rnnqc.samples import Piece, Selection, batch_axes, batches, checked, state_pairs, stream
+from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.statistics import Statistics, identity
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int | None], None]
 
 
 def calibrate(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    feeds: Iterable[Mapping[str, Any]],
+    feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
     *,
     state: Mapping[str, str] | Iterable[str] | None = None,
     limit: int | None = None,
@@ -42,14 +42,15 @@ def calibrate(
     Args:
         model: A path or a ModelProto.
         feeds: Arrays by names of inputs; any iterable, taken one at a time. A feed is one sample, or as many as its
-            batch has rows, where all inputs share the symbolic batch dimension of the recurrent layers.
+            batch has rows, where all inputs share the symbolic batch dimension of the recurrent layers. Or the name
+            of an `.npz`, of a directory of `.npz`, or `module:function`.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`. The feeds are then the calls of a
             stream; one that holds a state's array starts a new stream with it, the first one starts from zeros.
         limit: Number of samples to use; all by default.
         seed: Draw them at random; the first ones by default.
         processes: How many to use on this machine.
         scheduler: Address of a dask scheduler whose workers do the work.
-        progress: Called with the number of samples done so far.
+        progress: Called with the number of samples done so far, and of all where that is known.
         moments: Whether to keep the second moments of inputs and hidden states, `[K,K]` each.
 
     Raises:
@@ -77,14 +78,23 @@ def calibrate(
         task, cells = prepare(loaded, carried, moments)
         proto = loaded.proto
         padded = any(c.sequence_lens is not None for c in loaded.cells.values())
+        if isinstance(feeds, str | os.PathLike):
+            feeds = open_feeds(os.fspath(feeds), proto, carried)
         valid = checked(feeds, proto, carried, padded)
         pieces: Iterator[Piece] = (
             stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
         )
         counted = _Counted(pieces)
-        observers = reduced(task, counted, processes, scheduler, progress)
-    settings = {"samples": counted.samples, "limit": limit, "seed": seed, "second_moments": moments}
-    settings["states"] = [f"{i}:{o}" for i, o in sorted(carried.items())]
+        total = sample_count(feeds, task.axes, limit)
+        told = None if progress is None else lambda done: progress(done, total)
+        observers = reduced(task, counted, processes, scheduler, told)
+    settings = {
+        "samples": counted.samples,
+        "limit": limit,
+        "seed": seed,
+        "second_moments": moments,
+        "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
+    }
     return _statistics(observers, cells, settings)
 
 
@@ -121,7 +131,8 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
     for cell in model.cells.values():
         shape = shape_of(model.find(cell.x)) or [None, None]
         flipped = cell.reverse and cell.sequence_lens is None
-        sites[cell.name] = Site(cell.name, flipped, cell.static_length or shape[0], cell.static_batch or shape[1])
+        length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
+        sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
     values = tuple(observe_cells(model))
     proto = model.proto
     _check_observable(proto, values)
@@ -137,17 +148,18 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
 
 
 def _check_observable(proto: onnx.ModelProto, values: Sequence[Observed]) -> None:
+    cell = ""
     copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for cell in dict.fromkeys(v.cell for v in values):
-        try:
+    copy.graph.node.extend(proto.graph.node)
+    try:
+        for cell in dict.fromkeys(v.cell for v in values):
             with_outputs(copy, [v for v in values if v.cell == cell], [])
-        except NotObservable:
-            raise CompileError(
-                f"cell {cell!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
-                supported="recurrent layers in nested If and Loop, and in Scans around which there are only those",
-                action="write the Scan as a Loop",
-            ) from None
+    except NotObservableError:
+        raise CompileError(
+            f"cell {cell!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
+            supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
+            action="write the Scan as a Loop",
+        ) from None
 
 
 def _carried(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:

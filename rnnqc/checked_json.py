@@ -142,6 +142,12 @@ class Entry:
             self.refuse("a text")
         return self.data
 
+    def truth(self) -> bool:
+        """A truth value."""
+        if not isinstance(self.data, bool):
+            self.refuse("true or false")
+        return self.data
+
     def floats(self) -> npt.NDArray[np.float64]:
         """An array of finite numbers."""
         return np.array([e.number() for e in self.items()], np.float64)

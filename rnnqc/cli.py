@@ -1,4 +1,4 @@
-"""The command line: lower, inspect, run, verify, bench, recipes, passes, doctor.
+"""The command line: lower, inspect, run, calibrate, verify, bench, recipes, passes, doctor.
 
 Exit codes: 0 done; 1 a check failed; 2 bad usage or bad input; 3 `--strict` found a recurrent node that stays float.
 """
@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 from rich.console import Console
 from rich.markup import escape as escape_markup
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from rnnqc.diagnostics import CompileError, InternalError, Outcome, RnnqcError, UsageError, located
@@ -125,6 +125,15 @@ def _parser() -> argparse.ArgumentParser:
     lower.add_argument(
         "--recipe", default="int8", metavar="NAME|FILE.toml", help="default int8; `rnnqc recipes` lists them"
     )
+    source = lower.add_mutually_exclusive_group()
+    source.add_argument(
+        "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
+    )
+    source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
+    lower.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
+    )  # fmt: skip
     lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
     lower.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
@@ -164,6 +173,28 @@ def _parser() -> argparse.ArgumentParser:
         help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
     )  # fmt: skip
     run.set_defaults(command=_run)
+
+    calibrate = commands.add_parser("calibrate", help="measure the values at quantization points on data")
+    calibrate.add_argument("model", metavar="IN.onnx")
+    calibrate.add_argument(
+        "--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function"
+    )
+    calibrate.add_argument("-o", "--output", required=True, metavar="STATS.json")
+    calibrate.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="carry states: samples are calls, output OUT of one is input IN of the next",
+    )  # fmt: skip
+    calibrate.add_argument("--num-samples", type=int, metavar="N", help="use N samples, the first ones")
+    calibrate.add_argument("--seed", type=int, metavar="S", help="draw the N samples at random")
+    calibrate.add_argument("--processes", type=int, default=1, metavar="N", help="default 1; the file is the same")
+    calibrate.add_argument(
+        "--scheduler", metavar="ADDRESS", help="work on the machines of this dask scheduler; the file is the same"
+    )
+    calibrate.add_argument(
+        "--no-moments", action="store_false", dest="moments",
+        help="leave out second moments, which error-compensated rounding needs",
+    )  # fmt: skip
+    calibrate.set_defaults(command=_calibrate)
 
     verify = commands.add_parser("verify", help="compare a quantized model with the float one")
     verify.add_argument("float_model", metavar="FLOAT.onnx")
@@ -271,7 +302,7 @@ def _lower(a: argparse.Namespace) -> int:
             progress.update(task, description=name)
 
         lowered = lower(
-            a.model, a.recipe, a.form,
+            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
             unroll=a.unroll, dims=_pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip
@@ -431,22 +462,12 @@ def _run(a: argparse.Namespace) -> int:
 
 
 def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequence[str], source: str) -> dict[str, Any]:
+    from rnnqc.calibration.samples import state_pairs
     from rnnqc.evaluate import run_session
     from rnnqc.feeds import check_feed, true_inputs, zeros_of
 
     inputs = {i.name for i in true_inputs(proto)}
-    outputs = {o.name for o in proto.graph.output}
-    carried: dict[str, str] = {}
-    for text in states:
-        name, separator, output = text.partition(":")
-        if not separator or name not in inputs or output not in outputs:
-            wrong = f"no input {name!r}" if name not in inputs else f"no output {output!r}"
-            raise UsageError(
-                f"--state {text!r}: " + (f"the model has {wrong}." if separator else "not of the form IN:OUT."),
-                supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}",
-                action="name an input of the model and the output that becomes it",
-            )
-        carried[name] = output
+    carried = state_pairs(states, proto)
     varying = sorted(inputs - set(carried))
     missing = [n for n in varying if n not in feeds]
     if missing:
@@ -481,6 +502,35 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
         for name, value in results.items():
             collected.setdefault(name, []).append(value)
     return {name: values[-1] if name in carried.values() else np.stack(values) for name, values in collected.items()}
+
+
+def _calibrate(a: argparse.Namespace) -> int:
+    from rnnqc.calibrate import calibrate
+    from rnnqc.files import check_writable
+
+    check_writable(Path(a.output))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    start = time.perf_counter()
+    with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as shown:
+        bar = shown.add_task("calibrating", total=None)
+        statistics = calibrate(
+            a.model,
+            a.data,
+            state=a.state,
+            limit=a.num_samples,
+            seed=a.seed,
+            processes=a.processes,
+            scheduler=a.scheduler,
+            moments=a.moments,
+            progress=lambda done, total: shown.update(bar, completed=done, total=total),
+        )
+    statistics.save(a.output)
+    for cell in statistics.silent_cells:
+        _err.print(f"[yellow]rnnqc:[/yellow] cell {escape(repr(cell))} never ran on this data; nothing is known of it.")
+    samples, points = statistics.settings["samples"], len(statistics.points)
+    seconds = time.perf_counter() - start
+    _out.print(f"{escape(a.output)}: {points} quantization points, {samples} sample(s), {seconds:.1f} s")
+    return OK
 
 
 def _verify(a: argparse.Namespace) -> int:

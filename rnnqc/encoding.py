@@ -90,7 +90,7 @@ class Encoding:
         """Checks the values; raises CompileError."""
         if not 1 <= self.bits <= 32:
             raise CompileError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
-        if self.bits == 1 and (not self.signed or self.zero_point):
+        if self.bits == 1 and (not self.signed or self.zero_point or any(self.zero_points)):
             raise CompileError(
                 f"bits = 1 with signed = {str(self.signed).lower()}, zero_point = {self.zero_point}.",
                 supported="binary codes -1 and +1: signed, zero_point = 0",

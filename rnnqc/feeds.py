@@ -8,7 +8,8 @@ import math
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -228,35 +229,67 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
-    """Feeds from an `.npz`, a directory of `.npz`, or `module:function`.
+class NpzFolder:
+    """The feeds in a directory, one `.npz` each, in the order of their names; read when they are taken.
 
-    In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
-    leading axis counts samples. Each file of a directory is one feed.
+    Args:
+        path: The directory.
 
     Raises:
-        CompileError: The data cannot be read or does not fit the model.
+        CompileError: It holds no `.npz`.
     """
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(path.glob("*.npz"))
-        if not files:
+
+    def __init__(self, path: Path) -> None:
+        self.files = sorted(path.glob("*.npz"))
+        if not self.files:
             raise CompileError(
                 f"{path}: holds no .npz files.",
                 supported="one .npz for each feed",
                 action="name the folder with the data",
             )
-        feeds = [read_npz(f) for f in files]
-    elif path.exists() or source.endswith(".npz"):
-        feeds = _samples(read_npz(path), proto, source)
-    elif ":" in source:
-        feeds = _from_function(source)
-    else:
-        raise CompileError(
-            f"{source}: no such file.",
-            supported=".npz, a directory of .npz, or module:function",
-            action="check the path",
-        )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return map(read_npz, self.files)
+
+
+def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ()) -> Iterable[Feeds]:
+    """Feeds from an `.npz`, a directory of `.npz`, or `module:function`, taken one at a time and not checked.
+
+    In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
+    leading axis counts samples. Each file of a directory is one feed.
+
+    Args:
+        source: Where the data is.
+        proto: The model.
+        carried: Inputs whose array, where it does not count samples, is for the first sample alone.
+
+    Raises:
+        CompileError: The data cannot be read, at once or when a feed is taken.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return NpzFolder(path)
+    if path.exists() or source.endswith(".npz"):
+        return _samples(read_npz(path), proto, source, set(carried))
+    if ":" in source:
+        return _from_function(source)
+    raise CompileError(
+        f"{source}: no such file.",
+        supported=".npz, a directory of .npz, or module:function",
+        action="check the path",
+    )
+
+
+def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
+    """All feeds of `open_feeds`, checked.
+
+    Raises:
+        CompileError: The data cannot be read or does not fit the model.
+    """
+    feeds = list(open_feeds(source, proto))
     if not feeds:
         raise CompileError(f"{source}: holds no samples.", supported="at least one", action="check the data")
     for feed in feeds:
@@ -297,7 +330,7 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
             )
 
 
-def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str) -> list[Feeds]:
+def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractSet[str]) -> list[Feeds]:
     inputs = true_inputs(proto)
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in inputs if i.type.tensor_type.HasField("shape")}
     stacked = {k for k, r in ranks.items() if k in arrays and arrays[k].ndim == r + 1}
@@ -310,16 +343,22 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str) -> list[Feeds]:
             supported="one leading axis for all",
             action="cut the arrays to one number of samples",
         )
-    return [{k: (a[s] if k in stacked else a) for k, a in arrays.items()} for s in range(counts.pop())]
+    return [
+        {k: (a[s] if k in stacked else a) for k, a in arrays.items() if s == 0 or k in stacked or k not in once}
+        for s in range(counts.pop())
+    ]
 
 
-def _from_function(source: str) -> list[Feeds]:
+def _from_function(source: str) -> Iterator[Feeds]:
     module, _, name = source.partition(":")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         result: Iterable[Mapping[str, Any]] = getattr(importlib.import_module(module), name)()
-        return [{k: np.asarray(v) for k, v in feed.items()} for feed in result]
+        for feed in result:
+            yield {k: np.asarray(v) for k, v in feed.items()}
+    except CompileError:
+        raise
     except Exception as error:
         raise CompileError(
             f"{source}: cannot be called ({type(error).__name__}: {error}).",
@@ -327,4 +366,5 @@ def _from_function(source: str) -> list[Feeds]:
             action="call the function in Python to see the error in full",
         ) from error
     finally:
-        sys.path.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)

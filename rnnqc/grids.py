@@ -76,8 +76,8 @@ class GridFormat:
                 f"zero_point = {self.zero_point} is no code of this format.",
                 supported=f"{self.minimum} .. {self.maximum}",
             )
-        if self.scale_bits is not None and not 1 <= self.scale_bits <= MULTIPLIER_BITS:
-            raise UsageError(f"scale_bits = {self.scale_bits}.", supported=f"1 to {MULTIPLIER_BITS}")
+        if self.scale_bits is not None and not 2 <= self.scale_bits <= MULTIPLIER_BITS:
+            raise UsageError(f"scale_bits = {self.scale_bits}.", supported=f"2 to {MULTIPLIER_BITS}")
 
     @property
     def _codes(self) -> Encoding:
@@ -223,7 +223,7 @@ def multiplier_and_shift(scale: npt.ArrayLike, bits: int) -> tuple[npt.NDArray[n
 
     Args:
         scale: Positive numbers, any shape.
-        bits: Width of A.
+        bits: Width of A, at least 2.
 
     Returns:
         Two int64 arrays of that shape; n may be negative.

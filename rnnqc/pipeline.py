@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 
+from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -35,6 +36,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
+from rnnqc.statistics import Statistics
 from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
@@ -53,6 +55,7 @@ class LowerOptions:
         verify: Compare the numerics after every pass.
         reproducer: Folder for the reproducer of a failed comparison.
         measure: Measure the SQNR of every output on generated data.
+        statistics: Of a calibration.
     """
 
     recipe: str = "int8"
@@ -63,6 +66,7 @@ class LowerOptions:
     verify: bool = False
     reproducer: Path | None = None
     measure: bool = False
+    statistics: Statistics | None = None
 
     @property
     def resolved_form(self) -> str:
@@ -112,9 +116,9 @@ def normal_form() -> list[Pass]:
     return [Canonicalize(), RecognizeLstmStep()]
 
 
-def default_passes(recipe: Recipe, form: str, unroll: bool) -> list[Pass]:
+def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
-    passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe)]
+    passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
     passes.append(Cleanup())
@@ -130,6 +134,9 @@ def lower(
     recipe: str = "int8",
     form: str | None = None,
     *,
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None = None,
+    stats: Statistics | str | os.PathLike[str] | None = None,
+    state: Mapping[str, str] | Iterable[str] | None = None,
     unroll: bool = False,
     dims: Mapping[str, int] | None = None,
     overrides: Iterable[str] = (),
@@ -146,13 +153,17 @@ def lower(
         model: A path or a ModelProto.
         recipe: Name of a recipe, or a `.toml` file.
         form: "fused" (default), "integer" or "qcdq".
+        calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
+            `module:function`.
+        stats: The statistics of an earlier calibration instead, or their file.
+        state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
         unroll: Write loops out (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float.
         verify: Compare the numerics after every pass with what the pass declares.
         reproducer: Folder for the files that reproduce a failed comparison.
-        measure: Measure the SQNR of every output against the float model on generated data.
+        measure: Measure the SQNR of every output against the float model, on generated data.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
 
@@ -169,6 +180,7 @@ def lower(
         verify,
         Path(reproducer) if reproducer is not None else None,
         measure,
+        _statistics(model, calibration, stats, state),
     )
     chosen = load_recipe(options.recipe).with_overrides(options.overrides)
     resolved = options.resolved_form
@@ -176,7 +188,7 @@ def lower(
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:
         observers.append(_Progress(progress))
-    passes = default_passes(chosen, resolved, unroll)
+    passes = default_passes(chosen, resolved, unroll, options.statistics)
     loaded = Model.load(model)
     report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
@@ -211,6 +223,23 @@ def lower(
                 raise
             report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
     return lowered
+
+
+def _statistics(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    stats: Statistics | str | os.PathLike[str] | None,
+    state: Mapping[str, str] | Iterable[str] | None,
+) -> Statistics | None:
+    if calibration is not None and stats is not None:
+        raise UsageError(
+            "Both calibration data and statistics are given.", supported="one of the two", action="leave one out"
+        )
+    if state and calibration is None:
+        raise UsageError("States without calibration data.", supported="states of calibration data", action="add it")
+    if calibration is not None:
+        return calibrate(model, calibration, state=state)
+    return stats if stats is None or isinstance(stats, Statistics) else Statistics.load(stats)
 
 
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:

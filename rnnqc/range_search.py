@@ -20,8 +20,8 @@ CANDIDATES = 160
 """Each candidate for an end of the range is 0.97 of the one before; the last one is below 1 % of the first."""
 THINNEST = 1e-6
 """A bin that spans less of a code counts as a point: the difference of integrals would be all rounding."""
-COARSE = 24
-ROUNDS = 4
+COARSE = 20
+ROUNDS = 2
 SMOOTHING = 1e-4
 """Probability that empty bins of the quantized distribution get from the others."""
 ENTROPY_BINS = 2048
@@ -127,7 +127,7 @@ def least_divergence(histogram: Histogram, low: float, high: float, format_: Gri
     divergences = [_divergence(counts, s, e, format_.number_of_codes) for s, e in pairs]
     start, end = pairs[int(np.argmin(divergences))]
     width = (above - below) / counts.size
-    return below + start * width, below + end * width
+    return float(below + start * width), float(below + end * width)
 
 
 def _resampled(edges: Vector, counts: npt.NDArray[np.int64], low: float, high: float) -> Vector:

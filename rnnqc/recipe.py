@@ -16,10 +16,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rnnqc import ranges
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.packing import GROUP_UNIT
+from rnnqc.weight_scales import WEIGHT_RULES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,10 +31,7 @@ else:
 Settings = dict[str, Any]
 REGEX = "re:"
 KINDS = ("cells", "weight-only")
-RULES = (
-    "min-max", "average", "n-std", "gauss", "laplace", "percentile", "ema-percentile", "mse", "entropy", "mean",
-    "pow2-mse", "pow2-max",
-)  # fmt: skip
+RULES = tuple(dict.fromkeys((*ranges.RULES, *WEIGHT_RULES)))
 
 
 @dataclass(frozen=True)

@@ -187,9 +187,7 @@ class Statistics:
                 "hidden_size": c["hidden_size"].whole(1),
                 "input_size": c["input_size"].whole(1),
                 "op": c["op"].text(),
-                "reverse": bool(c["reverse"].data)
-                if isinstance(c["reverse"].data, bool)
-                else c["reverse"].refuse("a truth value"),
+                "reverse": c["reverse"].truth(),
             }
             for name, entry in at["model"].fields(["cells"])["cells"].entries().items()
             for c in [entry.fields(["hidden_size", "input_size", "op", "reverse"])]
@@ -222,6 +220,11 @@ class Statistics:
                 "points": {name: point.as_dict() for name, point in self.points.items()},
             }
         )
+
+    @property
+    def silent_cells(self) -> list[str]:
+        """Cells that never ran."""
+        return [c for c in self.cells if not any(p.startswith(f"{c}.") for p in self.points)]
 
     def check_fits(self, cells: Iterable[Cell]) -> None:
         """Checks that these are statistics of a model with these cells.

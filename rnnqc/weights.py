@@ -69,9 +69,7 @@ def group_scales(array: FloatArray, bits: int) -> FloatArray:
 def quantize_groups(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
 ) -> npt.NDArray[np.int8]:
-    """Int8 codes that are symmetric codes of `bits` times whole multipliers, one for each group and channel.
-
-    The multiplier is the one from 1 to 18 with the smallest sum of squared errors, the smaller one of two equals.
+    """Int8 codes that are symmetric codes of `bits` times the whole multipliers of `group_multipliers`.
 
     Args:
         array: The weights.
@@ -80,21 +78,61 @@ def quantize_groups(
         group_size: Rows of a group.
         rounding: How reals become codes.
     """
-    codes = np.empty(array.shape, np.int8)
-    top = np.float32(2 ** (bits - 1) - 1)
+    multipliers = group_multipliers(array, scale, bits, group_size, rounding)
+    return quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
 
-    def multiples(units: FloatArray, step: FloatArray | np.float32) -> FloatArray:
-        return np.asarray(np.clip(round_to_integer(units / step, rounding), -top, top) * step)
 
-    for rows in blocks(len(array), group_size):
-        # What is twice too large for any multiplier is not told apart: its square might be no float32.
-        limit = 2 * LARGEST_MULTIPLIER * top
-        units = np.clip(array[rows] / scale, -limit, limit)
-        best, least = np.ones(array.shape[1], np.float32), np.full(array.shape[1], np.inf, np.float32)
+def group_multipliers(
+    array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
+) -> npt.NDArray[np.uint8]:
+    """For each group and channel the multiplier from 1 to 18 with the smallest sum of squared errors.
+
+    Args:
+        array: The weights.
+        scale: Real value of one int8 code, one or one for each channel.
+        bits: Width of the codes before multiplication, up to 4.
+        group_size: Rows of a group.
+        rounding: How reals become codes.
+
+    Returns:
+        `[ceil(K / group_size),n]`; the smaller one of two equals.
+    """
+    found = np.ones((-(-len(array) // group_size), array.shape[1]), np.uint8)
+    for group, rows in enumerate(blocks(len(array), group_size)):
+        units = _units(array[rows], scale, bits)
+        least = np.full(array.shape[1], np.inf, np.float32)
         for multiplier in range(1, LARGEST_MULTIPLIER + 1):
-            step = np.float32(multiplier)
-            noise = np.square(multiples(units, step) - units).sum(axis=0)
+            noise = np.square(_multiples(units, np.float32(multiplier), bits, rounding) - units).sum(axis=0)
             better = noise < least
-            best[better], least[better] = step, noise[better]
-        codes[rows] = multiples(units, best).astype(np.int8)
+            found[group, better], least[better] = multiplier, noise[better]
+    return found
+
+
+def quantize_with_multipliers(
+    array: FloatArray,
+    scale: FloatArray,
+    bits: int,
+    group_size: int,
+    rounding: Rounding,
+    multipliers: npt.NDArray[np.uint8],
+) -> npt.NDArray[np.int8]:
+    """Int8 codes that are symmetric codes of `bits` times given multipliers `[ceil(K / group_size),n]`."""
+    codes = np.empty(array.shape, np.int8)
+    for group, rows in enumerate(blocks(len(array), group_size)):
+        steps = multipliers[group].astype(np.float32)
+        codes[rows] = _multiples(_units(array[rows], scale, bits), steps, bits, rounding)
     return codes
+
+
+def _units(array: FloatArray, scale: FloatArray, bits: int) -> FloatArray:
+    # What is twice too large for any multiplier is not told apart: its square might be no float32.
+    limit = 2 * LARGEST_MULTIPLIER * _top(bits)
+    return np.asarray(np.clip(array / scale, -limit, limit))
+
+
+def _multiples(units: FloatArray, step: FloatArray | np.float32, bits: int, rounding: Rounding) -> FloatArray:
+    return np.asarray(np.clip(round_to_integer(units / step, rounding), -_top(bits), _top(bits)) * step)
+
+
+def _top(bits: int) -> np.float32:
+    return np.float32(2 ** (bits - 1) - 1)

@@ -23,9 +23,12 @@ PUBLIC = {
     "NumericsError",
     "PassManager",
     "PipelineError",
+    "PointStatistics",
     "RnnqcError",
+    "Statistics",
     "UsageError",
     "__version__",
+    "calibrate",
     "lower",
     "runtime_ops",
     "session",
@@ -43,6 +46,17 @@ LOWER = {
     "measure": False,
     "instruments": (),
     "progress": None,
+}
+CALIBRATE = {
+    "model": inspect.Parameter.empty,
+    "feeds": inspect.Parameter.empty,
+    "state": None,
+    "limit": None,
+    "seed": None,
+    "processes": 1,
+    "scheduler": None,
+    "progress": None,
+    "moments": True,
 }
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}
 
@@ -73,6 +87,13 @@ def test_signature_of_lower() -> None:
     for name, parameter in parameters.items():
         expected = parameter.POSITIONAL_OR_KEYWORD if name in BY_POSITION else parameter.KEYWORD_ONLY
         assert parameter.kind is expected, name
+
+
+def test_signature_of_calibrate() -> None:
+    parameters = inspect.signature(rnnqc.calibrate).parameters
+    assert {n: p.default for n, p in parameters.items()} == CALIBRATE
+    kinds = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
+    assert kinds == {"model", "feeds"}
 
 
 def test_signature_of_session() -> None:

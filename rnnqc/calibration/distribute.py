@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import multiprocessing
 import pickle
 from collections import deque
@@ -12,11 +11,12 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from rnnqc.calibration.observation import Observers, Runner, Task, merge
+from rnnqc.calibration.samples import Piece
 from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.observation import Observers, Runner, Task, merge
-from rnnqc.samples import Piece
 
-CHUNK = 4  # pieces
+LONGEST, LARGEST = 256, 2**25
+"""Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
 Chunk = list[Piece]
 Progress = Callable[[int], None]
 
@@ -36,14 +36,14 @@ def reduced(
     Raises:
         CompileError: A piece cannot be run, or processes or machines fail.
     """
-    chunks = _chunks(pieces)
+    chunks = _chunks(task, pieces)
     if scheduler is not None:
         results = _on_machines(task, chunks, scheduler)
     elif processes > 1:
         results = _in_processes(task, chunks, processes)
     else:
         runner = Runner(task)
-        results = ((runner.run(chunk), sum(p.samples for p in chunk)) for chunk in _singles(chunks))
+        results = ((runner.run(chunk), sum(p.samples for p in chunk)) for chunk in chunks)
     total: Observers = {}
     done = 0
     for observers, samples in results:
@@ -54,15 +54,17 @@ def reduced(
     return total
 
 
-def _chunks(pieces: Iterable[Piece]) -> Iterator[Chunk]:
-    remaining = iter(pieces)
-    while chunk := list(itertools.islice(remaining, CHUNK)):
+def _chunks(task: Task, pieces: Iterable[Piece]) -> Iterator[Chunk]:
+    chunk: Chunk = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += sum(task.sizes(piece.feed))
+        if len(chunk) == LONGEST or size >= LARGEST:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
         yield chunk
-
-
-def _singles(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    for chunk in chunks:
-        yield from ([piece] for piece in chunk)
 
 
 _runners: dict[str, Runner] = {}
@@ -132,8 +134,9 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
     try:
         client = distributed.Client(address, timeout=20, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(
-            f"no dask scheduler answers at {address!r} ({str(error).splitlines()[0] if str(error) else type(error).__name__}).",
+            f"no dask scheduler answers at {address!r} ({reason}).",
             supported="addresses such as tcp://host:8786",
             action="start `dask scheduler` and `dask worker`, and check the address",
         ) from error

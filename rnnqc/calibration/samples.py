@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.feeds import Feeds, check_feed, true_inputs, zeros_of
+from rnnqc.feeds import Feeds, NpzFolder, check_feed, true_inputs, zeros_of
 
 Array = npt.NDArray[Any]
 
@@ -100,7 +100,7 @@ def checked(
     optional = set(carried)
     empty = True
     for number, given in enumerate(feeds):
-        where = f"sample {number}"
+        where = str(feeds.files[number]) if isinstance(feeds, NpzFolder) else f"sample {number}"
         if not isinstance(given, Mapping):
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
@@ -141,6 +141,17 @@ def _check_finite(array: Array, name: str, where: str) -> None:
         supported="finite numbers",
         action="remove the sample, or repair the data",
     )
+
+
+def sample_count(feeds: Iterable[Mapping[str, Any]], axes: Mapping[str, int] | None, limit: int | None) -> int | None:
+    """How many samples there will be, where that can be known without taking one."""
+    count = None
+    if isinstance(feeds, list) and all(isinstance(f, Mapping) for f in feeds):
+        rows = [next((np.shape(f[k])[a : a + 1] for k, a in (axes or {}).items() if k in f), ()) for f in feeds]
+        count = sum(r[0] if r else 1 for r in rows)
+    elif isinstance(feeds, NpzFolder) and axes is None:
+        count = len(feeds)
+    return count if limit is None or count is None else min(count, limit)
 
 
 def batches(

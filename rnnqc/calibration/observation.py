@@ -1,9 +1,9 @@
-"""Running a model whose quantization points are outputs, and reducing what comes out: one process's part of the work."""
+"""Running a model whose quantization points are outputs, and reducing what comes out: the part of one process."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
+from rnnqc.calibration.samples import Piece
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.files import serialized
 from rnnqc.passes.observe import LAST, LENGTHS, Observed, with_outputs
-from rnnqc.point_observer import NotFinite, PointObserver, Values
-from rnnqc.samples import Piece
 
 Array = npt.NDArray[Any]
 Dimension = int | str | None
@@ -37,12 +37,14 @@ class Site:
     Attributes:
         name: Of the cell.
         flipped: Whether its sequences run backwards as they stand.
+        initial_h: Whether it has an initial hidden state.
         length: Number of steps, its symbol, or None.
         batch: As `length`.
     """
 
     name: str
     flipped: bool
+    initial_h: bool
     length: Dimension
     batch: Dimension
 
@@ -104,6 +106,7 @@ class Runner:
         self.task = task
         self._sessions: dict[tuple[int, ...], tuple[ort.InferenceSession, dict[str, str]]] = {}
         self._states: Feeds = {}
+        self._last: dict[str, Array] = {}
 
     def run(self, pieces: Iterable[Piece]) -> Observers:
         """The observers of some pieces, in order.
@@ -112,9 +115,10 @@ class Runner:
             CompileError: onnxruntime fails, or a value is not finite.
         """
         observers: Observers = {}
+        following: Feeds = {}
         for piece in pieces:
-            if piece.restart:
-                self._states = {}
+            if piece.restart or not self.task.carried:
+                self._states, self._last = {}, {}
             feed = {**piece.feed, **self._states} if not piece.restart else piece.feed
             for number, group in enumerate(self._groups(feed)):
                 outputs, states = self._outputs(group, feed, number == 0)
@@ -122,6 +126,8 @@ class Runner:
                     following = states
                 self._reduce([self.task.values[k] for k in group], outputs, observers, piece)
             self._states = following
+        for observer in observers.values():
+            observer.flush()
         return observers
 
     def _groups(self, feed: Feeds) -> list[tuple[int, ...]]:
@@ -160,49 +166,48 @@ class Runner:
         self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
     ) -> None:
         for cell in dict.fromkeys(v.cell for v in values):
-            runs = {v.points: _runs(outputs[v.value], v) for v in values if v.cell == cell}
-            last = runs.pop((LAST,))
-            lengths = runs.pop((LENGTHS,), [None] * len(last))
-            for k, lens in enumerate(lengths):
-                for points, arrays in runs.items():
-                    self._update(cell, points, arrays[k], last[k], lens, observers, piece)
+            runs = {v.point: _runs(outputs[v.value], v) for v in values if v.cell == cell}
+            lasts = runs.pop(LAST)
+            lengths: Sequence[Array | None] = runs.pop(LENGTHS, [None] * len(lasts))
+            for k, (last, lens) in enumerate(zip(lasts, lengths, strict=True)):
+                arrays = {point: made[k] for point, made in runs.items()}
+                for point, values_of_run in self._of_run(cell, arrays, last, lens):
+                    self._update(f"{cell}.{point}", values_of_run, observers, piece)
 
-    def _update(
-        self,
-        cell: str,
-        points: tuple[str, ...],
-        array: Array,
-        last: Array,
-        lens: Array | None,
-        observers: Observers,
-        piece: Piece,
-    ) -> None:
-        """Adds one run's values of some points."""
-        steps = points != ("input",)
-        if points == ("hidden",):
-            array = np.concatenate([array, last[None]])
-        elif self.task.sites[cell].flipped and (not steps or points[0].endswith(".input_product")):
-            array = array[::-1]
-        valid = None
-        if lens is not None:
-            times = np.arange(array.shape[0])[:, None]
-            valid = (times <= lens) & (lens > 0) if points == ("hidden",) else times < lens
-        parts = np.split(array, len(points), axis=2)
-        for point, part in zip(points, parts, strict=True):
-            single = point in ("input", "hidden")
-            moments = self.task.moments and single and part.shape[2] <= MOMENT_LIMIT
-            observer = observers.setdefault(f"{cell}.{point}", PointObserver(single, moments))
-            try:
-                observer.update(Values(np.ascontiguousarray(part), valid, steps))
-            except NotFinite:
-                which = f"sample {piece.first}"
-                if piece.samples > 1:
-                    which = f"samples {piece.first} to {piece.first + piece.samples - 1}"
-                raise CompileError(
-                    f"{which}: the model computes a value that is NaN or infinite at {cell}.{point}.",
-                    supported="finite numbers",
-                    action="check the data; only padding beyond sequence_lens may hold anything",
-                ) from None
+    def _of_run(
+        self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None
+    ) -> Iterator[tuple[str, Values]]:
+        """What one run of a cell shows of each point, in the order of its steps."""
+        site = self.task.sites[cell]
+        steps = len(arrays["input"])
+        valid = None if lens is None else np.arange(steps)[:, None] < lens
+        for point, array in arrays.items():
+            if point == "input":
+                yield point, Values(array[::-1] if site.flipped else array, valid, steps=False)
+            elif point != "hidden":
+                yield point, Values(array, valid)
+            else:
+                first, made = array[:1], np.concatenate([array[1:], last[None]])
+                # A state that came from the call before has been seen there.
+                if site.initial_h and not np.array_equal(first[0], self._last.get(cell, np.empty(0))):
+                    yield point, Values(first, None if lens is None else (lens > 0)[None])
+                yield point, Values(made, valid)
+        self._last[cell] = last
+
+    def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
+        channels = name.endswith((".input", ".hidden"))
+        moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
+        try:
+            observers.setdefault(name, PointObserver(channels, moments)).update(values)
+        except NotFiniteError:
+            which = f"sample {piece.first}"
+            if piece.samples > 1:
+                which = f"samples {piece.first} to {piece.first + piece.samples - 1}"
+            raise CompileError(
+                f"{which}: the model computes a value that is NaN or infinite at {name}.",
+                supported="finite numbers",
+                action="check the data; only padding beyond sequence_lens may hold anything",
+            ) from None
 
 
 def merge(into: Observers, following: Observers) -> None:

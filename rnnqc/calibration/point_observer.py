@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.call_fix_positions import fix_positions_of_calls
-from rnnqc.histogram import GrowingHistogram
-from rnnqc.reproducible import ReproducibleSum
+from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
+from rnnqc.calibration.growing_histogram import GrowingHistogram
+from rnnqc.calibration.reproducible import ReproducibleSum
+from rnnqc.calibration.second_moment import ROWS, second_moment
 from rnnqc.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
 
 Array = npt.NDArray[Any]
 PERCENT, CALLS = 99.999, 300
 """Brevitas' percentile of a call, and how many calls it looks at."""
-MOMENT_BITS, MOMENT_ROWS = 20, 4096
+ENOUGH = 2**16
+"""Values that are worth the work of one reduction."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Values:
     steps: bool = True
 
 
-class NotFinite(ValueError):
+class NotFiniteError(ValueError):
     """A value is NaN or infinite."""
 
 
@@ -64,26 +66,50 @@ class PointObserver:
         self.channel_max: Array | None = None
         self.channel_sum: ReproducibleSum | None = None
         self.moment: ReproducibleSum | None = None
+        self._waiting: list[tuple[Array, Array | None]] = []
 
     def update(self, values: Values) -> None:
-        """Adds the values of one run.
+        """Adds the values of one run; small ones wait for more of the same shape.
 
         Raises:
-            NotFinite: One that is no padding is NaN or infinite.
+            NotFiniteError: One that is no padding is NaN or infinite.
         """
         array, valid = values.array, values.valid
-        flat = array.reshape(-1, array.shape[2]) if valid is None else array[valid]
+        flat = array if valid is None else array[valid]
         if flat.size == 0:
             return
-        low, high = float(flat.min()), float(flat.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise NotFinite
-        shape = array.shape[1:] if values.steps else array.shape
-        self._merge_shape(shape)
+        if not math.isfinite(float(flat.sum(dtype=np.float64))):
+            raise NotFiniteError
+        self._merge_shape(array.shape[1:] if values.steps else array.shape)
+        if not values.steps and len(array) > 1:
+            self.flush()
+            self._reduce(array, valid, steps=False)
+            return
+        if valid is not None:
+            used = np.flatnonzero(valid.any(axis=1))
+            array, valid = array[used], np.asarray(valid[used])
+        if self._waiting and self._waiting[0][0].shape[1:] != array.shape[1:]:
+            self.flush()
+        self._waiting.append((array, valid))
+        if sum(a.size for a, _ in self._waiting) >= ENOUGH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Adds what waits; where that happens decides about the last bits of sums."""
+        if not self._waiting:
+            return
+        arrays = [a for a, _ in self._waiting]
+        masks = [np.ones(a.shape[:2], np.bool_) if v is None else v for a, v in self._waiting]
+        padded = any(v is not None for _, v in self._waiting)
+        self._waiting = []
+        self._reduce(np.concatenate(arrays), np.concatenate(masks) if padded else None, steps=True)
+
+    def _reduce(self, array: Array, valid: Array | None, *, steps: bool) -> None:
+        wide = (array.reshape(-1, array.shape[2]) if valid is None else array[valid]).astype(np.float64)
+        low, high = float(wide.min()), float(wide.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
-        self.count += flat.size
-        self.rows += len(flat)
-        wide = flat.astype(np.float64)
+        self.count += wide.size
+        self.rows += len(wide)
         self.sum.add(wide.sum())
         self.squares.add(np.square(wide).sum())
         self.histogram.add(wide.ravel(), max(-low, high))
@@ -91,25 +117,22 @@ class PointObserver:
             self._update_channels(wide)
         if valid is not None:
             array = np.where(valid[:, :, None], array, np.float32(0.0))
-        if values.steps:
+        if steps:
             self._update_calls(array, valid)
         else:
             self._update_whole(array, valid)
 
-    def _update_calls(self, array: Array, valid: npt.NDArray[np.bool_] | None) -> None:
+    def _update_calls(self, array: Array, valid: Array | None) -> None:
         """Each step is a call."""
-        if valid is not None:
-            used = valid.any(axis=1)
-            array, valid = array[used], valid[used]
-        self._sample_extremes(array.min(axis=2), array.max(axis=2), valid, array.shape[2] == 1)
+        lows, highs = array.min(axis=2), array.max(axis=2)
+        self._sample_extremes(lows, highs, valid, array.shape[2] == 1)
         self.calls += len(array)
-        rows = array.reshape(len(array), -1)
         for step in range(min(len(array), CALLS - len(self.call_percentiles))):
-            call = array[step] if valid is None else array[step][valid[step]]
+            call = array[step] if valid is None else np.asarray(array[step])[valid[step]]
             self.call_percentiles.append(call_percentile(call))
-        self._vote(rows)
+        self._vote(array.reshape(len(array), -1))
 
-    def _update_whole(self, array: Array, valid: npt.NDArray[np.bool_] | None) -> None:
+    def _update_whole(self, array: Array, valid: Array | None) -> None:
         """All steps together are one call."""
         if valid is None:
             lows, highs, used = array.min(axis=(0, 2)), array.max(axis=(0, 2)), None
@@ -117,7 +140,7 @@ class PointObserver:
             mask = valid[:, :, None]
             lows = np.where(mask, array, np.inf).min(axis=(0, 2))
             highs = np.where(mask, array, -np.inf).max(axis=(0, 2))
-            used = valid.any(axis=0)[None]
+            used = np.asarray(valid.any(axis=0))[None]
         self._sample_extremes(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
         self.calls += 1
         if len(self.call_percentiles) < CALLS:
@@ -155,11 +178,13 @@ class PointObserver:
         if self.moments:
             if self.moment is None:
                 self.moment = ReproducibleSum((size, size), limbs=2)
-            for start in range(0, len(rows), MOMENT_ROWS):
-                self.moment.add(second_moment(rows[start : start + MOMENT_ROWS]))
+            for start in range(0, len(rows), ROWS):
+                self.moment.add(second_moment(rows[start : start + ROWS]))
 
     def merge(self, other: PointObserver) -> None:
         """Adds what another observer saw after this one."""
+        self.flush()
+        other.flush()
         self._merge_shape(other.shape)
         self.count += other.count
         self.calls += other.calls
@@ -188,6 +213,7 @@ class PointObserver:
     @property
     def statistics(self) -> PointStatistics | None:
         """What was seen; None if that is nothing."""
+        self.flush()
         if not self.count:
             return None
         mean = min(max(float(self.sum.value) / self.count, self.low), self.high)
@@ -221,15 +247,3 @@ def call_percentile(values: Array) -> float:
     magnitudes = np.abs(values).ravel()
     k = max(1, min(magnitudes.size, math.floor(0.01 * PERCENT * magnitudes.size + 0.5)))
     return float(np.partition(magnitudes, k - 1)[k - 1])
-
-
-def second_moment(rows: Array) -> Array:
-    """The sum of `x x'` over up to 4096 rows `[N, K]`; float64 `[K, K]`, the same bits from every matrix product.
-
-    Values are taken to the nearest multiple of `2**-20` of the largest magnitude's power of two: every product and
-    sum is then a whole number below 2**53 in that unit.
-    """
-    exponent = math.frexp(float(np.abs(rows).max(initial=0.0)))[1]
-    codes = np.rint(np.ldexp(rows, MOMENT_BITS - exponent))
-    product: Array = np.ldexp(codes.T @ codes, 2 * (exponent - MOMENT_BITS))
-    return product

@@ -1,0 +1,292 @@
+"""From a recipe, the weights and statistics to the number formats of every cell of a model.
+
+A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights (rnnqc/weight_scales.py),
+from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/ranges.py), where points of one
+`share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
+from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.encoding import symmetric_scale
+from rnnqc.grids import MAX_CODE, GridFormat
+from rnnqc.passes.quantization import (
+    FLOAT,
+    accumulator_scale,
+    cell_state_is_float,
+    check_point,
+    format_of,
+    hidden_bound,
+    on_grid,
+    weight_point,
+)
+from rnnqc.ranges import RangeRule, grid_of_statistics
+from rnnqc.recipe import Recipe, Settings
+from rnnqc.sharing import merge_for_sharing
+from rnnqc.statistics import Statistics
+from rnnqc.weight_scales import WeightRule, weight_grids
+
+Points = dict[str, dict[str, Any]]
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+PRODUCT = "product"
+
+
+def resolve_formats(
+    cells: Sequence[Cell], recipe: Recipe, arrays: Mapping[str, Arrays], statistics: Statistics | None = None
+) -> dict[str, Points]:
+    """What the recipe says about each quantization point of each cell.
+
+    Args:
+        cells: The cells.
+        recipe: Rules and overrides.
+        arrays: For each cell's name W `[I,4H]`, R `[H,4H]` and B `[4H]`.
+        statistics: Of a calibration.
+
+    Returns:
+        For each cell's name its points.
+
+    Raises:
+        CompileError: A point has no scale, or its settings make no number format.
+        UsageError: Settings contradict each other.
+    """
+    resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
+    return {cell.name: resolver.points(cell) for cell in cells}
+
+
+class _Resolver:
+    def __init__(
+        self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
+    ) -> None:
+        self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.shares: dict[str, list[tuple[str, str]]] = {}
+        for cell in cells.values():
+            for point in LSTM_POINTS:
+                label = self._share(cell, point.name)
+                if label is not None and not _unused(cell, point.name):
+                    self.shares.setdefault(label, []).append((cell.name, point.name))
+        self.grids: dict[str, tuple[float, int]] = {}
+        self.weights: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]] = {}
+
+    def points(self, cell: Cell) -> Points:
+        """All points of one cell."""
+        made: Points = {}
+        later: list[str] = []
+        for point in LSTM_POINTS:
+            name, s = point.name, self._settings(cell, point.name)
+            if not s.get("bits") or _unused(cell, name):
+                made[name] = FLOAT
+            elif s.get("same_as") or s.get("mode") == PRODUCT:
+                later.append(name)
+            else:
+                with _named(f"{cell.name}.{name}"):
+                    made[name] = self._point(cell, name, s)
+        while later:
+            ready = [n for n in later if not self._waits(cell, n, later)]
+            if not ready:
+                raise UsageError(
+                    f"{cell.name}: {', '.join(later)} take their formats from each other.",
+                    supported="same_as without a circle",
+                )
+            for name in ready:
+                with _named(f"{cell.name}.{name}"):
+                    made[name] = self._derived(cell, name, self._settings(cell, name), made)
+            later = [n for n in later if n not in ready]
+        made = {p.name: made[p.name] for p in LSTM_POINTS}
+        for name, settings in made.items():
+            check_point(f"{cell.name}.{name}", settings)
+        return made
+
+    def _settings(self, cell: Cell, point: str) -> Settings:
+        return self.recipe.settings(f"{cell.name}.{point}")
+
+    def _share(self, cell: Cell, point: str) -> str | None:
+        """The name of the group whose scale the point has; None for a group of its own."""
+        s = self._settings(cell, point)
+        if not s.get("share") or not s.get("bits") or s.get("same_as"):
+            return None
+        names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
+        try:
+            return str(s["share"]).format(**names)
+        except (KeyError, IndexError, ValueError) as error:
+            raise UsageError(
+                f"{cell.name}.{point}: share = {s['share']!r}.",
+                supported="a text with {cell}, {layer}, {gate}, {point}",
+            ) from error
+
+    def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        kind = name.rpartition(".")[2]
+        mode = s.get("mode")
+        if kind == "weight":
+            return weight_point(
+                cell, s, self.arrays[cell.name][name[0]], f"{cell.name}.{name}", self._weight_grid(cell, name, s)
+            )
+        if name == "accumulator":
+            return {"bits": s["bits"]}
+        if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
+            return FLOAT
+        if kind == "acc" and mode in (None, "activation"):
+            scale = accumulator_scale(cell, GATES.index(name.partition(".")[0]), s)
+            return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
+        if kind == "activation":
+            grid = self._grid(cell, name, s) if "scale" in s or mode == "static" else {"bits": s["bits"]}
+            return {**grid, "table": s.get("table", "piecewise-linear")}
+        if name == "hidden":
+            return self._hidden(cell, s)
+        if name == "input":
+            chain = {"chain": bool(s.get("chain", False))}
+            if mode == "static" or (mode is None and ("scale" in s or "range" in s)):
+                return {**self._grid(cell, name, s), **chain}
+            return {**format_of(s), "mode": "dynamic-row", **chain}
+        if name == "cell_state":
+            s = {"signed": True, "narrow": True, **s}
+        return self._grid(cell, name, s)
+
+    def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
+        mode = s.get("mode", "bounded")
+        if "scale" not in s and mode == "bounded":
+            bound = hidden_bound(cell)
+            if bound is None:
+                return {**format_of(s), "mode": "dynamic-row"}
+            made = on_grid(s, float(symmetric_scale(bound, s["bits"])))
+        elif "scale" not in s and mode == "dynamic-row":
+            return {**format_of(s), "mode": "dynamic-row"}
+        else:
+            made = self._grid(cell, "hidden", s)
+        return {**made, "rounded_output": True} if s.get("rounded_output") else made
+
+    def _grid(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        """A static format whose scale is given, or follows from statistics."""
+        if "scale" in s:
+            return on_grid(s, s["scale"])
+        path = f"{cell.name}.{name}"
+        label = self._share(cell, name) or path
+        if label not in self.grids:
+            members = self.shares.get(label, [(cell.name, name)])
+            self.grids[label] = self._measured([f"{c}.{p}" for c, p in members], s)
+        scale, zero_point = self.grids[label]
+        return on_grid({**s, "zero_point": zero_point}, scale)
+
+    def _measured(self, paths: Sequence[str], s: Settings) -> tuple[float, int]:
+        if self.statistics is None:
+            raise CompileError(
+                "it has no scale, and there is no calibration data.",
+                supported="a scale, or calibration data",
+                action="give --calibration DATA or --stats STATS.json",
+            )
+        missing = [p for p in paths if p not in self.statistics.points]
+        if missing:
+            raise CompileError(
+                f"the statistics say nothing about {missing[0]!r}.",
+                supported="statistics of this model",
+                action="calibrate it again (rnnqc calibrate)",
+            )
+        merged = merge_for_sharing([self.statistics.points[p] for p in paths])
+        rule = RangeRule(
+            s.get("range", "min-max"), percentile=s.get("percentile"), n_std=s.get("n_std"), limit=s.get("limit")
+        )
+        return grid_of_statistics(merged, rule, grid_format(s))
+
+    def _weight_grid(
+        self, cell: Cell, name: str, s: Settings
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+        """Scales and zero points of a weight; None where they are given, or those of groups."""
+        if "scale" in s or s.get("group_size"):
+            return None
+        label = self._share(cell, name) or f"{cell.name}.{name}"
+        if label not in self.weights:
+            members = self.shares.get(label, [(cell.name, name)])
+            arrays = [self.arrays[c][p[0]] for c, p in members]
+            granularity = s.get("granularity", "per-channel")
+            if granularity == "per-tensor":
+                arrays = [a.reshape(-1, 1) for a in arrays] if len(arrays) > 1 else arrays
+            elif len({a.shape[1] for a in arrays}) > 1:
+                raise UsageError(
+                    f"share = {label!r} of weights with different numbers of output channels.",
+                    supported="granularity = per-tensor, or layers of one hidden size",
+                )
+            rule = WeightRule(s.get("range", "min-max"), granularity, s.get("percentile"))
+            whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            self.weights[label] = weight_grids(whole, rule, grid_format({"signed": True, **s}))
+        return self.weights[label]
+
+    def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
+        """Whether the format of the point follows from one that is among `later`."""
+        s = self._settings(cell, name)
+        if s.get("mode") == PRODUCT:
+            return any(n in later for n in ("input", "W.weight"))
+        target = s["same_as"]
+        return any(n == target or (name == "bias" and n.endswith(f".{target}")) for n in later)
+
+    def _derived(self, cell: Cell, name: str, s: Settings, made: Points) -> dict[str, Any]:
+        """A format that follows from those of other points of the cell."""
+        if s.get("mode") == PRODUCT:
+            code, weight = made["input"], made["W.weight"]
+            if "scale" not in code or "scale" not in weight:
+                raise CompileError(
+                    "mode = product without the scales of input and W.",
+                    supported="static formats of input and W.weight",
+                    action="give both bits and mode = static",
+                )
+            unit = np.broadcast_to(np.asarray(weight["scale"], np.float64) * code["scale"][0], 4 * cell.hidden_size)
+            scale, like = [float(v) for v in unit.astype(np.float32)], format_of({**s, "signed": True, "zero_point": 0})
+            return {**like, "scale": scale, "axis": 0, "mode": "static"}
+        target = s["same_as"]
+        if name == "bias" and target in ("input_product", "hidden_product", "acc"):
+            gates = [made.get(f"{g}.{target}", FLOAT) for g in GATES]
+            gates = [g if "scale" in g else gates[0] for g in gates]  # the coupled forget gate has none
+            _check_target(target, gates[0])
+            scale = [float(v) for v in np.repeat([g["scale"][0] for g in gates], cell.hidden_size)]
+            like = {k: gates[0][k] for k in ("bits", "signed", "narrow", "zero_point")}
+            return {**like, "scale": scale, "axis": 0, "mode": "static", "rounding": format_of(s)["rounding"]}
+        _check_target(target, made.get(target, FLOAT))
+        like = {k: made[target][k] for k in ("bits", "signed", "narrow", "scale", "zero_point", "axis", "mode")}
+        own = {"table": s["table"]} if "table" in s and name.endswith("activation") else {}
+        return {**like, "rounding": format_of(s)["rounding"], **own}
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Puts the quantization point in front of the messages of what goes wrong inside."""
+    try:
+        yield
+    except CompileError as error:
+        if path not in error.message:
+            error.message = f"Quantization point {path!r}: {error.message}"
+            error.args = (str(error),)
+        raise
+
+
+def grid_format(s: Settings) -> GridFormat:
+    """The format of a point, but for scale and zero point."""
+    return GridFormat(
+        bits=s["bits"],
+        signed=bool(s.get("signed", True)),
+        narrow=bool(s.get("narrow", False)),
+        symmetric=bool(s.get("symmetric", True)),
+        levels=s.get("levels", MAX_CODE),
+        zero_point=s.get("zero_point"),
+        pow2=bool(s.get("pow2", False)),
+        max_fix_position=s.get("max_fix_position"),
+        scale_bits=s.get("scale_bits"),
+    )
+
+
+def _check_target(target: str, point: Mapping[str, Any]) -> None:
+    if "scale" not in point or len(point["scale"]) != 1:
+        raise UsageError(
+            f"same_as = {target!r}, which is no point of this cell with one scale of its own.",
+            supported="a point with a static format that does not follow from another one",
+        )
+
+
+def _unused(cell: Cell, point: str) -> bool:
+    """Whether the cell has no such value: the coupled forget gate is 1 minus the input gate."""
+    return cell.input_forget and point.startswith(f"{GATES[FORGET]}.")
