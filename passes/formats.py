@@ -15,29 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
-from rnnqc.compensation import Grid as CodeGrid
-from rnnqc.compensation import scale_factors
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
-from rnnqc.grids import MAX_CODE, GridFormat
 from rnnqc.passes.quantization import (
     FLOAT,
-    PACKED_BITS,
     accumulator_scale,
     cell_state_is_float,
     check_point,
-    encoding_of,
     format_of,
     hidden_bound,
     on_grid,
     weight_point,
 )
 from rnnqc.passes.quantized_parameters import MULTIPLIED
+from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
-from rnnqc.weight_scales import WeightRule, weight_grids
 
 Points = dict[str, dict[str, Any]]
 Arrays = Mapping[str, npt.NDArray[np.float32]]
@@ -83,7 +78,7 @@ class _Resolver:
                 if label is not None and not _unused(cell, point.name):
                     self.shares.setdefault(label, []).append((cell.name, point.name))
         self.grids: dict[str, tuple[float, int]] = {}
-        self.weights: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]] = {}
+        self.weights: dict[str, Scales | None] = {}
 
     def points_or_none(self, cell: Cell) -> Points | None:
         """All points of one cell; None if statistics are missing because it never ran."""
@@ -142,9 +137,9 @@ class _Resolver:
         kind = name.rpartition(".")[2]
         mode = s.get("mode")
         if kind == "weight":
-            return weight_point(
-                cell, s, self.arrays[cell.name][name[0]], f"{cell.name}.{name}", self._weight_grid(cell, name, s)
-            )
+            array = self.arrays[cell.name][name[0]]
+            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
+            return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
             return {"bits": s["bits"]}
         if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
@@ -214,53 +209,27 @@ class _Resolver:
         )
         return grid_of_statistics(merged, rule, grid_format(s))
 
-    def _weight_grid(
-        self, cell: Cell, name: str, s: Settings
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+    def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
-        if "scale" in s or s.get("group_size"):
-            return None
-        label = self._share(cell, name) or f"{cell.name}.{name}"
+        label = self._share(cell, name)
+        if label is None:
+            seen = (
+                self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}")
+                if self.statistics is not None
+                else None
+            )
+            return weight_scales(s, self.arrays[cell.name][name[0]], None if seen is None else seen.second_moment)
         if label not in self.weights:
-            members = self.shares.get(label, [(cell.name, name)])
-            arrays = [self.arrays[c][p[0]] for c, p in members]
-            granularity = s.get("granularity", "per-channel")
-            if granularity == "per-tensor":
-                arrays = [a.reshape(-1, 1) for a in arrays] if len(arrays) > 1 else arrays
+            arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
+            if s.get("granularity") == "per-tensor":
+                arrays = [a.reshape(-1, 1) for a in arrays]
             elif len({a.shape[1] for a in arrays}) > 1:
                 raise UsageError(
                     f"share = {label!r} of weights with different numbers of output channels.",
                     supported="granularity = per-tensor, or layers of one hidden size",
                 )
-            rule = WeightRule(s.get("range", "min-max"), granularity, s.get("percentile"))
-            whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            scale, zero_point = weight_grids(whole, rule, grid_format({"signed": True, **s}))
-            if len(arrays) == 1 and "range" not in s:
-                scale = self._compensated_scale(cell, name, s, scale)
-            self.weights[label] = scale, zero_point
+            self.weights[label] = weight_scales(s, np.concatenate(arrays))
         return self.weights[label]
-
-    def _compensated_scale(
-        self, cell: Cell, name: str, s: Settings, scale: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float32]:
-        """Scales that cut the largest weights off where that leaves less error after compensation."""
-        seen = self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}") if self.statistics is not None else None
-        symmetric = s.get("signed", True) and s.get("symmetric", True)
-        if (
-            not s.get("compensation")
-            or s["bits"] > PACKED_BITS
-            or seen is None
-            or seen.second_moment is None
-            or not symmetric
-        ):
-            return scale
-        array = self.arrays[cell.name][name[0]]
-        like = format_of({"signed": True, **s, "zero_point": 0})
-        axis = 1 if len(scale) > 1 else None
-        point = {**like, "scale": [float(v) for v in scale], "axis": axis, "mode": "static"}
-        grid = CodeGrid.of_encoding(encoding_of(point), array.shape)
-        factors = scale_factors(array, grid, seen.second_moment, together=axis is None)
-        return np.asarray(scale * factors[: len(scale)], np.float32)
 
     def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
         """Whether the format of the point follows from one that is among `later`."""
@@ -307,21 +276,6 @@ def _named(path: str) -> Iterator[None]:
             error.message = f"Quantization point {path!r}: {error.message}"
             error.args = (str(error),)
         raise
-
-
-def grid_format(s: Settings) -> GridFormat:
-    """The format of a point, but for scale and zero point."""
-    return GridFormat(
-        bits=s["bits"],
-        signed=bool(s.get("signed", True)),
-        narrow=bool(s.get("narrow", False)),
-        symmetric=bool(s.get("symmetric", True)),
-        levels=s.get("levels", MAX_CODE),
-        zero_point=s.get("zero_point"),
-        pow2=bool(s.get("pow2", False)),
-        max_fix_position=s.get("max_fix_position"),
-        scale_bits=s.get("scale_bits"),
-    )
 
 
 def _check_target(target: str, point: Mapping[str, Any]) -> None:

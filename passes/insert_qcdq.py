@@ -58,20 +58,7 @@ class InsertQcdq(Pass):
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
         if cells:
-            missed = self.recipe.unmatched([c.name for c in cells])
-            if missed:
-                raise UsageError(
-                    f"No quantization point matches {missed[0]!r}.",
-                    supported="points such as "
-                    + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
-                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
-                )
-            for points, key, kind in self.recipe.without_effect([c.name for c in cells]):
-                raise UsageError(
-                    f"{points}.{key}: no quantization point that matches understands {key!r}.",
-                    supported=f"{', '.join(keys_of(kind))} for {kind!r}",
-                    action="leave the override out",
-                )
+            check_overrides(self.recipe, [c.name for c in cells])
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
@@ -121,6 +108,23 @@ def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
     held = graph_info(model.graph).initializers
     arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R), ("B", cell.B))}
     return {k: a for k, a in arrays.items() if a is not None}
+
+
+def check_overrides(recipe: Recipe, cells: Sequence[str]) -> None:
+    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
+    missed = recipe.unmatched(cells)
+    if missed:
+        raise UsageError(
+            f"No quantization point matches {missed[0]!r}.",
+            supported="points such as " + ", ".join(f"{cells[0]}.{p}" for p in ("input", "W.weight", "hidden")),
+            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+        )
+    for points, key, kind in recipe.without_effect(cells):
+        raise UsageError(
+            f"{points}.{key}: no quantization point that matches understands {key!r}.",
+            supported=f"{', '.join(keys_of(kind))} for {kind!r}",
+            action="leave the override out",
+        )
 
 
 def graphs_of_cells(model: Model) -> dict[str, Graph]:

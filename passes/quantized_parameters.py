@@ -13,7 +13,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.compensation import bias_correction, compensate_groups, compensate_matrix
 from rnnqc.encoding import Rounding
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.statistics import PointStatistics, Statistics
+from rnnqc.statistics import Statistics
 from rnnqc.weights import quantize_groups, quantize_matrix
 
 FloatArray = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ def quantize_parameters(
         if point["bits"] is None:
             continue
         seen = statistics.points.get(f"{cell.name}.{source}") if statistics is not None else None
-        codes[key] = weight_codes(point, arrays[key], seen)
+        codes[key] = weight_codes(point, arrays[key], None if seen is None else seen.second_moment)
         if point.get("bias_correction") and seen is not None and seen.channel_mean is not None:
             error = encoding_of(point).dequantize(codes[key]) - arrays[key]
             bias = np.asarray(bias + bias_correction(error, seen.channel_mean), np.float32)
@@ -64,15 +64,16 @@ def quantize_parameters(
     return QuantizedParameters(codes, bias)
 
 
-def weight_codes(point: Mapping[str, Any], array: FloatArray, seen: PointStatistics | None = None) -> npt.NDArray[Any]:
+def weight_codes(point: Mapping[str, Any], array: FloatArray, moment: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
     """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them.
 
     Args:
-        point: With `compensation` and second moments of the inputs the codes are chosen together.
+        point: With `compensation` and a moment the codes are chosen together.
         array: The weights.
-        seen: Statistics of the values the matrix is multiplied with.
+        moment: Second moments of the values that the matrix is multiplied with.
     """
-    moment = seen.second_moment if seen is not None and point.get("compensation") else None
+    if not point.get("compensation"):
+        moment = None
     if point.get("group_size"):
         scale, rounding = np.asarray(point["scale"], np.float32), Rounding(point["rounding"])
         if moment is None:
