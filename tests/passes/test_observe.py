@@ -131,7 +131,7 @@ def test_a_branch_inside_a_scan_is_refused() -> None:
     with pytest.raises(NotObservableError):
         with_outputs(model.proto, values, [])
     feeds = {"Xs": np.zeros((2, 5, 2, 3), np.float32), "condition": np.array(True)}
-    with pytest.raises(rnnqc.CompileError, match=r"then_the_lstm.* in an If or Loop inside a Scan"):
+    with pytest.raises(rnnqc.CompileError, match=r"else_the_lstm.* in an If or Loop inside a Scan"):
         rnnqc.calibrate(proto, [feeds])
 
 
