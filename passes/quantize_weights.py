@@ -26,7 +26,7 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_weights import WeightMatrix, format_of, is_float16, store_weights
 from rnnqc.passes.insert_qcdq import USUAL_BITS, check_overrides
-from rnnqc.passes.lstm_node import DIRECTIONS, RECURRENT_OPS, NotHandled, R, W, describe_source, fail
+from rnnqc.passes.lstm_node import DIRECTIONS, RECURRENT_OPS, B, NotHandled, P, R, W, describe_source, fail
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, Settings
 
@@ -114,10 +114,12 @@ class QuantizeWeights(Pass):
                 )
                 continue
             replaced = _defaults(model, node, used)
-            record: dict[str, Any] = {"bytes": 0}
+            record: dict[str, Any] = {"bytes": sum(_size(node, k) for k in (B, P))}
             for k, key in ((W, "W"), (R, "R")):
                 record[key] = [format_of(m) for m in used[k]]
-                if any(used[k]):
+                if not any(used[k]):
+                    record["bytes"] += _size(node, k)
+                else:
                     store_weights(model, node, k, used[k])
                     record["bytes"] += sum(m.size for m in used[k] if m)
                 widths += [m.settings["bits"] for m in used[k] if m and not is_float16(m.settings)]
@@ -188,6 +190,21 @@ class QuantizeWeights(Pass):
                 )
             shared[key].moments.append(moment)
         return shared[key]
+
+
+def stored_weight_bytes(model: Model) -> dict[str, int]:
+    """Size of W, R, B and P of each node whose weights this pass has replaced, by its path."""
+    return {
+        f"{path}{display_name(node)}": int(json.loads(info(node).metadata[WEIGHTS_TAG])["bytes"])
+        for path, graph in model.paths()
+        for node in graph.nodes
+        if WEIGHTS_TAG in info(node).metadata
+    }
+
+
+def _size(node: Node, k: int) -> int:
+    array = constant_array(value) if (value := input_or_none(node, k)) is not None else None
+    return 0 if array is None else array.nbytes
 
 
 def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:
