@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.compensation import compensate_matrix
 from rnnqc.ir import Graph, Model, Node, Value, constant_array, safe_name
 from rnnqc.packing import pack
-from rnnqc.passes.quantization import PACKED_BITS, encoding_of, weight_codes, weight_point
+from rnnqc.passes.quantization import PACKED_BITS, encoding_of, weight_codes, weight_point, with_searched_scales
 from rnnqc.recipe import Settings
 
 RAISED = 8
@@ -105,11 +104,11 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
         _place(matrix.graph, builder.nodes)
         return value
     point = weight_point(matrix.settings, matrix.array, np.ones(rows), matrix.name)
+    moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
+    if moment is not None and "scale" not in matrix.settings:
+        point = with_searched_scales(point, matrix.array, moment)
     encoding = encoding_of(point)
-    if matrix.moments:
-        codes = compensate_matrix(encoding, matrix.array, sum(m / len(matrix.moments) for m in matrix.moments))
-    else:
-        codes = weight_codes(point, matrix.array)
+    codes = weight_codes(point, matrix.array, moment)
     per_channel = encoding.axis is not None
     if encoding.bits <= PACKED_BITS:
         even = np.pad(codes, ((0, 0), (0, rows % 2)))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
+from rnnqc.compensation import compensate_groups, compensate_matrix, search_scale
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding, symmetric_scale
 from rnnqc.recipe import Recipe, Settings, require, rounding_of
@@ -186,12 +187,42 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("wide_channels", "scale", "scales that follow from the weights")
 
 
-def weight_codes(point: Mapping[str, Any], array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them."""
-    if not point.get("group_size"):
+def weight_codes(
+    point: Mapping[str, Any], array: npt.NDArray[np.float32], moment: npt.NDArray[Any] | None = None
+) -> npt.NDArray[Any]:
+    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them.
+
+    Args:
+        point: The resolved point.
+        array: The weights.
+        moment: Second moments `[K,K]` of the inputs: codes are compensated.
+    """
+    size, rounding = point.get("group_size"), Rounding(point["rounding"])
+    if size:
+        scale = np.asarray(point["scale"], np.float32)
+        if moment is None:
+            return quantize_groups(array, scale, point["bits"], size, rounding)
+        return compensate_groups(array, scale, point["bits"], size, rounding, moment)
+    if moment is None:
         return quantize_matrix(encoding_of(point), array)
-    scale = np.asarray(point["scale"], np.float32)
-    return quantize_groups(array, scale, point["bits"], point["group_size"], Rounding(point["rounding"]))
+    return compensate_matrix(encoding_of(point), array, moment, _narrow_bits(point))
+
+
+def with_searched_scales(
+    point: dict[str, Any], array: npt.NDArray[np.float32], moment: npt.NDArray[Any]
+) -> dict[str, Any]:
+    """The resolved point of a weight matrix with the scales that have the least error once codes are compensated.
+
+    Groups keep their scales: their multipliers are the best ones for these.
+    """
+    if point.get("group_size"):
+        return point
+    found = search_scale(encoding_of(point), array, moment, _narrow_bits(point))
+    return {**point, "scale": list(found.scale)}
+
+
+def _narrow_bits(point: Mapping[str, Any]) -> int | None:
+    return int(point["bits"]) if point.get("wide_channels") else None
 
 
 def _hidden(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
