@@ -82,7 +82,7 @@ class QuantizeWeights(Pass):
         names: list[str] = []
         for path, graph in list(model.paths()):
             for node in graph.nodes:
-                if node.op not in RECURRENT_OPS or node.domain or WEIGHTS_TAG in info(node).metadata:
+                if node.op not in RECURRENT_OPS or node.domain or _is_done(node):
                     continue
                 try:
                     arrays = {k: _weight(node, k) for k in (W, R)}
@@ -205,6 +205,11 @@ def stored_weight_bytes(model: Model) -> dict[str, int]:
 def _size(node: Node, k: int) -> int:
     array = constant_array(value) if (value := input_or_none(node, k)) is not None else None
     return 0 if array is None else array.nbytes
+
+
+def _is_done(node: Node) -> bool:
+    """Whether this pass has stored the node's weights, and canonicalize has not made floats of them since."""
+    return WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R))
 
 
 def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:

@@ -256,6 +256,21 @@ def test_a_float_layer_stays_as_it_is() -> None:
     assert not result.modified
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_file_that_was_quantized_before(name: str) -> None:
+    """canonicalize folds what makes floats of the codes; the same codes come out again."""
+    _, first = _quantized(_layer("LSTM", direction="bidirectional"), RECIPES[name])
+    again = Model.load(first.proto)
+    assert not QuantizeWeights(RECIPES[name])(again).modified
+    _, second = _quantized(first.proto, RECIPES[name])
+    values = []
+    for model in (first, second):
+        (node,) = nodes_of(model, "LSTM")
+        values.append(_Weights(model.proto)(node.inputs[1].name))
+        assert nodes_of(model, "Cast" if name == "float16" else "DequantizeLinear")
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
+
+
 def _two_layers_with_the_same_weights() -> onnx.ModelProto:
     proto = _layer("LSTM", size=6, inputs=6)
     squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["X2"], name="squeeze")
