@@ -65,7 +65,8 @@ class Grid:
                 format allows.
         """
         row = (1, shape[1])
-        low, high, zero = (np.full(row, float(v)) for v in (encoding.minimum, encoding.maximum, encoding.zero_point))
+        low, high = (np.full(row, float(v)) for v in (encoding.minimum, encoding.maximum))
+        zero = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point, np.float64), row)
         if limit is not None:
             bound = np.asarray(limit, np.float64).reshape(1, -1)
             low, high = np.maximum(low, zero - bound), np.minimum(high, zero + bound)
@@ -209,7 +210,7 @@ def scale_factors(
             noise[k, chosen] = squared_error(values - target, damped)
     if together:
         noise = np.broadcast_to(noise.sum(axis=1, keepdims=True), noise.shape)
-    return np.asarray(factors, np.float64)[np.argmin(noise, axis=0)]
+    return np.asarray(np.asarray(factors, np.float64)[np.argmin(noise, axis=0)])
 
 
 def compensate_matrix(

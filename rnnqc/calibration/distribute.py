@@ -17,6 +17,8 @@ from rnnqc.diagnostics import CompileError, UsageError
 
 LONGEST, LARGEST = 256, 2**25
 """Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
+TIMEOUT = 10
+"""Seconds to wait for a scheduler."""
 Chunk = list[Piece]
 Progress = Callable[[int], None]
 
@@ -132,7 +134,7 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
             action="pip install 'rnnqc[dist]', or use --processes",
         ) from error
     try:
-        client = distributed.Client(address, timeout=20, set_as_default=False)
+        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(
