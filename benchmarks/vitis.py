@@ -2,8 +2,8 @@
 
 python benchmarks/vitis.py MODELS_FOLDER DATA_FOLDER [--reviews 500 5000] [--json OUT.json]
 
-Accuracy, share of decisions as in float, and mean difference of the probability, over the first reviews of the test data;
-calibrated on 50 reviews of the training data, in batches of 10.
+Accuracy, share of decisions as in float, and mean difference of the probability, over the first reviews of the test
+data; calibrated on 50 reviews of the training data, in batches of 10.
 """
 
 from __future__ import annotations
