@@ -9,6 +9,7 @@ from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.insert_qcdq import InsertQcdq
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
 from rnnqc.passes.manager import Instrument, PassManager
+from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 from rnnqc.passes.unroll import Unroll
 
@@ -25,6 +26,7 @@ __all__ = [
     "PassInfo",
     "PassManager",
     "PassResult",
+    "QuantizeWeights",
     "RecognizeLstmStep",
     "Timing",
     "Unroll",

@@ -1,8 +1,8 @@
 """From a recipe, the weights and statistics to the number formats of every cell of a model.
 
 A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights (rnnqc/weight_scales.py),
-from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/ranges.py), where points of one
-`share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
+from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/ranges.py), where points of
+one `share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
-from rnnqc.grids import MAX_CODE, GridFormat
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -28,11 +27,12 @@ from rnnqc.passes.quantization import (
     on_grid,
     weight_point,
 )
+from rnnqc.passes.quantized_parameters import MULTIPLIED
+from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
-from rnnqc.weight_scales import WeightRule, weight_grids
 
 Points = dict[str, dict[str, Any]]
 Arrays = Mapping[str, npt.NDArray[np.float32]]
@@ -41,7 +41,7 @@ PRODUCT = "product"
 
 def resolve_formats(
     cells: Sequence[Cell], recipe: Recipe, arrays: Mapping[str, Arrays], statistics: Statistics | None = None
-) -> dict[str, Points]:
+) -> dict[str, Points | None]:
     """What the recipe says about each quantization point of each cell.
 
     Args:
@@ -51,14 +51,18 @@ def resolve_formats(
         statistics: Of a calibration.
 
     Returns:
-        For each cell's name its points.
+        For each cell's name its points; None for a cell that needs statistics and never ran in the calibration.
 
     Raises:
         CompileError: A point has no scale, or its settings make no number format.
         UsageError: Settings contradict each other.
     """
     resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
-    return {cell.name: resolver.points(cell) for cell in cells}
+    return {cell.name: resolver.points_or_none(cell) for cell in cells}
+
+
+class _NeverRanError(Exception):
+    """A point of a cell that the calibration data never reached has to be calibrated."""
 
 
 class _Resolver:
@@ -66,6 +70,7 @@ class _Resolver:
         self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
     ) -> None:
         self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
         self.shares: dict[str, list[tuple[str, str]]] = {}
         for cell in cells.values():
             for point in LSTM_POINTS:
@@ -73,7 +78,14 @@ class _Resolver:
                 if label is not None and not _unused(cell, point.name):
                     self.shares.setdefault(label, []).append((cell.name, point.name))
         self.grids: dict[str, tuple[float, int]] = {}
-        self.weights: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]] = {}
+        self.weights: dict[str, Scales | None] = {}
+
+    def points_or_none(self, cell: Cell) -> Points | None:
+        """All points of one cell; None if statistics are missing because it never ran."""
+        try:
+            return self.points(cell)
+        except _NeverRanError:
+            return None
 
     def points(self, cell: Cell) -> Points:
         """All points of one cell."""
@@ -125,11 +137,14 @@ class _Resolver:
         kind = name.rpartition(".")[2]
         mode = s.get("mode")
         if kind == "weight":
-            return weight_point(
-                cell, s, self.arrays[cell.name][name[0]], f"{cell.name}.{name}", self._weight_grid(cell, name, s)
-            )
+            array = self.arrays[cell.name][name[0]]
+            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
+            return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
             return {"bits": s["bits"]}
+        if name == "bias":
+            found = weight_scales({**s, "granularity": "per-tensor"}, self.arrays[cell.name]["B"][np.newaxis])
+            return on_grid(s, s["scale"]) if found is None else on_grid(s, found[0][0])
         if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
         if kind == "acc" and mode in (None, "activation"):
@@ -168,19 +183,22 @@ class _Resolver:
             return on_grid(s, s["scale"])
         path = f"{cell.name}.{name}"
         label = self._share(cell, name) or path
+        if cell.name in self.silent:
+            raise _NeverRanError
         if label not in self.grids:
             members = self.shares.get(label, [(cell.name, name)])
-            self.grids[label] = self._measured([f"{c}.{p}" for c, p in members], s)
+            self.grids[label] = self._measured(members, s)
         scale, zero_point = self.grids[label]
         return on_grid({**s, "zero_point": zero_point}, scale)
 
-    def _measured(self, paths: Sequence[str], s: Settings) -> tuple[float, int]:
+    def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
         if self.statistics is None:
             raise CompileError(
                 "it has no scale, and there is no calibration data.",
                 supported="a scale, or calibration data",
                 action="give --calibration DATA or --stats STATS.json",
             )
+        paths = [f"{c}.{p}" for c, p in members if c not in self.silent]
         missing = [p for p in paths if p not in self.statistics.points]
         if missing:
             raise CompileError(
@@ -194,27 +212,26 @@ class _Resolver:
         )
         return grid_of_statistics(merged, rule, grid_format(s))
 
-    def _weight_grid(
-        self, cell: Cell, name: str, s: Settings
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+    def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
-        if "scale" in s or s.get("group_size"):
-            return None
-        label = self._share(cell, name) or f"{cell.name}.{name}"
+        label = self._share(cell, name)
+        if label is None:
+            seen = (
+                self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}")
+                if self.statistics is not None
+                else None
+            )
+            return weight_scales(s, self.arrays[cell.name][name[0]], None if seen is None else seen.second_moment)
         if label not in self.weights:
-            members = self.shares.get(label, [(cell.name, name)])
-            arrays = [self.arrays[c][p[0]] for c, p in members]
-            granularity = s.get("granularity", "per-channel")
-            if granularity == "per-tensor":
-                arrays = [a.reshape(-1, 1) for a in arrays] if len(arrays) > 1 else arrays
+            arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
+            if s.get("granularity") == "per-tensor":
+                arrays = [a.reshape(-1, 1) for a in arrays]
             elif len({a.shape[1] for a in arrays}) > 1:
                 raise UsageError(
                     f"share = {label!r} of weights with different numbers of output channels.",
                     supported="granularity = per-tensor, or layers of one hidden size",
                 )
-            rule = WeightRule(s.get("range", "min-max"), granularity, s.get("percentile"))
-            whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            self.weights[label] = weight_grids(whole, rule, grid_format({"signed": True, **s}))
+            self.weights[label] = weight_scales(s, np.concatenate(arrays))
         return self.weights[label]
 
     def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
@@ -262,21 +279,6 @@ def _named(path: str) -> Iterator[None]:
             error.message = f"Quantization point {path!r}: {error.message}"
             error.args = (str(error),)
         raise
-
-
-def grid_format(s: Settings) -> GridFormat:
-    """The format of a point, but for scale and zero point."""
-    return GridFormat(
-        bits=s["bits"],
-        signed=bool(s.get("signed", True)),
-        narrow=bool(s.get("narrow", False)),
-        symmetric=bool(s.get("symmetric", True)),
-        levels=s.get("levels", MAX_CODE),
-        zero_point=s.get("zero_point"),
-        pow2=bool(s.get("pow2", False)),
-        max_fix_position=s.get("max_fix_position"),
-        scale_bits=s.get("scale_bits"),
-    )
 
 
 def _check_target(target: str, point: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.formats import resolve_formats
-from rnnqc.passes.quantization import encoding_of, weight_codes
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, keys_of
 from rnnqc.statistics import Statistics
@@ -57,31 +58,24 @@ class InsertQcdq(Pass):
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
         if cells:
-            missed = self.recipe.unmatched([c.name for c in cells])
-            if missed:
-                raise UsageError(
-                    f"No quantization point matches {missed[0]!r}.",
-                    supported="points such as "
-                    + ", ".join(f"{cells[0].name}.{p}" for p in ("input", "W.weight", "hidden")),
-                    action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
-                )
-            for points, key, kind in self.recipe.without_effect([c.name for c in cells]):
-                raise UsageError(
-                    f"{points}.{key}: no quantization point that matches understands {key!r}.",
-                    supported=f"{', '.join(keys_of(kind))} for {kind!r}",
-                    action="leave the override out",
-                )
+            check_overrides(self.recipe, [c.name for c in cells])
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
-        formats = resolve_formats(cells, self.recipe, {c.name: _arrays(model, c) for c in cells}, self.statistics)
+        arrays = {c.name: _arrays(model, c) for c in cells}
+        formats = resolve_formats(cells, self.recipe, arrays, self.statistics)
         for cell in cells:
-            cell.points = formats[cell.name]
+            cell.points = formats[cell.name] or {}
         graphs = graphs_of_cells(model)
-        for cell in cells:
+        for cell in [c for c in cells if c.points]:
             _chain(model, graphs[cell.name], cell)
         count = 0
         for cell in cells:
+            if not cell.points:
+                cell.kept = "the recipe needs calibration data, and none reached it."
+                action = "calibrate with data that runs it, or choose a recipe that needs none"
+                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, "no statistics", action))
+                continue
             if all(p["bits"] is None for p in cell.points.values()):
                 cell.points, cell.kept = {}, "the recipe quantizes nothing in it."
                 found = "bits = none at every quantization point"
@@ -90,8 +84,10 @@ class InsertQcdq(Pass):
                 continue
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            weights = _quantized_weights(model, graph, cell)
-            cell.B = _quantized_bias(model, cell)
+            parameters = quantize_parameters(cell, arrays[cell.name], self.statistics)
+            weights = _stored_weights(model, graph, cell, parameters)
+            if parameters.bias is not arrays[cell.name]["B"]:
+                cell.B = model.add_initializer(f"{cell.name}/B.quantized", parameters.bias).name
             products = any(cell.points[p]["bits"] is not None for p in PRODUCT_POINTS)
             quantizer = qcdq_quantizer(cell.points, weights)
             replace_cell(model, graph, cell, emit_lstm(model, cell, at, quantizer, products=products).nodes)
@@ -114,6 +110,23 @@ def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
     return {k: a for k, a in arrays.items() if a is not None}
 
 
+def check_overrides(recipe: Recipe, cells: Sequence[str]) -> None:
+    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
+    missed = recipe.unmatched(cells)
+    if missed:
+        raise UsageError(
+            f"No quantization point matches {missed[0]!r}.",
+            supported="points such as " + ", ".join(f"{cells[0]}.{p}" for p in ("input", "W.weight", "hidden")),
+            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+        )
+    for points, key, kind in recipe.without_effect(cells):
+        raise UsageError(
+            f"{points}.{key}: no quantization point that matches understands {key!r}.",
+            supported=f"{', '.join(keys_of(kind))} for {kind!r}",
+            action="leave the override out",
+        )
+
+
 def graphs_of_cells(model: Model) -> dict[str, Graph]:
     """For each cell's name the graph that holds its nodes."""
     found: dict[str, Graph] = {}
@@ -125,37 +138,26 @@ def graphs_of_cells(model: Model) -> dict[str, Graph]:
     return found
 
 
-def _quantized_weights(model: Model, graph: Graph, cell: Cell) -> dict[str, QuantizedWeight]:
-    """W and R as initializers of the cell's own graph, for those that the recipe quantizes.
+def _stored_weights(
+    model: Model, graph: Graph, cell: Cell, parameters: QuantizedParameters
+) -> dict[str, QuantizedWeight]:
+    """Codes of W and R as initializers of the cell's own graph.
 
     onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
     """
     weights: dict[str, QuantizedWeight] = {}
-    for key, name in (("W", cell.W), ("R", cell.R)):
-        point = cell.points[f"{key}.weight"]
-        array = constant_array(graph_info(model.graph).initializers[name])
-        if point["bits"] is not None and array is not None:
-            encoding = encoding_of(point)
-            channels = () if encoding.axis is None else (len(encoding.scale),)
-            zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
-            arrays = {
-                "codes": weight_codes(point, array),
-                "scale": np.asarray(encoding.scale, np.float32).reshape(() if encoding.axis is None else (-1,)),
-                "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
-            }
-            stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
-            weights[f"{key}.weight"] = QuantizedWeight(**stored)
+    for key, codes in parameters.codes.items():
+        encoding = encoding_of(cell.points[f"{key}.weight"])
+        channels = () if encoding.axis is None else (len(encoding.scale),)
+        zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
+        arrays = {
+            "codes": codes,
+            "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
+            "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
+        }
+        stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
+        weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights
-
-
-def _quantized_bias(model: Model, cell: Cell) -> str:
-    """B, on the grid that the recipe gives it: a constant of the main graph."""
-    point = cell.points["bias"]
-    array = constant_array(graph_info(model.graph).initializers[cell.B])
-    if point["bits"] is None or array is None:
-        return cell.B
-    encoding = encoding_of(point)
-    return str(model.add_initializer(f"{cell.name}/B.quantized", encoding.dequantize(encoding.quantize(array))).name)
 
 
 def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
-from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
+from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.recipe import Settings, require, rounding_of
-from rnnqc.weights import group_scales, mixed_scales, quantize_groups, quantize_matrix
+from rnnqc.weights import group_scales, mixed_scales
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
@@ -76,31 +76,34 @@ def on_grid(s: Settings, scale: float) -> dict[str, Any]:
 
 
 def weight_point(
-    cell: Cell,
     s: Settings,
     array: npt.NDArray[np.float32],
+    sensitivity: npt.NDArray[np.float64],
     path: str,
-    grid: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
+    scales: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
 ) -> dict[str, Any]:
-    """The format of a weight matrix.
+    """The resolved point of a weight matrix.
 
     Args:
-        cell: The cell.
         s: What the recipe says.
-        array: The weights `[K,4H]`.
-        path: Of the quantization point.
-        grid: Scales and zero points, `[4H]` or `[1]`; None where the scale is given, or that of groups.
+        array: The weights `[K,n]`.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+        path: Of the quantization point, for messages.
+        scales: Scales and zero points, `[n]` or `[1]`; None where the scale is given, or that of groups.
+
+    Raises:
+        CompileError: Settings contradict each other.
     """
     per_tensor = s.get("granularity", "per-channel") == "per-tensor"
     group_size, wide = s.get("group_size"), s.get("wide_channels", 0.0)
     _check_weight(s, path)
     zero_points = np.zeros(1, np.int64)
-    if grid is not None:
-        scale, zero_points = grid
-    else:
-        scale = group_scales(array, s["bits"])[: 1 if per_tensor else None]
     if "scale" in s:
-        scale = np.full_like(scale, s["scale"])
+        scale = np.full(1 if per_tensor else array.shape[1], s["scale"], np.float32)
+    elif scales is not None:
+        scale, zero_points = scales
+    else:
+        scale = group_scales(array, s["bits"])
     point = {
         **format_of({"signed": True, **s, "zero_point": int(zero_points[0]) if per_tensor else s.get("zero_point", 0)}),
         "scale": [float(v) for v in scale],
@@ -112,8 +115,7 @@ def weight_point(
     if group_size:
         point["group_size"] = group_size
     if wide:
-        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
-        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, slopes)]
+        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)]
         point["wide_channels"] = wide
     for key in ("compensation", "bias_correction"):
         if s.get(key):
@@ -132,7 +134,7 @@ def _check_weight(s: Settings, path: str) -> None:
             action=f"--set '{path}.{other}=...' or '{path}.{key}=...'",
         )
 
-    per_tensor = s.get("granularity", "per-channel") != "per-channel"  # or per gate
+    per_tensor = s.get("granularity", "per-channel") != "per-channel"
     if s.get("group_size"):
         if s["bits"] > PACKED_BITS:
             raise contradiction("group_size", "bits", "groups of codes of 2 to 4 bits")
@@ -149,14 +151,6 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("wide_channels", "granularity", "granularity = per-channel")
         if "scale" in s:
             raise contradiction("wide_channels", "scale", "scales that follow from the weights")
-
-
-def weight_codes(point: Mapping[str, Any], array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them."""
-    if not point.get("group_size"):
-        return quantize_matrix(encoding_of(point), array)
-    scale = np.asarray(point["scale"], np.float32)
-    return quantize_groups(array, scale, point["bits"], point["group_size"], Rounding(point["rounding"]))
 
 
 def hidden_bound(cell: Cell) -> float | None:

@@ -159,7 +159,5 @@ class Entry:
         except (binascii.Error, ValueError):
             self.refuse("float32 numbers in base64", "no base64 of float32 numbers")
         if values.size != count or not np.isfinite(values).all():
-            self.refuse(
-                f"{count} finite float32 numbers in base64", f"{values.size} numbers, or some that are infinite"
-            )
+            self.refuse(f"{count} finite float32 numbers in base64", f"{values.size} numbers, or not all finite")
         return values

@@ -29,7 +29,7 @@ class GridFormat:
     """Everything about a number format but its scale and zero point.
 
     Attributes:
-        bits: Width of a code, 1 to 24; 1 is binary.
+        bits: Width of a code, 1 to 32; 1 is binary.
         signed: Whether codes are two's complement.
         narrow: Leave out the lowest code.
         symmetric: Whether the zero point is fixed by the format rather than by the range.
@@ -55,8 +55,8 @@ class GridFormat:
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
-        if not 1 <= self.bits <= MULTIPLIER_BITS:
-            raise UsageError(f"bits = {self.bits} is not a code width.", supported=f"1 to {MULTIPLIER_BITS}")
+        if not 1 <= self.bits <= 32:
+            raise UsageError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
         if self.levels not in LEVELS:
             raise UsageError(f"levels = {self.levels!r}.", supported=", ".join(LEVELS))
         if self.narrow and not self.signed:

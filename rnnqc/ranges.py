@@ -28,7 +28,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class RangeRule:
-    """How a range follows from statistics.
+    """How a range follows from statistics; parameters of other rules than `name` have no effect.
 
     Attributes:
         name: One of `RULES`.
@@ -38,7 +38,7 @@ class RangeRule:
         limit: The range is clipped to plus and minus this.
 
     Raises:
-        UsageError: An unknown rule, or a parameter is missing, out of range, or another rule's.
+        UsageError: An unknown rule, or a parameter of it is missing or out of range.
     """
 
     name: str = "min-max"
@@ -53,19 +53,22 @@ class RangeRule:
             raise UsageError(f"range = {self.name!r}.", supported=", ".join(RULES))
         self._check("percentile", self.percentile, "percentile", "a number above 0, up to 100", 100.0)
         self._check("n_std", self.n_std, "n-std", "a number above 0")
-        if self.half_range and self.name not in ("gauss", "laplace"):
-            raise UsageError(f"half_range = true with range = {self.name!r}.", supported="range = gauss or laplace")
+        if self.name == "ema-percentile" and self.percentile not in (None, EMA_PERCENT):
+            raise UsageError(
+                f"percentile = {self.percentile} with range = 'ema-percentile'.",
+                supported=f"{EMA_PERCENT}, which calibration measures of each call",
+                action="use range = percentile",
+            )
         if self.limit is not None and not (self.limit > 0.0 and math.isfinite(self.limit)):
             raise UsageError(f"limit = {self.limit}.", supported="a number above 0")
 
     def _check(self, key: str, value: float | None, rule: str, accepts: str, most: float = math.inf) -> None:
-        if self.name == rule:
-            if value is None:
-                raise UsageError(f"range = {rule!r} without {key}.", supported=f"{key} = {accepts}")
-            if not (0.0 < value <= most and math.isfinite(value)):
-                raise UsageError(f"{key} = {value}.", supported=accepts)
-        elif value is not None:
-            raise UsageError(f"{key} = {value} with range = {self.name!r}.", supported=f"range = {rule}")
+        if self.name != rule:
+            return
+        if value is None:
+            raise UsageError(f"range = {rule!r} without {key}.", supported=f"{key} = {accepts}")
+        if not (0.0 < value <= most and math.isfinite(value)):
+            raise UsageError(f"{key} = {value}.", supported=accepts)
 
 
 def _min_max(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:

@@ -32,7 +32,8 @@ class PointStatistics:
     """Statistics of the values at one quantization point, padding left out.
 
     A call is one time step of the whole batch; of `input` it is the whole sequence. A sample is one row of the batch
-    in one call.
+    in one call. `hidden` has the states that the steps make, and an initial one that is neither zero nor the last one
+    of the call before.
 
     Attributes:
         shape: The largest size of each dimension of a call: `[B, H]`, or `[T, B, I]` of `input`.
@@ -101,6 +102,8 @@ class PointStatistics:
             if numbers[low] > numbers[high]:
                 entry.refuse(f"{low} <= {high}", f"of {low} {numbers[low]:g} and {high} {numbers[high]:g}")
         channels = {k: at[k].floats() for k in ("channel_max", "channel_mean") if k in at}
+        if len({len(v) for v in channels.values()}) > 1:
+            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
         moment = None
         if "second_moment" in at:
             size = next((len(v) for v in channels.values()), 0)
@@ -109,8 +112,6 @@ class PointStatistics:
             moment = np.zeros((size, size))
             moment[triangle] = values
             moment.T[triangle] = values
-        if len({len(v) for v in channels.values()}) > 1:
-            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
         return cls(
             shape=tuple(e.whole(0) for e in at["shape"].items()),
             count=at["count"].whole(1),

@@ -33,14 +33,16 @@ class WeightRule:
         name: One of `WEIGHT_RULES`.
         granularity: One of `GRANULARITIES`.
         percentile: Rule "percentile": how many of 100 weights are inside the range.
+        limit: Weights count as no larger than this.
 
     Raises:
-        UsageError: An unknown rule or granularity, or a parameter is missing, out of range, or another rule's.
+        UsageError: An unknown rule or granularity, or a parameter is missing or out of range.
     """
 
     name: str = "min-max"
     granularity: str = "per-channel"
     percentile: float | None = None
+    limit: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
@@ -48,13 +50,13 @@ class WeightRule:
             raise UsageError(f"range = {self.name!r} of weights.", supported=", ".join(WEIGHT_RULES))
         if self.granularity not in GRANULARITIES:
             raise UsageError(f"granularity = {self.granularity!r}.", supported=", ".join(GRANULARITIES))
-        if (self.name == "percentile") != (self.percentile is not None):
+        if self.name == "percentile" and not 0.0 < (self.percentile or 0.0) <= 100.0:
             raise UsageError(
-                f"range = {self.name!r} of weights with percentile = {self.percentile}.",
-                supported="percentile = a number above 0, up to 100, with range = percentile",
+                f"range = 'percentile' of weights with percentile = {self.percentile}.",
+                supported="percentile = a number above 0, up to 100",
             )
-        if self.percentile is not None and not 0.0 < self.percentile <= 100.0:
-            raise UsageError(f"percentile = {self.percentile}.", supported="a number above 0, up to 100")
+        if self.limit is not None and not 0.0 < self.limit < np.inf:
+            raise UsageError(f"limit = {self.limit} of weights.", supported="a number above 0")
 
 
 def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tuple[FloatArray, npt.NDArray[np.int64]]:
@@ -81,6 +83,8 @@ def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tu
     columns = array.shape[1]
     if rule.granularity == "per-gate" and columns % len(GATES):
         raise UsageError(f"granularity = per-gate of {columns} output channels.", supported=f"{len(GATES)} gates alike")
+    if rule.limit is not None:
+        array = np.clip(array, np.float32(-rule.limit), np.float32(rule.limit))
     groups = {"per-channel": columns, "per-gate": len(GATES), "per-tensor": 1}[rule.granularity]
     scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, format_)
     if rule.granularity == "per-gate":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import pickle
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,6 +18,9 @@ from rnnqc.diagnostics import CompileError, UsageError
 
 LONGEST, LARGEST = 256, 2**25
 """Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
+ADDRESS = re.compile(r"(\w+://)?.+:\d+")
+TIMEOUT = 10
+"""Seconds to wait for a scheduler."""
 Chunk = list[Piece]
 Progress = Callable[[int], None]
 
@@ -122,6 +126,14 @@ def _in_order(
         yield result(future), samples
 
 
+def _no_scheduler(address: str, reason: str) -> UsageError:
+    return UsageError(
+        f"no dask scheduler answers at {address!r} ({reason}).",
+        supported="addresses such as tcp://host:8786",
+        action="start `dask scheduler` and `dask worker`, and check the address",
+    )
+
+
 def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[tuple[Observers, int]]:
     try:
         import distributed
@@ -131,15 +143,12 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
             supported="a scheduler with the extra [dist]",
             action="pip install 'rnnqc[dist]', or use --processes",
         ) from error
+    if not ADDRESS.fullmatch(address):
+        raise _no_scheduler(address, "no such address")
     try:
-        client = distributed.Client(address, timeout=20, set_as_default=False)
+        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(
-            f"no dask scheduler answers at {address!r} ({reason}).",
-            supported="addresses such as tcp://host:8786",
-            action="start `dask scheduler` and `dask worker`, and check the address",
-        ) from error
+        raise _no_scheduler(address, (str(error).splitlines() or [type(error).__name__])[0]) from error
     with client:
         workers = len(client.scheduler_info()["workers"])
         if not workers:

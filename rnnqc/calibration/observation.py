@@ -188,8 +188,9 @@ class Runner:
                 yield point, Values(array, valid)
             else:
                 first, made = array[:1], np.concatenate([array[1:], last[None]])
-                # A state that came from the call before has been seen there.
-                if site.initial_h and not np.array_equal(first[0], self._last.get(cell, np.empty(0))):
+                # Exporters write zeros out; a state that came from the call before has been seen there.
+                fresh = first.any() and not np.array_equal(first[0], self._last.get(cell, np.empty(0)))
+                if site.initial_h and fresh:
                     yield point, Values(first, None if lens is None else (lens > 0)[None])
                 yield point, Values(made, valid)
         self._last[cell] = last

@@ -24,7 +24,7 @@ class ReproducibleSum:
 
     Args:
         shape: Of every term.
-        limbs: How many digits are kept: with n of them, what is lost of a term is below `2**(-30 n + 1)` of the
+        limbs: How many digits are kept: with n of them, what is lost of a term is at most `2**(-30 (n - 1))` of the
             largest magnitude in any term. Up to `2**33` terms.
     """
 

@@ -68,6 +68,8 @@ def test_distiller(low: float, high: float, options: dict[str, Any], inverse: st
         (-0.3, 0.7, {"bits": 1}, 0.7, 0),
         (-0.3, 0.7, {"bits": 2, "narrow": True}, 0.7, 0),
         (-0.01, 0.01, {"max_fix_position": 5}, 2.0**-5, 0),
+        (-1.0, 0.5, {"bits": 32}, 1.0 / (2**31 - 1), 0),
+        (-1.0, 1.0, {"bits": 32, "symmetric": False}, 2.0 / (2**32 - 1), 0),
     ],
 )
 def test_formulas(low: float, high: float, options: dict[str, Any], scale: float, zero_point: int) -> None:
@@ -156,8 +158,8 @@ def test_scales_as_multiplier_and_shift() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 0}, "bits = 0 .*Supported: 1 to 24"),
-        ({"bits": 25}, "bits = 25"),
+        ({"bits": 0}, "bits = 0 .*Supported: 1 to 32"),
+        ({"bits": 33}, "bits = 33"),
         ({"levels": "full"}, "levels = 'full'.*" + ", ".join(LEVELS)),
         ({"narrow": True, "signed": False}, "narrow = true with signed = false"),
         ({"narrow": True, "levels": "min-code"}, "levels = 'min-code' with narrow = true"),

@@ -64,6 +64,18 @@ def test_order_matters_only_to_the_percentiles_of_calls() -> None:
         assert max(scales) <= min(scales) * (1 + 1e-6), rule
 
 
+def test_samples_are_rows_of_calls() -> None:
+    """A call of the input is the whole sequence: each of its rows counts once, each of the hidden in every step."""
+    observer = PointObserver()
+    observer.update(Values(PARTS[1].astype(np.float32), steps=False))
+    whole, steps = observer.statistics, _observed(PARTS[2])
+    assert whole is not None
+    merged = merge_for_sharing([whole, steps])
+    rows = np.concatenate([PARTS[1].max(axis=(0, 2)), PARTS[2].max(axis=2).ravel()]).astype(np.float32)
+    assert rows.size == 4 + 24
+    assert merged.avg_max == pytest.approx(float(rows.mean()), rel=1e-6)
+
+
 def test_calls_take_turns() -> None:
     first, second = _observed(PARTS[0]), _observed(PARTS[1])
     merged = merge_for_sharing([first, second])

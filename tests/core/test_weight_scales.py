@@ -176,6 +176,13 @@ def test_percentile() -> None:
     np.testing.assert_array_equal(whole, weight_grids(WEIGHTS, WeightRule(), NARROW8)[0])
 
 
+def test_limit() -> None:
+    scale, _ = weight_grids(WEIGHTS, WeightRule(limit=0.5), NARROW8)
+    bound = np.minimum(np.abs(WEIGHTS).max(axis=0).astype(np.float64), 0.5)
+    bound[5] = 127.0
+    np.testing.assert_array_equal(scale, (bound / 127).astype(np.float32))
+
+
 def test_asymmetric() -> None:
     array = (np.random.default_rng(1).random((50, 4)) * [1.0, 2.0, 3.0, 4.0] - [0.2, 0.0, 3.0, 1.0]).astype(np.float32)
     for granularity, name in itertools.product(GRANULARITIES, ("min-max", "mse", "percentile")):
@@ -200,8 +207,8 @@ def test_shared_by_two_matrices() -> None:
         ({"name": "average"}, "range = 'average' of weights.*min-max, mse, percentile, mean, pow2-mse, pow2-max"),
         ({"granularity": "per-row"}, "granularity = 'per-row'.*per-channel, per-gate, per-tensor"),
         ({"name": "percentile"}, "with percentile = None"),
-        ({"percentile": 99.0}, "'min-max' of weights with percentile = 99.0"),
         ({"name": "percentile", "percentile": 0.0}, "percentile = 0.0"),
+        ({"limit": -1.0}, "limit = -1.0 of weights"),
     ],
 )
 def test_refused_rules(arguments: dict[str, Any], message: str) -> None:

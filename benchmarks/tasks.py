@@ -1,0 +1,329 @@
+"""Real models on real tasks: how close each recipe stays to float, and what the task says, next to quantize_dynamic.
+
+python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb] [--rows GLOB ...] [--json OUT.json]
+
+* dtln: speech enhancement; noise is added to the second half of silero_vad/test.wav. SQNR of the mask of model 1 and of
+  the signal of model 2 (both fed with what the float models give), of the enhanced signal of the two in a row, and that
+  signal's scale-invariant signal to distortion ratio to the speech without noise. Calibrated on the first half with
+  other noise.
+* silero_vad: voice activity of the first half of test.wav, states carried: SQNR of probabilities and states, mean
+  probability, share of decisions as in float. Calibrated on chunks of the second half.
+* imdb: accuracy over reviews, SQNR of probabilities, share of decisions as in float. Calibrated on reviews of
+  train.npz.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import json
+import time
+import wave
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from layers import Array
+from reporting import report
+from variants import FLOAT, VARIANTS, Built, Outputs, Variant, build, chosen, run, stream
+
+import rnnqc
+from rnnqc.numerics import sqnr_db
+
+Feeds = dict[str, Array]
+Sessions = Mapping[str, ort.InferenceSession]
+SAMPLE_RATE = 16000
+NOISE_DB = 5.0
+
+
+def speech(path: Path) -> Array:
+    """Float32 samples in -1 .. 1 of a mono file with 16,000 samples a second."""
+    with wave.open(str(path)) as reader:
+        if (reader.getframerate(), reader.getnchannels(), reader.getsampwidth()) != (SAMPLE_RATE, 1, 2):
+            raise ValueError(f"{path}: not mono with 16 bits and {SAMPLE_RATE} samples a second")
+        samples = np.frombuffer(reader.readframes(reader.getnframes()), np.int16)
+    return (samples / np.float32(32768)).astype(np.float32)
+
+
+def with_noise(samples: Array, seed: int, snr_db: float = NOISE_DB) -> Array:
+    """The samples and seeded noise whose power falls with the frequency, as float32."""
+    spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(len(samples)))
+    noise = np.fft.irfft(spectrum / np.sqrt(np.arange(1, len(spectrum) + 1)), len(samples))
+    gain = np.sqrt(np.mean(np.square(samples, dtype=np.float64)) / np.mean(noise**2) * 10 ** (-snr_db / 10))
+    return np.asarray(samples + gain * noise, np.float32)
+
+
+def si_sdr_db(clean: Array, estimate: Array) -> float:
+    """Scale-invariant signal to distortion ratio in dB."""
+    wanted, got = clean.astype(np.float64), estimate.astype(np.float64)
+    target = wanted * (got @ wanted) / (wanted @ wanted)
+    return 10 * float(np.log10((target @ target) / ((got - target) @ (got - target))))
+
+
+def level(reference: Array, value: Array) -> float | str:
+    """SQNR in dB; "equal" where nothing differs."""
+    reached = sqnr_db(reference, value)
+    return "equal" if reached == np.inf else reached
+
+
+def agreement(reference: Array, value: Array) -> str:
+    """Share of equal decisions at 0.5, in percent."""
+    return f"{100 * float(np.mean((reference > 0.5) == (value > 0.5))):.2f} %"
+
+
+class Task(abc.ABC):
+    """A task: one model or more, data to calibrate with, data to measure with.
+
+    Attributes:
+        models: Files by name.
+        carried: By model, inputs and the outputs that become them in the next call.
+    """
+
+    name: str
+    models: dict[str, Path]
+    carried: dict[str, dict[str, str]]
+
+    @abc.abstractmethod
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """Feeds by model, calls in order."""
+
+    @abc.abstractmethod
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """What the sessions give on the data to measure with."""
+
+    @abc.abstractmethod
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """The columns of the table."""
+
+
+class Dtln(Task):
+    """Speech enhancement by two streaming models, framed as in its README: 512 samples, shifted by 128."""
+
+    name = "dtln"
+    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 128, 1000
+    ZERO = np.zeros((1, 2, 128, 2), np.float32)
+
+    def __init__(self, models: Path, data: Path, scale: float) -> None:
+        self.carried = {"model_1": {"input_3": "tf_op_layer_stack_2"}, "model_2": {"input_5": "tf_op_layer_stack_5"}}
+        self.models = {name: models / "dtln" / f"{name}.onnx" for name in self.carried}
+        samples = speech(models / "silero_vad" / "test.wav")
+        half = len(samples) // 2
+        self.clean = samples[half : half + int(half * scale)]
+        self.noisy = with_noise(self.clean, 0)
+        self.other = with_noise(samples[:half], 1)
+        self.calibration_frames = max(1, int(self.CALIBRATION_FRAMES * scale))
+        self.given: dict[str, list[Feeds]] = {}
+
+    def frames(self, samples: Array) -> Array:
+        """`[N,512]`."""
+        starts = range(0, len(samples) - self.FRAME + 1, self.SHIFT)
+        return np.stack([samples[k : k + self.FRAME] for k in starts])
+
+    def first_feeds(self, frames: Array) -> list[Feeds]:
+        """Magnitudes for model 1."""
+        magnitudes = np.abs(np.fft.rfft(frames)).astype(np.float32)
+        return [{"input_2": m[None, None]} for m in magnitudes]
+
+    def second_feeds(self, frames: Array, mask: Array) -> list[Feeds]:
+        """Masked frames, back in time, for model 2."""
+        masked = np.fft.irfft(np.fft.rfft(frames) * mask.reshape(len(frames), -1)).astype(np.float32)
+        return [{"input_4": m[None, None]} for m in masked]
+
+    def _stream(self, session: ort.InferenceSession, model: str, feeds: Sequence[Feeds]) -> Outputs:
+        carried = self.carried[model]
+        return stream(session, feeds, dict.fromkeys(carried, self.ZERO), carried)
+
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """The first half, with other noise."""
+        frames = self.frames(self.other)[: self.calibration_frames]
+        first = self.first_feeds(frames)
+        mask = self._stream(floats["model_1"], "model_1", first)["activation_2"]
+        return {"model_1": first, "model_2": self.second_feeds(frames, mask)}
+
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """Mask and signal of each model alone, and the enhanced signal of both."""
+        frames = self.frames(self.noisy)
+        one = self._stream(sessions["model_1"], "model_1", self.first_feeds(frames))
+        following = self.second_feeds(frames, one["activation_2"])
+        two = self._stream(sessions["model_2"], "model_2", following)
+        self.given.setdefault("model_2", following)  # the float models are first
+        alone = self._stream(sessions["model_2"], "model_2", self.given["model_2"])
+        return {
+            "mask": one["activation_2"],
+            "states": one["tf_op_layer_stack_2"],
+            "signal": alone["conv1d_3"],
+            "enhanced": self.overlapped(two["conv1d_3"]),
+        }
+
+    def overlapped(self, blocks: Array) -> Array:
+        """The sum of the blocks at their places."""
+        result = np.zeros((len(blocks) - 1) * self.SHIFT + self.FRAME)
+        for k, block in enumerate(blocks.reshape(len(blocks), self.FRAME)):
+            result[k * self.SHIFT : k * self.SHIFT + self.FRAME] += block
+        return result
+
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """SQNR of mask, states, signal and enhanced signal; SI-SDR."""
+        levels = {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
+        return {**levels, "SI-SDR dB": f"{si_sdr_db(self.clean[: len(outputs['enhanced'])], outputs['enhanced']):.3f}"}
+
+
+class Silero(Task):
+    """Voice activity detection in chunks of 512 samples, each with the 64 before it."""
+
+    name = "silero_vad"
+    CHUNK, CONTEXT, CALIBRATION_CHUNKS = 512, 64, 400
+
+    def __init__(self, models: Path, data: Path, scale: float) -> None:
+        folder, self.carried = models / "silero_vad", {"model": {"state": "stateN"}}
+        self.models = {"model": folder / "silero_vad_16k_op15.onnx"}
+        samples = speech(folder / "test.wav")
+        half = len(samples) // 2
+        self.measured = samples[: int(half * scale)]
+        self.other = samples[half:]
+        self.calibration_chunks = max(1, int(self.CALIBRATION_CHUNKS * scale))
+
+    def feeds(self, samples: Array) -> list[Feeds]:
+        """One call for each whole chunk."""
+        padded = np.concatenate([np.zeros(self.CONTEXT, np.float32), samples])
+        rate = np.array(SAMPLE_RATE, np.int64)
+        starts = range(0, len(samples) - self.CHUNK + 1, self.CHUNK)
+        return [{"input": padded[None, k : k + self.CONTEXT + self.CHUNK], "sr": rate} for k in starts]
+
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """Chunks of the second half."""
+        feeds = self.feeds(self.other)[: self.calibration_chunks]
+        first = {"state": np.zeros((2, 1, 128), np.float32)}
+        return {"model": [{**feeds[0], **first}, *feeds[1:]]}
+
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """Probabilities and states."""
+        state = {"state": np.zeros((2, 1, 128), np.float32)}
+        return stream(sessions["model"], self.feeds(self.measured), state, self.carried["model"])
+
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """SQNR, mean probability, decisions."""
+        return {
+            "probability dB": level(reference["output"], outputs["output"]),
+            "states dB": level(reference["stateN"], outputs["stateN"]),
+            "mean": f"{float(outputs['output'].mean()):.4f}",
+            "largest difference": f"{float(np.abs(outputs['output'] - reference['output']).max()):.4f}",
+            "agreement": agreement(reference["output"], outputs["output"]),
+        }
+
+
+class Imdb(Task):
+    """Sentiment of reviews of 500 tokens."""
+
+    name = "imdb"
+    BATCH, CALIBRATION_BATCH, CALIBRATION_REVIEWS = 250, 10, 100
+
+    def __init__(self, models: Path, data: Path, scale: float) -> None:
+        self.models, self.carried = {"model": models / "vitis_rnn" / "imdb_lstm_torch.onnx"}, {"model": {}}
+        with np.load(data / "imdb" / "test.npz") as arrays:
+            count = max(1, int(len(arrays["label"]) * scale))
+            self.tokens, self.labels = arrays["tokens"][:count].astype(np.int64), arrays["label"][:count]
+        with np.load(data / "imdb" / "train.npz") as arrays:
+            count = max(1, int(self.CALIBRATION_REVIEWS * scale))
+            self.other = arrays["tokens"][:count].astype(np.int64)
+
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """Reviews of the training data."""
+        starts = range(0, len(self.other), self.CALIBRATION_BATCH)
+        return {"model": [{"tokens": self.other[k : k + self.CALIBRATION_BATCH]} for k in starts]}
+
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """Probabilities."""
+        starts = range(0, len(self.tokens), self.BATCH)
+        results = [run(sessions["model"], {"tokens": self.tokens[k : k + self.BATCH]})["prob"] for k in starts]
+        return {"prob": np.concatenate(results)}
+
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """SQNR, accuracy, decisions."""
+        return {
+            "probability dB": level(reference["prob"], outputs["prob"]),
+            "accuracy": f"{100 * float(np.mean((outputs['prob'] > 0.5) == self.labels)):.2f} %",
+            "agreement": agreement(reference["prob"], outputs["prob"]),
+            "mean difference": f"{float(np.abs(outputs['prob'] - reference['prob']).mean()):.5f}",
+        }
+
+
+TASKS: dict[str, type[Dtln] | type[Silero] | type[Imdb]] = {t.name: t for t in (Dtln, Silero, Imdb)}
+
+
+class Statistics:
+    """Statistics of a task's models, made when they are first asked for."""
+
+    def __init__(self, task: Task, floats: Sessions) -> None:
+        self._task, self._floats = task, floats
+        self._feeds: dict[str, list[Feeds]] = {}
+        self._made: dict[str, Any] = {}
+
+    def of(self, name: str) -> Any:
+        """The statistics of one model."""
+        if name not in self._made:
+            self._feeds = self._feeds or self._task.calibration(self._floats)
+            start, model = time.perf_counter(), str(self._task.models[name])
+            self._made[name] = rnnqc.calibrate(model, self._feeds[name], state=self._task.carried[name])
+            seconds = time.perf_counter() - start
+            print(f"{self._task.name}: {name} calibrated with {len(self._feeds[name])} calls in {seconds:.0f} s")
+        return self._made[name]
+
+
+def _of(statistics: Statistics | None, name: str) -> Any:
+    assert statistics is not None, "the float model is the first variant"
+    return statistics.of(name)
+
+
+def measure(task: Task, variants: Sequence[Variant], threads: int) -> list[dict[str, Any]]:
+    """One row for each variant; the first is the float model."""
+    protos = {name: onnx.load(path) for name, path in task.models.items()}
+    rows: list[dict[str, Any]] = []
+    reference: Outputs = {}
+    statistics: Statistics | None = None
+    for variant in variants:
+        built: dict[str, Built] = {}
+        for name, proto in protos.items():
+            built[name] = build(variant, proto, partial(_of, statistics, name), threads)
+        sessions = {name: b.session for name, b in built.items()}
+        outputs = task.outputs(sessions)
+        if statistics is None:
+            reference, statistics = outputs, Statistics(task, sessions)
+        sizes = [b.kilobytes for b in built.values() if b.kilobytes is not None]
+        rows.append(
+            {
+                "variant": variant.label,
+                **task.figures(reference, outputs),
+                "form": "+".join(dict.fromkeys(b.form for b in built.values())),
+                "kB": f"{sum(sizes):.0f}" if sizes else "",
+                "note": "; ".join(f"{n}: {b.note}" if len(built) > 1 else b.note for n, b in built.items() if b.note),
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
+    parser.add_argument("data", type=Path, metavar="DATA_FOLDER")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--rows", nargs="+", default=[], metavar="GLOB", help="labels; the float row is always there")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the data, for short runs")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="one file for each task, its name before the suffix")
+    a = parser.parse_args()
+    variants = chosen(a.rows)
+    assert variants[0] == VARIANTS[0] == Variant(FLOAT)
+    for name in a.tasks:
+        rows = measure(TASKS[name](a.models, a.data, a.scale), variants, a.threads)
+        report(f"{name}: against float", rows, a.json and a.json.with_suffix(f".{name}{a.json.suffix}"))
+
+
+if __name__ == "__main__":
+    main()

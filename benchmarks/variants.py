@@ -1,0 +1,135 @@
+"""The ways to quantize a model that the accuracy tables compare: onnxruntime's quantize_dynamic and recipes."""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from layers import Array
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import rnnqc
+from rnnqc.bench import session_options
+from rnnqc.recipe import builtin_recipes
+
+FLOAT, PER_TENSOR, PER_CHANNEL = "float", "ort per tensor", "ort per channel"
+NOTHING = "quantize_dynamic finds no LSTM"
+Outputs = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a table.
+
+    Attributes:
+        label: Its name.
+        recipe: Of rnnqc; "" for the float model and for quantize_dynamic.
+        overrides: In front of the recipe's rules.
+        calibrated: Whether it is lowered with statistics of the calibration data.
+    """
+
+    label: str
+    recipe: str = ""
+    overrides: tuple[str, ...] = ()
+    calibrated: bool = False
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant(FLOAT),
+    Variant(PER_TENSOR),
+    Variant(PER_CHANNEL),
+    Variant("int8", "int8"),
+    Variant("int4 weights", "int8", ("*.weight.bits=4",)),
+    Variant("int4 weights, groups of 32", "int8", ("*.weight.bits=4", "*.weight.group_size=32")),
+    Variant("16-bit activations", "int8", ("*.input.bits=16", "*.hidden.bits=16")),
+)
+
+
+@dataclass
+class Built:
+    """A quantized model.
+
+    Attributes:
+        session: It, running.
+        form: What its cells became.
+        kilobytes: Of the parameters of its recurrent layers; None where nobody counted.
+        note: What there is to say about it.
+    """
+
+    session: ort.InferenceSession
+    form: str = ""
+    kilobytes: float | None = None
+    note: str = ""
+
+
+def chosen(patterns: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> list[Variant]:
+    """The variants whose labels match one of the globs (all without globs); the float model is always one.
+
+    Recipes that this rnnqc does not have are named and left out.
+    """
+    recipes = {r.name for r in builtin_recipes()}
+    result = []
+    for variant in variants:
+        named = variant.label == FLOAT or not patterns or any(fnmatch.fnmatchcase(variant.label, p) for p in patterns)
+        if named and variant.recipe and not variant.recipe.endswith(".toml") and variant.recipe not in recipes:
+            print(f"left out: {variant.label}: there is no recipe {variant.recipe!r}")
+        elif named:
+            result.append(variant)
+    return result
+
+
+def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any], threads: int) -> Built:
+    """Quantizes `model` and makes a session of the result; `statistics` is called for a calibrated variant."""
+    options = session_options(threads)
+    if variant.recipe:
+        calibration = {"stats": statistics()} if variant.calibrated else {}
+        lowered = rnnqc.lower(model, variant.recipe, overrides=variant.overrides, **calibration)
+        entries = lowered.report.entries
+        form = "+".join(sorted({e.form or e.status for e in entries}))
+        session = rnnqc.session(lowered.proto, options=options)
+        return Built(session, form, sum(e.bytes for e in entries) / 1e3)
+    if variant.label == FLOAT:
+        return Built(plain_session(model, options), FLOAT)
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "float.onnx"), Path(folder, "dynamic.onnx")
+        onnx.save(model, source)
+        quantize_dynamic(
+            source, target,
+            op_types_to_quantize=["LSTM"], per_channel=variant.label == PER_CHANNEL, weight_type=QuantType.QInt8,
+        )  # fmt: skip
+        quantized = onnx.load(target)
+    count = sum(n.op_type == "DynamicQuantizeLSTM" for n in quantized.graph.node)
+    return Built(plain_session(quantized, options), "dynamic" if count else FLOAT, note="" if count else NOTHING)
+
+
+def plain_session(model: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session without any custom library."""
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> Outputs:
+    """All outputs by name."""
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def stream(
+    session: ort.InferenceSession,
+    feeds: Sequence[Mapping[str, Array]],
+    state: Mapping[str, Array],
+    carried: Mapping[str, str],
+) -> Outputs:
+    """Outputs of one call after the other, stacked; `carried` maps inputs to the outputs that become them."""
+    steps, current = [], dict(state)
+    for feed in feeds:
+        got = run(session, {**feed, **current})
+        current = {name: got[source] for name, source in carried.items()}
+        steps.append(got)
+    return {name: np.stack([step[name] for step in steps]) for name in steps[0]}

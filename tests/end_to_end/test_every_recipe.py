@@ -1,0 +1,113 @@
+"""Every recipe that comes with rnnqc, on layers of all kinds: the same bytes from every way of execution.
+
+What these would catch: a recipe whose formats the native library, the function body and the inlined form understand
+differently; a recipe that leaves a usual layer in float arithmetic; a calibrated point that nobody measured.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from float_lstm import Activation
+from hypothesis import given, settings
+from lstm_models import LstmCase, stacked_model
+from running import assert_same_bits, run, sqnr
+from running_lowered import INTEGER, STOCK, UNROLLED, lower_all, run_all, session
+from strategies import lstm_cases
+
+import rnnqc
+from rnnqc.calibrate import calibrate
+from rnnqc.recipe import builtin_recipes
+
+EXAMPLES = settings().max_examples
+FEW = max(2, EXAMPLES // 4)
+CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
+WITHOUT_DATA = {"int8", "int16", "w4a8"}
+USUAL = {"activations": None, "clip": None}
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+# Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
+SQNR_DB = {
+    "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,
+    "brevitas-int8": 22.8, "distiller-sym": 27.3, "distiller-asym": 27.9, "distiller-avg": 13.0,
+}  # fmt: skip
+
+
+def test_every_recipe_has_a_bar() -> None:
+    assert set(SQNR_DB) == set(CELLS)
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+@settings(max_examples=FEW)
+@given(case=lstm_cases(layouts=(0, 0, 1), placements=("main", "main", "if"), **USUAL))
+def test_same_bits(recipe: str, case: LstmCase) -> None:
+    model, feeds = case.model(), case.feeds()
+    whole = case if case.lens is None else case.replace(lens=(case.T,) * case.B)
+    seen = [feeds, *(whole.feeds(condition=c) for c in (True, False))]
+    results = lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, seen))
+    for way, lowered in results.items():
+        forms = {c.form for c in lowered.model.cells.values()}
+        assert forms == {"integer" if way in (INTEGER, UNROLLED) else "fused"}, f"{recipe}: {way}"
+    outputs = run_all(results, feeds)
+    for way, got in outputs.items():
+        assert_same_bits(outputs[STOCK], got, f"{recipe}: {way} against stock")
+    for level in LEVELS:
+        got = run(session(results[STOCK].proto, STOCK, level, 2), feeds)
+        assert_same_bits(outputs[STOCK], got, f"{recipe}: {level}")
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+def test_other_activations(recipe: str) -> None:
+    """Activations without bounds, and those that saturate elsewhere."""
+    for names in (("HardSigmoid", "Softsign", "Relu"), ("Sigmoid", "Elu", "ScaledTanh")):
+        case = LstmCase(T=4, B=2, I=5, H=6, activations=tuple(Activation(n) for n in names), gain=0.25, bias=True)
+        model, feeds = case.model(), case.feeds()
+        outputs = run_all(lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, [feeds])), feeds)
+        for way, got in outputs.items():
+            assert_same_bits(outputs[STOCK], got, f"{recipe}, {names}: {way}")
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+def test_stacked_layers_and_accuracy(recipe: str) -> None:
+    """Two layers, one of which takes the codes of the other where their formats agree; calibrated on other data."""
+    layers = [LstmCase(T=7, B=2, I=5, H=9), LstmCase(T=7, B=2, I=9, H=6, direction="bidirectional", seed=1)]
+    model = stacked_model(layers)
+    feeds = [layers[0].replace(seed=s).feeds() for s in range(4)]
+    statistics = calibrate(model, feeds[:3])
+    results = lower_all(model, None, recipe=recipe, stats=statistics)
+    outputs = run_all({k: v for k, v in results.items() if k != UNROLLED}, feeds[3])
+    for way, got in outputs.items():
+        assert_same_bits(outputs[STOCK], got, f"{recipe}: {way}")
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+def test_accuracy_of_a_layer(recipe: str) -> None:
+    case = LstmCase(T=24, B=4, I=16, H=24, seed=3)
+    model = case.model()
+    statistics = calibrate(model, [case.replace(seed=s).feeds() for s in range(4, 8)])
+    lowered = rnnqc.lower(model, recipe, stats=statistics)
+    got, expected = run(session(lowered.proto, STOCK), case.feeds()), case.expected(case.feeds())
+    reached = sqnr(expected["Y"], got["Y"])
+    print(recipe, f"{reached:.1f} dB")
+    assert reached >= SQNR_DB[recipe], recipe
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+def test_data_is_asked_for_where_it_is_needed(recipe: str) -> None:
+    model = LstmCase(T=3, B=1, I=4, H=4).model()
+    if recipe in WITHOUT_DATA:
+        assert np.isfinite(rnnqc.lower(model, recipe).report.bytes)
+    else:
+        with pytest.raises(rnnqc.CompileError, match=r"has no scale, and there is no calibration data.*--calibration"):
+            rnnqc.lower(model, recipe)
+
+
+def test_a_branch_that_the_data_never_took_stays_float() -> None:
+    case = LstmCase(T=3, B=1, I=4, H=4, placement="if")
+    model = case.model()
+    statistics = calibrate(model, [case.feeds()])
+    lowered = rnnqc.lower(model, "brevitas-int8", stats=statistics)
+    assert [e.status for e in lowered.report.entries].count("float") == 1
+    assert "none reached it" in lowered.report.float_entries[0].reason
+    with pytest.raises(rnnqc.CompileError, match="calibrate with data that runs it"):
+        rnnqc.lower(model, "brevitas-int8", stats=statistics, strict=True)
+    assert not rnnqc.lower(model, "int8", stats=statistics).report.float_entries
