@@ -142,6 +142,9 @@ class _Resolver:
             return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
             return {"bits": s["bits"]}
+        if name == "bias":
+            found = weight_scales({**s, "granularity": "per-tensor"}, self.arrays[cell.name]["B"][np.newaxis])
+            return on_grid(s, s["scale"]) if found is None else on_grid(s, found[0][0])
         if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
         if kind == "acc" and mode in (None, "activation"):

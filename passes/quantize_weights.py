@@ -26,7 +26,7 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_weights import WeightMatrix, format_of, is_float16, store_weights
 from rnnqc.passes.insert_qcdq import USUAL_BITS, check_overrides
-from rnnqc.passes.lstm_node import DIRECTIONS, RECURRENT_OPS, NotHandled, R, W, describe_source, fail
+from rnnqc.passes.lstm_node import DIRECTIONS, RECURRENT_OPS, B, NotHandled, P, R, W, describe_source, fail
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, Settings
 
@@ -82,7 +82,7 @@ class QuantizeWeights(Pass):
         names: list[str] = []
         for path, graph in list(model.paths()):
             for node in graph.nodes:
-                if node.op not in RECURRENT_OPS or node.domain or WEIGHTS_TAG in info(node).metadata:
+                if node.op not in RECURRENT_OPS or node.domain or _is_done(node):
                     continue
                 try:
                     arrays = {k: _weight(node, k) for k in (W, R)}
@@ -114,10 +114,12 @@ class QuantizeWeights(Pass):
                 )
                 continue
             replaced = _defaults(model, node, used)
-            record: dict[str, Any] = {"bytes": 0}
+            record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
             for k, key in ((W, "W"), (R, "R")):
                 record[key] = [format_of(m) for m in used[k]]
-                if any(used[k]):
+                if not any(used[k]):
+                    record["float_bytes"] += _size(node, k)
+                else:
                     store_weights(model, node, k, used[k])
                     record["bytes"] += sum(m.size for m in used[k] if m)
                 widths += [m.settings["bits"] for m in used[k] if m and not is_float16(m.settings)]
@@ -176,7 +178,7 @@ class QuantizeWeights(Pass):
         source = node.inputs[k]
         key = (id(source), direction, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, np.ascontiguousarray(array[direction].T), homes[id(source)], s)
+            shared[key] = WeightMatrix(point, source, direction, homes[id(source)], s)
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]
@@ -188,6 +190,27 @@ class QuantizeWeights(Pass):
                 )
             shared[key].moments.append(moment)
         return shared[key]
+
+
+def stored_weight_bytes(model: Model) -> dict[str, int]:
+    """Size of W, R, B and P of each node whose weights this pass has replaced, by its path."""
+    return {
+        f"{path}{display_name(node)}": record["bytes"] + record["float_bytes"]
+        for path, graph in model.paths()
+        for node in graph.nodes
+        if WEIGHTS_TAG in info(node).metadata
+        for record in [json.loads(info(node).metadata[WEIGHTS_TAG])]
+    }
+
+
+def _size(node: Node, k: int) -> int:
+    array = constant_array(value) if (value := input_or_none(node, k)) is not None else None
+    return 0 if array is None else array.nbytes
+
+
+def _is_done(node: Node) -> bool:
+    """Whether this pass has stored the node's weights, and canonicalize has not made floats of them since."""
+    return WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R))
 
 
 def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:

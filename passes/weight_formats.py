@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.compensation import Grid, scale_factors
+from rnnqc.compensation import search_scale
 from rnnqc.grids import MAX_CODE, GridFormat
 from rnnqc.passes.quantization import FLOAT, PACKED_BITS, check_point, encoding_of, format_of, weight_point
 from rnnqc.recipe import Settings
@@ -55,8 +55,7 @@ def weight_scales(s: Settings, array: FloatArray, moment: npt.ArrayLike | None =
         return scale, zero_point
     axis = 1 if len(scale) > 1 else None
     like = {**format_of({**s, "zero_point": 0}), "scale": [float(v) for v in scale], "axis": axis}
-    factors = scale_factors(array, Grid.of_encoding(encoding_of(like), array.shape), moment, together=axis is None)
-    return np.asarray(scale * factors[: len(scale)], np.float32), zero_point
+    return np.asarray(search_scale(encoding_of(like), array, moment).scale, np.float32), zero_point
 
 
 def grid_format(s: Settings) -> GridFormat:

@@ -704,7 +704,8 @@ def _passes(a: argparse.Namespace) -> int:
     from rnnqc.recipe import load_recipe
 
     infos = []
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll()]:
+    weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), *weights_only]:
         if pass_.info not in infos:
             infos.append(pass_.info)
     if a.markdown:

@@ -81,14 +81,6 @@ class Grid:
         top = np.full(step.shape, 2.0 ** (bits - 1) - 1)
         return cls(step, -top, top, np.zeros(step.shape), np.arange(rows) // size, np.ones(len(step), np.int64))
 
-    @classmethod
-    def stacked(cls, grids: Sequence[Grid]) -> Grid:
-        """The grid of matrices with equally many columns, one above the other."""
-        starts = np.cumsum([0, *(len(g.step) for g in grids)])
-        part = np.concatenate([g.part + s for g, s in zip(grids, starts[:-1], strict=True)])
-        names = ("step", "low", "high", "zero_point", "stride")
-        return cls(**{n: np.concatenate([getattr(g, n) for g in grids]) for n in names}, part=part)
-
     def columns(self, chosen: slice) -> Grid:
         """The grid of some of the columns."""
         names = ("step", "low", "high", "zero_point")
@@ -225,13 +217,35 @@ def compensate_matrix(
         narrow_bits: Channels whose plain codes fit into so many bits keep to them: those between wide channels.
     """
     plain = quantize_matrix(encoding, array)
-    limit = None
-    if narrow_bits is not None:
-        top = 2 ** (narrow_bits - 1) - 1
-        largest = np.abs(plain.astype(np.int64)).max(axis=0)
-        limit = np.where(largest <= top, top, encoding.maximum)
-    grid = Grid.of_encoding(encoding, array.shape, limit)
+    grid = Grid.of_encoding(encoding, array.shape, _limit(encoding, plain, narrow_bits))
     return compensate(array, plain, grid, moment).astype(encoding.dtype)
+
+
+def search_scale(
+    encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
+) -> Encoding:
+    """The number format with the scales that `scale_factors` finds.
+
+    Args:
+        encoding: Its scales reach the largest weights.
+        array: `[K,n]`.
+        moment: As for `compensate`.
+        narrow_bits: As for `compensate_matrix`.
+    """
+    limit = _limit(encoding, quantize_matrix(encoding, array), narrow_bits)
+    grid = Grid.of_encoding(encoding, array.shape, limit)
+    factors = scale_factors(array, grid, moment, together=encoding.axis is None)[: len(encoding.scale)]
+    scale = (np.asarray(encoding.scale, np.float32) * factors).astype(np.float32)
+    return replace(encoding, scale=tuple(map(float, scale)))
+
+
+def _limit(encoding: Encoding, plain: npt.NDArray[Any], narrow_bits: int | None) -> IntArray | None:
+    """Largest magnitude of the codes of each channel, `[n]`; None if all have those of the format."""
+    if narrow_bits is None:
+        return None
+    top = 2 ** (narrow_bits - 1) - 1
+    largest = np.abs(plain.astype(np.int64)).max(axis=0)
+    return np.asarray(np.where(largest <= top, top, encoding.maximum))
 
 
 def compensate_groups(

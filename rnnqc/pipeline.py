@@ -26,12 +26,14 @@ from rnnqc.passes import (
     Pass,
     PassManager,
     PassResult,
+    QuantizeWeights,
     RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, load_recipe
@@ -40,6 +42,7 @@ from rnnqc.statistics import Statistics
 from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
+WEIGHT_ONLY = "weight-only"
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,10 @@ def normal_form() -> list[Pass]:
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
+    if recipe.kind == WEIGHT_ONLY:
+        seen = statistics.points if statistics is not None else {}
+        moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
+        return [*normal_form(), QuantizeWeights(recipe, moments), Cleanup()]
     passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
@@ -184,7 +191,13 @@ def lower(
     )
     named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     chosen = named.with_overrides(options.overrides)
-    resolved = options.resolved_form
+    resolved = WEIGHT_ONLY if chosen.kind == WEIGHT_ONLY else options.resolved_form
+    if resolved == WEIGHT_ONLY and (form is not None or unroll):
+        raise UsageError(
+            f"Recipe {chosen.name!r} keeps ONNX's recurrent operators; there is no cell to give a form or to unroll.",
+            supported="recipes of cells, such as int8",
+            action="leave the form out, or choose another recipe",
+        )
     timing = Timing()
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:
@@ -194,7 +207,8 @@ def lower(
     report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
-        _check_forms(loaded, resolved, unroll)
+        if resolved != WEIGHT_ONLY:
+            _check_forms(loaded, resolved, unroll)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
@@ -274,11 +288,14 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
     notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
+    stored = stored_weight_bytes(model)
     for node in nodes:
         cells = [c for c in model.cells.values() if c.node == node.path]
         remark = refused.get(node.path)
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
-        if remark is not None or not cells:
+        if node.path in stored:
+            entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+        elif remark is not None or not cells:
             entry.status = "float"
             entry.bytes = node.weight_bytes
             if remark is not None:
@@ -289,6 +306,7 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.cells = [c.name for c in cells]
             entry.form = cells[0].form
             entry.bytes = weight_bytes(model, cells)
+        if entry.status == "lowered":
             note = notes.get(node.path)
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import pickle
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,6 +18,7 @@ from rnnqc.diagnostics import CompileError, UsageError
 
 LONGEST, LARGEST = 256, 2**25
 """Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
+ADDRESS = re.compile(r"(\w+://)?.+:\d+")
 TIMEOUT = 10
 """Seconds to wait for a scheduler."""
 Chunk = list[Piece]
@@ -124,6 +126,14 @@ def _in_order(
         yield result(future), samples
 
 
+def _no_scheduler(address: str, reason: str) -> UsageError:
+    return UsageError(
+        f"no dask scheduler answers at {address!r} ({reason}).",
+        supported="addresses such as tcp://host:8786",
+        action="start `dask scheduler` and `dask worker`, and check the address",
+    )
+
+
 def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[tuple[Observers, int]]:
     try:
         import distributed
@@ -133,15 +143,12 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
             supported="a scheduler with the extra [dist]",
             action="pip install 'rnnqc[dist]', or use --processes",
         ) from error
+    if not ADDRESS.fullmatch(address):
+        raise _no_scheduler(address, "no such address")
     try:
         client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(
-            f"no dask scheduler answers at {address!r} ({reason}).",
-            supported="addresses such as tcp://host:8786",
-            action="start `dask scheduler` and `dask worker`, and check the address",
-        ) from error
+        raise _no_scheduler(address, (str(error).splitlines() or [type(error).__name__])[0]) from error
     with client:
         workers = len(client.scheduler_info()["workers"])
         if not workers:
@@ -154,6 +161,12 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
         submit = lambda chunk: client.submit(_run_chunk, sent, chunk, pure=False)  # noqa: E731
         try:
             yield from _in_order(chunks, 2 * workers, submit, lambda future: future.result())
+        except ImportError as error:
+            raise CompileError(
+                f"the workers of the dask scheduler at {address!r} cannot import rnnqc ({error}).",
+                supported="workers with the same version of rnnqc",
+                action="install it there, or use --processes",
+            ) from error
         except (distributed.KilledWorker, distributed.CancelledError, OSError) as error:
             raise CompileError(
                 f"the workers of the dask scheduler at {address!r} fail ({type(error).__name__}).",

@@ -23,6 +23,7 @@ from rnnqc.compensation import (
     compensate_groups,
     compensate_matrix,
     scale_factors,
+    search_scale,
     squared_error,
 )
 from rnnqc.encoding import Encoding, Rounding, symmetric_scale
@@ -155,28 +156,6 @@ def test_channels_between_wide_ones_stay_narrow() -> None:
     assert largest[~wide].max() <= 7 and largest[wide].min() > 100
 
 
-def test_matrices_above_one_another_make_good_for_each_other() -> None:
-    """W x and R h are added: with the moments across, errors of R can cancel those of W."""
-    x = _inputs(600, 60)
-    w, r = _weights(40, 16), _weights(20, 16, 1)
-    grids, parts = [], []
-    for array, bits in ((w, 4), (r, 8)):
-        encoding = _encoding(array, bits)
-        grids.append(Grid.of_encoding(encoding, array.shape))
-        parts.append(quantize_matrix(encoding, array).astype(np.int64))
-    both, grid, moment = np.concatenate([w, r]), Grid.stacked(grids), _moment(x)
-    apart = np.concatenate(
-        [
-            compensate(w, parts[0], grids[0], _moment(x[:, :40])),
-            compensate(r, parts[1], grids[1], _moment(x[:, 40:])),
-        ]
-    )
-    joint = compensate(both, np.concatenate(parts), grid, moment)
-    assert np.abs(joint[:40]).max() == 7 and np.abs(joint[40:]).max() <= 127
-    errors = [squared_error(grid.values(c) - both, moment).sum() for c in (apart, joint)]
-    assert errors[1] < 0.5 * errors[0]
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_few_samples(count: int) -> None:
     """The moments are singular; what they do not say must not be made worse than a few times plain rounding."""
@@ -246,23 +225,30 @@ def test_blocks_of_channels_are_independent(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(parts, compensate_matrix(encoding, array, moment))
 
 
-def test_scales_are_smaller_where_that_helps() -> None:
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_scales_are_smaller_where_that_helps(per_channel: bool) -> None:
     array, moment = _weights(64, 16), _moment(_inputs(400, 64))
     array[np.arange(16), np.arange(16)] = 3.0  # one weight ten times as large as the others
     moment[:16] *= 0.01
     moment[:, :16] *= 0.01  # of an input that hardly matters
-    encoding = _encoding(array, 4)
-    grid = Grid.of_encoding(encoding, array.shape)
-    factors = scale_factors(array, grid, moment)
-    assert np.median(factors) == 0.6
-    scale = np.asarray(encoding.scale, np.float32)
-    searched = Encoding(4, True, tuple(map(float, scale * factors.astype(np.float32))), narrow=True, axis=1)
+    encoding = _encoding(array, 4, per_channel=per_channel)
+    searched = search_scale(encoding, array, moment)
+    factors = np.asarray(searched.scale) / np.asarray(encoding.scale)
+    assert len(factors) == (16 if per_channel else 1)
+    assert np.median(factors) == pytest.approx(0.6)
     before, after = (
         squared_error(e.dequantize(compensate_matrix(e, array, moment)).astype(np.float64) - array, moment)
         for e in (encoding, searched)
     )
     assert after.sum() < 0.7 * before.sum()
-    assert len(set(scale_factors(array, grid, moment, together=True))) == 1
+
+
+def test_scales_that_reach_the_largest_weights_stay_where_those_matter() -> None:
+    array = _weights(64, 16)
+    array[0] = 1.0
+    moment = np.diag(np.concatenate([[1000.0], np.ones(63)]))
+    encoding = _encoding(array, 4)
+    assert search_scale(encoding, array, moment) == encoding
 
 
 def test_the_bias_takes_over_the_mean_of_the_error() -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Rounding, round_to_integer
 from rnnqc.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, scale_of
@@ -77,6 +78,17 @@ def test_random_tensors(bits: int, rounding: Rounding) -> None:
     for spread in (1e-3, 0.3, 1.0, 50.0):
         values = (rng.standard_normal((5, 8)) * spread).astype(np.float32)
         assert fix_position(values, bits, rounding=rounding) == _slow(values.ravel().tolist(), bits, 5, rounding)
+
+
+@given(st.lists(_VALUES, min_size=1, max_size=4), st.integers(1, 6))
+def test_many_calls_at_once_are_as_one_by_one(calls: list[list[float]], candidates: int) -> None:
+    """Calibration has a copy of the search that is fast for many rows; shorter ones end in zeros."""
+    rows = np.zeros((len(calls), max(map(len, calls))), np.float32)
+    for row, values in zip(rows, calls, strict=True):
+        row[: len(values)] = values
+    for bits, (widest, best) in fix_positions_of_calls(rows, (4, 8, 16), candidates).items():
+        assert widest.tolist() == [fix_position(row, bits, 1) for row in rows]
+        assert best.tolist() == [fix_position(row, bits, candidates) for row in rows]
 
 
 def test_first_candidate_has_half_a_code_of_margin() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -327,7 +328,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "name": (_wrong(lambda f: {"x": f["X"]}), "no array for input 'X'; arrays: x"),
     "shape": (_wrong(lambda f: {"X": f["X"][..., :2]}), "array 'X' has shape [5, 2, 2]"),
     "dtype": (_wrong(lambda f: {"X": f["X"].astype(np.float64)}), "array 'X' is float64"),
-    "NaN": (_wrong(_nan), "sample 0: array 'X' holds nan at [3, 1, 2]"),
+    "NaN": (_wrong(_nan), "feed 0: array 'X' holds nan at [3, 1, 2]"),
     "infinity": (_wrong(lambda f: {"X": f["X"] / np.float32(0)}), "array 'X' holds"),
     "no samples": (_wrong(lambda f: {"X": np.zeros((0, 5, 2, 3), np.float32)}), "calibration data is empty"),
     "no rows": (_wrong(lambda f: {"X": np.zeros((5, 0, 3), np.float32)}), "shape [5, 0, 3] is empty"),
@@ -376,10 +377,11 @@ def test_a_scheduler_that_is_not_there(
     monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", 1)
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     out = tmp_path / "stats.json"
-    options = ["--scheduler", "tcp://127.0.0.1:9"]
-    result = in_process(capfd, "calibrate", model, "--data", tmp_path / "data.npz", "-o", out, *options)
-    assert result.code == 2 and ("no dask scheduler answers" in result.err or "not installed" in result.err)
-    assert not out.exists()
+    for address in ("tcp://127.0.0.1:9", "nonsense"):
+        options = ["--scheduler", address]
+        result = in_process(capfd, "calibrate", model, "--data", tmp_path / "data.npz", "-o", out, *options)
+        assert result.code == 2 and ("no dask scheduler answers" in result.err or "not installed" in result.err)
+        assert "Traceback" not in result.text and not out.exists()
 
 
 def test_nan_beyond_the_padding_is_found_with_its_sample() -> None:
@@ -412,6 +414,56 @@ def test_the_model_is_not_changed_and_lowering_finds_the_same_cells() -> None:
     other = rnnqc.lower(case.replace(H=5).model()).model
     with pytest.raises(rnnqc.UsageError, match=r"hidden_size 4.* hidden_size 5"):
         statistics.check_fits(other.cells.values())
+
+
+@pytest.mark.parametrize("recipe", ["int8-static", "distiller-asym", "pow2-int8"])
+def test_lowering_from_the_file_is_lowering_with_the_data(recipe: str, tmp_path: Path) -> None:
+    case = LstmCase(T=8, H=6, direction="bidirectional")
+    feeds = [case.replace(seed=k).feeds() for k in range(3)]
+    model = case.model()
+    statistics = rnnqc.calibrate(model, feeds)
+    statistics.save(tmp_path / "stats.json")
+    ways: list[dict[str, Any]] = [
+        {"calibration": feeds},
+        {"stats": statistics},
+        {"stats": tmp_path / "stats.json"},
+    ]
+    made = {rnnqc.lower(model, recipe, **way).proto.SerializeToString(deterministic=True) for way in ways}
+    assert len(made) == 1
+
+
+def test_an_edit_changes_one_scale(tmp_path: Path) -> None:
+    case = LstmCase(T=8, H=6)
+    model, path = case.model(), tmp_path / "stats.json"
+    rnnqc.calibrate(model, [case.feeds()]).save(path)
+    (before,) = rnnqc.lower(model, "distiller-asym", "qcdq", stats=path).model.cells.values()
+    data = json.loads(path.read_text())
+    data["points"]["the_lstm.forward.hidden"]["max"] = 6.0
+    path.write_text(json.dumps(data))
+    (after,) = rnnqc.lower(model, "distiller-asym", "qcdq", stats=path).model.cells.values()
+    assert [p for p in before.points if before.points[p] != after.points[p]] == ["hidden"]
+    low = data["points"]["the_lstm.forward.hidden"]["min"]
+    assert after.points["hidden"]["scale"] == [pytest.approx((6.0 - low) / 255, rel=1e-6)]
+
+
+def test_example_of_the_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Line by line, up to the ellipses; numbers to five digits."""
+    root = Path(__file__).resolve().parents[2]
+    example = (root / "docs" / "calibration.md").read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
+    model, data = root / "models" / "digits_lstm.onnx", root / "models" / "digits_calibration.npz"
+    out = tmp_path / "stats.json"
+    assert in_process(capfd, "calibrate", model, "--data", data, "-o", out).code == 0
+    lines = out.read_text().splitlines()
+    skipped = lines.index('    "/lstm/LSTM.forward.cell_state": {')
+    lines = [*lines[: lines.index('  "points": {') + 1], *lines[skipped:]]
+    shown = example.splitlines()[:-1]
+    assert len(shown) > 25
+    for wanted, found in zip(shown, lines, strict=False):
+        number = re.compile(r"-?\d+\.\d+")
+        texts = [number.sub("#", t.split(",...")[0]) for t in (wanted, found)]
+        values = [[float(v) for v in number.findall(t.split(",...")[0])] for t in (wanted, found)]
+        assert texts[1].startswith(texts[0])
+        assert values[1][: len(values[0])] == pytest.approx(values[0], rel=1e-5)
 
 
 # ---- real models ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def _recipe(**settings: Any) -> Recipe:
     return Recipe("weights", "", (Rule("*.weight", settings),))
 
 
-INT8, INT4 = _recipe(bits=8, narrow=True), _recipe(bits=4, narrow=True)
+INT8, INT4 = _recipe(bits=8, narrow=True), _recipe(bits=4, narrow=True, compensation=True)
 HALF = _recipe(bits=None, store="float16")
 RECIPES = {"int8": INT8, "int4": INT4, "float16": HALF}
 
@@ -254,6 +254,21 @@ def test_a_float_layer_stays_as_it_is() -> None:
     PassManager([Canonicalize()]).run(model)
     result = declines(QuantizeWeights(_recipe(bits=None)), model, "quantizes nothing")
     assert not result.modified
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_file_that_was_quantized_before(name: str) -> None:
+    """canonicalize folds what makes floats of the codes; the same codes come out again."""
+    _, first = _quantized(_layer("LSTM", direction="bidirectional"), RECIPES[name])
+    again = Model.load(first.proto)
+    assert not QuantizeWeights(RECIPES[name])(again).modified
+    _, second = _quantized(first.proto, RECIPES[name])
+    values = []
+    for model in (first, second):
+        (node,) = nodes_of(model, "LSTM")
+        values.append(_Weights(model.proto)(node.inputs[1].name))
+        assert nodes_of(model, "Cast" if name == "float16" else "DequantizeLinear")
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
 
 
 def _two_layers_with_the_same_weights() -> onnx.ModelProto:

@@ -110,18 +110,12 @@ GridQuantizer<Real> Quantizer(const GridPoint& point) {
 }
 
 template <typename Real>
-const GridKernels& ElementwiseKernels() {
-  static const GridKernels kernels = GridKernelsPortable();
-  return kernels;
-}
-
-template <typename Real>
 class GridRun {
  public:
   GridRun(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args)
       : config_(config),
         kernels_(kernels),
-        elementwise_(ElementwiseKernels<Real>()),
+        elementwise_(SelectGridKernels(kernels.isa)),
         packed_(packed),
         args_(args),
         sequences_(config.direction, args.time, args.batch, args.sequence_lens, 0, 1),
@@ -187,16 +181,16 @@ class GridRun {
     step_.units = units_;
     step_.peephole = packed_.peephole.size() == 0 ? nullptr : packed_.peephole.data();
     for (int64_t gate = 0; gate < kGates; ++gate) {
+      if (!config_.gate_is_used(static_cast<int>(gate))) continue;
       const GridPoint& acc = config_.grid.points[GridOrder::kAcc + gate];
       step_.acc[gate] = Quantizer<Real>(acc);
       step_.gate_min[gate] = config_.gates[gate].min;
       step_.gate_max[gate] = config_.gates[gate].max;
-      step_.gate_first[gate] = config_.gates[gate].table_offset - acc.low();
+      step_.gate_table[gate] = args_.gate_table + (config_.gates[gate].table_offset - acc.low());
+      step_.limited = step_.limited || std::isfinite(step_.gate_min[gate]) || std::isfinite(step_.gate_max[gate]);
     }
     const GridPoint& cell = config_.grid.points[GridOrder::kCell];
-    step_.gate_table = args_.gate_table;
-    step_.cell_table = args_.cell_table;
-    step_.cell_first = -cell.low();
+    step_.cell_table = args_.cell_table - cell.low();
     step_.input_forget = config_.input_forget;
     step_.one = config_.one;
     step_.kept = Quantizer<Real>(config_.grid.points[GridOrder::kKept]);

@@ -33,8 +33,8 @@ template <typename Real>
 struct GridJoinArgs {
   int64_t blocks;
   int64_t planes;
-  const int32_t* acc[4];     // block order
-  double factor[4];          // not used with one plane
+  const int32_t* acc[4];  // block order
+  double factor[4];
   const double* start;       // planar; null if acc contains it
   const double* zero_point;  // planar, or null
   double row_sum;
@@ -57,15 +57,14 @@ struct GridStepArgs {
   Real gate_min[kGates];
   Real gate_max[kGates];
   GridQuantizer<Real> acc[kGates];
-  const float* gate_table;
-  int64_t gate_first[kGates];  // entry of gate_table for multiple 0
+  bool limited;                     // whether gate_min and gate_max count
+  const float* gate_table[kGates];  // the entry of multiple 0
   bool input_forget;
   Real one;
   GridQuantizer<Real> kept;
   GridQuantizer<Real> added;
   GridQuantizer<Real> cell;
-  const float* cell_table;
-  int64_t cell_first;
+  const float* cell_table;  // the entry of multiple 0
   GridQuantizer<Real> hidden;
   int32_t hidden_zero_point;
   bool rounded_output;
@@ -89,13 +88,18 @@ struct GridCodesArgs {
 };
 
 struct GridKernels {
-  const char* isa;
   void (*join)(const GridJoinArgs<double>& args);
   void (*step)(const GridStepArgs<double>& args);
   void (*codes)(const GridCodesArgs<double>& args);
 };
 
+// One for each of the files grid_<isa>.cc.
 GridKernels GridKernelsPortable();
+GridKernels GridKernelsAvx2();
+GridKernels GridKernelsAvx512();
+
+// What goes with the products of this instruction set, a name of kernels.inc.
+const GridKernels& SelectGridKernels(const char* isa);
 
 }  // namespace rnnqc
 

@@ -7,6 +7,6 @@ namespace {
 
 }  // namespace
 
-GridKernels GridKernelsPortable() { return {"portable", Join<double>, Step<double>, Codes<double>}; }
+GridKernels GridKernelsPortable() { return {Join<double>, Step<double>, Codes<double>}; }
 
 }  // namespace rnnqc

@@ -1,0 +1,187 @@
+"""Number formats of all cells of a model: where each scale comes from.
+
+What these would catch: a shared scale that is not shared or that forgets a member, a format taken from a point that is
+not resolved yet, statistics that are not looked at or looked at under another name, settings that contradict each other
+and pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from lstm_models import LstmCase, stacked_model
+from pass_testing import before
+
+from rnnqc.calibrate import calibrate
+from rnnqc.cells.base import GATES, LSTM_POINTS
+from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.ir import Model, constant_array, graph_info
+from rnnqc.passes.formats import Points, resolve_formats
+from rnnqc.recipe import Recipe, load_recipe, parse_recipe
+from rnnqc.statistics import Statistics
+
+LAYERS = [LstmCase(T=5, B=2, I=4, H=6), LstmCase(T=5, B=2, I=6, H=6, direction="bidirectional", seed=1)]
+PROTO = stacked_model(LAYERS)
+STATISTICS = calibrate(PROTO, [LAYERS[0].feeds()])
+CELLS = ("layer0.forward", "layer1.forward", "layer1.reverse")
+EIGHT = '[[rule]]\npoints = "*"\nbits = 8\nsigned = true\nmode = "static"\nrange = "min-max"\n'
+
+
+def _model() -> Model:
+    return before("insert-qcdq", PROTO)
+
+
+def _resolved(recipe: Recipe, statistics: Statistics | None = STATISTICS) -> Mapping[str, Points | None]:
+    model = _model()
+    held = graph_info(model.graph).initializers
+    arrays = {
+        c.name: {k: constant_array(held[n]) for k, n in (("W", c.W), ("R", c.R), ("B", c.B))}
+        for c in model.cells.values()
+    }
+    return resolve_formats(list(model.cells.values()), recipe, arrays, statistics)  # type: ignore[arg-type]
+
+
+def _recipe(text: str, *overrides: str) -> Recipe:
+    return parse_recipe(text, "mine.toml").with_overrides(overrides)
+
+
+def _scale(points: Mapping[str, Points | None], cell: str, point: str) -> Any:
+    found = points[cell]
+    assert found is not None
+    scales = found[point]["scale"]
+    return scales[0] if len(scales) == 1 else scales
+
+
+def test_ranges_come_from_the_point_of_the_same_name() -> None:
+    points = _resolved(_recipe(EIGHT))
+    for cell in CELLS:
+        for name in ("input", "hidden", "cell_state", "cell_state.kept", "input_gate.input_product", "forget_gate.acc"):
+            seen = STATISTICS.points[f"{cell}.{name}"]
+            expected = np.float32(max(abs(seen.min), abs(seen.max)) / 127)
+            assert _scale(points, cell, name) == pytest.approx(expected, rel=1e-6), f"{cell}.{name}"
+
+
+def test_one_edited_value_changes_one_scale() -> None:
+    path = "layer1.reverse.output_gate.acc"
+    edited = replace(STATISTICS.points[path], max=100.0)
+    changed = replace(STATISTICS, points={**STATISTICS.points, path: edited})
+    before_, after = _resolved(_recipe(EIGHT)), _resolved(_recipe(EIGHT), changed)
+    differing = [
+        f"{c}.{p.name}" for c in CELLS for p in LSTM_POINTS if (before_[c] or {})[p.name] != (after[c] or {})[p.name]
+    ]
+    assert differing == [path]
+    assert _scale(after, "layer1.reverse", "output_gate.acc") == pytest.approx(100 / 127)
+
+
+@pytest.mark.parametrize("share", ["io", "{layer}", "{cell}", "{layer}/{point}", "none"])
+def test_shared_scales_cover_all_members(share: str) -> None:
+    points = _resolved(_recipe(EIGHT, f"*.input.share={share}", f"*.hidden.share={share}"))
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for cell in CELLS:
+        for name in ("input", "hidden"):
+            label = f"{cell}.{name}" if share == "none" else share
+            label = label.format(layer=cell.partition(".")[0], cell=cell, point=name)
+            groups.setdefault(label, []).append((cell, name))
+    assert len(groups) == {"io": 1, "{layer}": 2, "{cell}": 3, "{layer}/{point}": 4, "none": 6}[share]
+    for members in groups.values():
+        seen = [STATISTICS.points[f"{c}.{n}"] for c, n in members]
+        expected = max(max(-s.min, s.max) for s in seen) / 127
+        for cell, name in members:
+            assert _scale(points, cell, name) == pytest.approx(expected, rel=1e-6)
+
+
+def test_gates_share_by_placeholder() -> None:
+    points = _resolved(_recipe(EIGHT, "*.acc.share={cell}/acc"))
+    for cell in CELLS:
+        assert len({_scale(points, cell, f"{g}.acc") for g in GATES}) == 1
+    assert len({_scale(points, c, "input_gate.acc") for c in CELLS}) == 3
+
+
+def test_w_and_r_share_the_scale_of_each_gate() -> None:
+    points = _resolved(_recipe(EIGHT, "*.weight.granularity=per-gate", "*.weight.share={cell}", "*.weight.narrow=true"))
+    parameters = LAYERS[0].parameters()
+    for gate in range(4):
+        rows = slice(6 * gate, 6 * gate + 6)
+        largest = max(np.abs(parameters[k][0][rows]).max() for k in ("W", "R"))
+        for key in ("W", "R"):
+            found = np.unique(_scale(points, CELLS[0], f"{key}.weight")[rows])
+            assert found == pytest.approx([largest / 127], rel=1e-6)
+    assert _scale(points, CELLS[1], "W.weight") != _scale(points, CELLS[2], "W.weight")
+
+
+def test_weights_of_different_sizes_share_one_scale_per_tensor_only() -> None:
+    points = _resolved(_recipe(EIGHT, "*.weight.granularity=per-tensor", "*.weight.share=all"))
+    assert len({_scale(points, c, f"{k}.weight") for c in CELLS for k in "WR"}) == 1
+    wide = stacked_model([LAYERS[0], LstmCase(T=5, B=2, I=6, H=3)])
+    model = before("insert-qcdq", wide)
+    held = graph_info(model.graph).initializers
+    arrays = {c.name: {k: constant_array(held[n]) for k, n in (("W", c.W), ("R", c.R))} for c in model.cells.values()}
+    with pytest.raises(UsageError, match="share = 'all' of weights with different numbers of output channels"):
+        resolve_formats(
+            list(model.cells.values()),
+            load_recipe("int8").with_overrides(["*.weight.share=all"]),
+            arrays,  # type: ignore[arg-type]
+        )
+
+
+def test_formats_of_other_points() -> None:
+    points = _resolved(
+        _recipe(
+            EIGHT,
+            "*.acc.same_as=cell_state",
+            "*.cell_state.same_as=hidden",
+            "*.bias.same_as=acc",
+            "*.acc.rounding=floor",
+        )
+    )
+    for cell in CELLS:
+        found = points[cell]
+        assert found is not None
+        hidden = found["hidden"]
+        for name in ("cell_state", *(f"{g}.acc" for g in GATES)):
+            assert [found[name][k] for k in ("bits", "scale", "zero_point")] == [
+                hidden[k] for k in ("bits", "scale", "zero_point")
+            ]
+        assert found["input_gate.acc"]["rounding"] == "floor" != found["cell_state"]["rounding"]
+        assert found["bias"]["scale"] == hidden["scale"] * 24
+        assert found["bias"]["axis"] == 0
+
+
+def test_the_bias_at_the_scale_of_products() -> None:
+    points = _resolved(_recipe(EIGHT, "*.bias.mode=product", "*.bias.bits=32", "*.weight.granularity=per-gate"))
+    for cell in CELLS:
+        x, w = _scale(points, cell, "input"), np.array(_scale(points, cell, "W.weight"))
+        np.testing.assert_allclose(_scale(points, cell, "bias"), x * w, rtol=1e-6)
+    with pytest.raises(CompileError, match=r"bias.*mode = product without the scales of input and W"):
+        _resolved(load_recipe("int8").with_overrides(["*.bias.bits=32", "*.bias.mode=product"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["*.acc.same_as=cell_state", "*.cell_state.same_as=input_gate.acc"], r"take their formats from each other"),
+        (["*.acc.same_as=nothing"], r"acc.*same_as = 'nothing'"),
+        (["*.acc.same_as=W.weight", "*.weight.granularity=per-gate"], r"same_as = 'W.weight'.*one scale"),
+        (["*.acc.share={gates}"], r"share = '\{gates\}'.*\{cell\}, \{layer\}, \{gate\}, \{point\}"),
+        (["*.hidden.range=n-std"], r"hidden.*n_std"),
+        (["*.hidden.range=mean"], r"hidden.*range = 'mean'"),
+        (["*.weight.range=average"], r"weight.*range = 'average'"),
+        (["*.hidden.levels=min-code", "*.hidden.narrow=true"], r"hidden.*levels"),
+        (["*.weight.granularity=per-gate", "*.weight.group_size=32", "*.weight.bits=4"], r"group_size.*granularity"),
+    ],
+)
+def test_settings_that_make_no_format(overrides: list[str], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        _resolved(_recipe(EIGHT, *overrides))
+
+
+def test_statistics_of_another_model() -> None:
+    fewer = replace(STATISTICS, points={k: v for k, v in STATISTICS.points.items() if k != "layer1.forward.hidden"})
+    with pytest.raises(CompileError, match=r"the statistics say nothing about 'layer1\.forward\.hidden'.*calibrate"):
+        _resolved(_recipe(EIGHT), fewer)
+    with pytest.raises(CompileError, match=r"layer0\.forward\.input.*no scale, and there is no calibration data"):
+        _resolved(_recipe(EIGHT), None)
