@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     tune.add_argument("--min-metric", type=_number, metavar="V", help="the least value of the metric")
     tune.add_argument(
-        "--stats", metavar="STATS.json", help="statistics of a calibration; they compensate 4-bit weights"
+        "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
     )
     tune.add_argument("--recipe", default="int8", metavar="NAME|FILE.toml", help="what to begin with, default int8")
     tune.add_argument(

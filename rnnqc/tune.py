@@ -29,18 +29,18 @@ from rnnqc.tuning.search import Assignment, Found, Measured, search
 
 Settings = Mapping[str, Any]
 AS_THE_RECIPE: Settings = {}
-ONE_GROUP: Settings = {"group_size": None, "wide_channels": 0.0}
+AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
 WEIGHT_CHOICES: tuple[Settings, ...] = (
-    {"bits": 8, **ONE_GROUP},
+    {"bits": 8, **AS_A_WHOLE},
     {"bits": 4, "group_size": 32, "wide_channels": 0.0},
     {"bits": 4, "group_size": 64, "wide_channels": 0.0},
-    {"bits": 4, **ONE_GROUP},
+    {"bits": 4, **AS_A_WHOLE},
 )
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
 WIDE_BITS = 8
-"""Weights of fewer bits are error-compensated; activations of more take two products."""
+"""Activations of more bits take two products."""
 UNSUITABLE = Measured(cost=2**63, damage=math.inf, quality=-math.inf)
 """A combination that cannot be lowered, such as groups with a recipe of per-tensor weights."""
 
@@ -123,7 +123,7 @@ def tune(
             name. Higher is better.
         min_metric: The least value of `metric`.
         recipe: The recipe to begin with: its name, or a `.toml` file.
-        stats: Statistics of a calibration, or their file. With them weights of 4 bits are error-compensated.
+        stats: Statistics of a calibration, or their file. With them weights are error-compensated.
         state: Where the data is the calls of a stream: outputs by the input they become in the next call.
         progress: Called with the number of models measured so far and how many there are at least.
 
@@ -196,9 +196,11 @@ def _units(model: Model, recipe: Recipe, compensated: bool) -> list[Unit]:
                 action="tune the model that it was lowered from",
             )  # fmt: skip
         for name in WEIGHTS:
+            point = f"{cell.name}.{name}"
             extra = COMPENSATION if compensated else {}
-            choices = tuple({**c, **(extra if c["bits"] < WIDE_BITS else {})} for c in WEIGHT_CHOICES)
-            units.append(Unit(f"{cell.name}.{name}", (AS_THE_RECIPE, *choices)))
+            own = {**AS_A_WHOLE, **recipe.settings(point)}
+            choices = ({**choice, **extra} for choice in WEIGHT_CHOICES)
+            units.append(Unit(point, (AS_THE_RECIPE, *(c for c in choices if c != {k: own.get(k) for k in c}))))
         if recipe.kind == KINDS[0]:
             units += [Unit(f"{cell.name}.{name}", (AS_THE_RECIPE, *ACTIVATION_CHOICES)) for name in ACTIVATIONS]
     return units

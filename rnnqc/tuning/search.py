@@ -85,26 +85,27 @@ class _Search:
     def run(self, start: Assignment) -> Found:
         first = self.measured(start)
         found = Found(first, start, first, first.quality >= self.target)
+        self._improve(found, free=True)
         if not found.reached:
-            self._improve(found)
+            self._improve(found, free=False)
         if found.reached:
             self._cheapen(found)
         found.tried = len(self._known)
         return found
 
-    def _improve(self, found: Found) -> None:
-        """Takes changes that undo most damage for their cost, until the target is reached or nothing helps."""
+    def _improve(self, found: Found, free: bool) -> None:
+        """Takes changes that undo most damage for their cost: free ones, or any until the target is reached."""
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
             result = self.measured(_with(found.assignment, unit, choice))
             gain = base.damage - result.damage
-            if gain > 0:
+            if gain > 0 and (not free or result.cost <= base.cost):
                 ranked.append((-gain / max(1, result.cost - base.cost), unit, choice))
         for _, unit, choice in sorted(ranked):
-            if found.reached:
+            if found.reached and not free:
                 return
             result = self.measured(_with(found.assignment, unit, choice))
-            if result.damage < found.measured.damage:
+            if result.damage < found.measured.damage and (not free or result.cost <= found.measured.cost):
                 self._keep(found, unit, choice, result)
 
     def _cheapen(self, found: Found) -> None:
@@ -139,10 +140,10 @@ def search(
 ) -> Found:
     """The cheapest assignment found whose quality is at least `target`.
 
-    First, if the start is not good enough, changes of single units that undo most damage per cost; then changes that
-    lose least quality per cost saved. How much a change does is measured once for every unit and choice, alone; every
-    combination that is kept is measured as a whole. Never dearer than a start that reaches the target; the same
-    calls, in the same order, for the same measurements.
+    First what is better and costs nothing; then, if that is not good enough, changes of single units that undo most
+    damage per cost; then changes that lose least quality per cost saved. How much a change does is measured alone, once
+    for every unit and choice; every combination that is kept is measured as a whole. Never dearer than a start that
+    reaches the target; the same calls, in the same order, for the same measurements.
 
     Args:
         choices: How many choices each unit has.

@@ -68,6 +68,17 @@ def test_what_cannot_be_measured_is_not_taken() -> None:
     assert search([3, 3], measure, 30.0).assignment == (2, 0)
 
 
+def test_what_is_better_for_nothing_is_taken() -> None:
+    """The second choice of unit 0 costs as much as the first; with it unit 1 can become cheaper."""
+
+    def measure(assignment: Assignment) -> Measured:
+        damage = (1e-3, 1e-5)[assignment[0]] + (0.0, 1e-3)[assignment[1]]
+        return Measured((8, 8)[assignment[0]] + (8, 4)[assignment[1]], damage, -10 * math.log10(damage))
+
+    found = search([2, 2], measure, 29.0)
+    assert (found.assignment, found.measured.cost) == ((1, 1), 12)
+
+
 def test_no_units() -> None:
     found = search([], lambda assignment: Measured(0, 0.0, math.inf), 10.0)
     assert found.reached and found.tried == 1

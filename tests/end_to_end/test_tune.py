@@ -147,7 +147,9 @@ def test_a_metric_decides(model: onnx.ModelProto, feeds: list[dict[str, Array]])
 def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     statistics = rnnqc.calibrate(model, feeds)
     result = tune(model, feeds, min_sqnr=TARGET, stats=statistics)
-    assert {s.get("compensation") for s in result.settings.values() if s["bits"] == 4} == {True}
+    weights = {p: s for p, s in result.settings.items() if p.endswith("weight")}
+    assert {s.get("compensation") for s in weights.values()} == {True}
+    assert {s["bits"] for p, s in weights.items() if p.startswith(IDLE)} == {4}
 
 
 def test_states_are_carried(tmp_path: Path) -> None:
