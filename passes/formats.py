@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
+from rnnqc.grids import MAX_CODE
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -161,7 +162,7 @@ class _Resolver:
                 return {**self._grid(cell, name, s), **chain}
             return {**format_of(s), "mode": "dynamic-row", **chain}
         if name == "cell_state":
-            s = {"signed": True, "narrow": True, **s}
+            s = {"signed": True, "narrow": s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
     def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
