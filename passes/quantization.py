@@ -117,7 +117,7 @@ def weight_point(
     if wide:
         point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)]
         point["wide_channels"] = wide
-    for key in ("compensation", "bias_correction"):
+    for key in ("compensation", "bias_correction", "shift_limits"):
         if s.get(key):
             point[key] = True
     return point
@@ -144,6 +144,8 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
         if s.get("wide_channels"):
             raise contradiction("group_size", "wide_channels", "one of the two")
+        if s.get("limit"):
+            raise contradiction("group_size", "limit", "limits of weights without groups")
     elif s.get("wide_channels"):
         if s["bits"] >= WIDE_BITS:
             raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 2 to 7")
