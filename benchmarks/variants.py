@@ -41,14 +41,35 @@ class Variant:
     calibrated: bool = False
 
 
+INT4 = "*.weight.bits=4"
+PLAIN = "*.weight.compensation=false"
+"""With statistics weights are rounded so that errors cancel, if this does not say otherwise."""
 VARIANTS: tuple[Variant, ...] = (
     Variant(FLOAT),
     Variant(PER_TENSOR),
     Variant(PER_CHANNEL),
     Variant("int8", "int8"),
-    Variant("int4 weights", "int8", ("*.weight.bits=4",)),
-    Variant("int4 weights, groups of 32", "int8", ("*.weight.bits=4", "*.weight.group_size=32")),
-    Variant("16-bit activations", "int8", ("*.input.bits=16", "*.hidden.bits=16")),
+    Variant("int8 calibrated, plain rounding", "int8", (PLAIN,), calibrated=True),
+    Variant("int8 calibrated", "int8", calibrated=True),
+    Variant("int8-static, plain rounding", "int8-static", (PLAIN,), calibrated=True),
+    Variant("int8-static", "int8-static", calibrated=True),
+    Variant("w4a8", "w4a8"),
+    Variant("w4a8 calibrated", "w4a8", calibrated=True),
+    Variant("int4 per channel", "int8", (INT4,)),
+    Variant("int4 per channel calibrated", "int8", (INT4,), calibrated=True),
+    Variant("int16", "int16"),
+    Variant("int16 calibrated", "int16", calibrated=True),
+    Variant("pow2-int16", "pow2-int16", calibrated=True),
+    Variant("pow2-int8", "pow2-int8", calibrated=True),
+    Variant("brevitas-int8", "brevitas-int8", calibrated=True),
+    Variant("distiller-sym", "distiller-sym", calibrated=True),
+    Variant("distiller-asym", "distiller-asym", calibrated=True),
+    Variant("distiller-avg", "distiller-avg", calibrated=True),
+    Variant("weight-only-int8", "weight-only-int8"),
+    Variant("weight-only-int8 calibrated", "weight-only-int8", calibrated=True),
+    Variant("weight-only-int4", "weight-only-int4"),
+    Variant("weight-only-int4 calibrated", "weight-only-int4", calibrated=True),
+    Variant("fp16", "fp16"),
 )
 
 

@@ -114,11 +114,11 @@ class QuantizeWeights(Pass):
                 )
                 continue
             replaced = _defaults(model, node, used)
-            record: dict[str, Any] = {"bytes": sum(_size(node, k) for k in (B, P))}
+            record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
             for k, key in ((W, "W"), (R, "R")):
                 record[key] = [format_of(m) for m in used[k]]
                 if not any(used[k]):
-                    record["bytes"] += _size(node, k)
+                    record["float_bytes"] += _size(node, k)
                 else:
                     store_weights(model, node, k, used[k])
                     record["bytes"] += sum(m.size for m in used[k] if m)
@@ -178,7 +178,7 @@ class QuantizeWeights(Pass):
         source = node.inputs[k]
         key = (id(source), direction, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, np.ascontiguousarray(array[direction].T), homes[id(source)], s)
+            shared[key] = WeightMatrix(point, source, direction, homes[id(source)], s)
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]
@@ -195,10 +195,11 @@ class QuantizeWeights(Pass):
 def stored_weight_bytes(model: Model) -> dict[str, int]:
     """Size of W, R, B and P of each node whose weights this pass has replaced, by its path."""
     return {
-        f"{path}{display_name(node)}": int(json.loads(info(node).metadata[WEIGHTS_TAG])["bytes"])
+        f"{path}{display_name(node)}": record["bytes"] + record["float_bytes"]
         for path, graph in model.paths()
         for node in graph.nodes
         if WEIGHTS_TAG in info(node).metadata
+        for record in [json.loads(info(node).metadata[WEIGHTS_TAG])]
     }
 
 

@@ -26,6 +26,12 @@ import rnnqc
 FORMS = ("fused", "integer", "unrolled")
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
 WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")
+# The arithmetic "grid": by bytes with MatMulInteger, and 16-bit weights with MatMul.
+GRID = (
+    *("*.input.mode=static", "*.input.scale=0.03", "*.hidden.scale=0.008", "*.hidden.rounding=floor"),
+    *("*.acc.bits=10", "*.acc.rounding=ceil", "*.cell_state.bits=12", "*.cell_state.mode=static"),
+)
+WIDE_GRID = (*GRID, "*.weight.bits=16", "*.kept.bits=16", "*.kept.scale=0.001")
 EMULATOR = shutil.which("qemu-x86_64")
 
 RUN = """
@@ -94,6 +100,7 @@ def _assert_found(folder: Path, expected: Results) -> None:
     [
         *((form, level, ()) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
         *((form, "ORT_ENABLE_ALL", overrides) for form in ("fused", "unrolled") for overrides in (INT4, WIDE)),
+        *(("fused", "ORT_ENABLE_ALL", overrides) for overrides in (GRID, WIDE_GRID)),
     ],
 )
 def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], tmp_path: Path) -> None:
@@ -119,6 +126,9 @@ def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str],
         ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, ()),
         ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, ()),
         ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, (*INT4, *WIDE)),
+        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, GRID),
+        ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, WIDE_GRID),
+        ("fused", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, WIDE_GRID),
         ("fused", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, ()),
         ("fused", "ORT_DISABLE_ALL", False, arm64.NO_DOT_PRODUCTS, ()),
         ("unrolled", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, ()),

@@ -40,7 +40,7 @@ def _recipe(**settings: Any) -> Recipe:
     return Recipe("weights", "", (Rule("*.weight", settings),))
 
 
-INT8, INT4 = _recipe(bits=8, narrow=True), _recipe(bits=4, narrow=True)
+INT8, INT4 = _recipe(bits=8, narrow=True), _recipe(bits=4, narrow=True, compensation=True)
 HALF = _recipe(bits=None, store="float16")
 RECIPES = {"int8": INT8, "int4": INT4, "float16": HALF}
 

@@ -53,3 +53,10 @@ def test_kernels(isa: str, arm64_library: Path) -> None:
 def test_operator(arm64_library: Path) -> None:
     # The emulated Python cannot start another one, as the tests of RNNQC_ISA want.
     run_tests(arm64_library, "test_quant_lstm_cell.py", "-k", "not isa_override")
+
+
+@emulated
+@pytest.mark.slow
+def test_operator_on_grids(arm64_library: Path) -> None:
+    selected = "sizes or ties or largest_sums or saturate or native_is_the_reference"
+    run_tests(arm64_library, "test_grid.py", "-k", selected)

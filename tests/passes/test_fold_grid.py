@@ -1,0 +1,212 @@
+"""The numbers of a cell in the arithmetic "grid".
+
+What these would catch: a scale folded into the wrong multiplier, an offset of codes that their zero point does not
+share, a table whose entries belong to other codes, a point of the recipe that is left out, a format that is folded
+although it has no integer form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from float_lstm import Activation
+from lstm_models import LstmCase
+from pass_testing import INT8, apply, before, make_pass
+
+from rnnqc.cells.base import GATES, Cell
+from rnnqc.encoding import Encoding, Rounding
+from rnnqc.ir import constant_array
+from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
+from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32
+from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.tables import piecewise_linear_tanh
+from rnnqc.vitis_tables import vitis_values
+
+STATIC = (
+    *("*.input.mode=static", "*.input.scale=0.125", "*.hidden.mode=static", "*.hidden.scale=0.015625"),
+    *("*.acc.bits=8", "*.acc.scale=0.0625", "*.acc.rounding=floor"),
+    *("*.cell_state.bits=8", "*.cell_state.scale=0.03125", "*.cell_state.mode=static", "*.cell_state.narrow=false"),
+)
+
+
+def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, list[np.ndarray | None]]:
+    model = before("fold-scales", (case or LstmCase()).model(), INT8.with_overrides([*overrides, *STATIC]))
+    cell = next(iter(model.cells.values()))
+    names = (cell.W, cell.R, cell.B, cell.P)
+    arrays = [constant_array(model.initializer(n, model.graph)) if n is not None else None for n in names]
+    return cell, arrays
+
+
+def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedGrid]:
+    cell, arrays = _cell(case, *overrides)
+    return cell, fold_grid(cell, *arrays)  # type: ignore[arg-type]
+
+
+def test_multipliers_and_bias_are_real() -> None:
+    cell, folded = _folded(LstmCase(peepholes=True))
+    w, r = (np.asarray(cell.points[f"{k}.weight"]["scale"]) for k in ("W", "R"))
+    np.testing.assert_allclose(folded.x_multiplier, w * 0.125, rtol=1e-6)
+    np.testing.assert_allclose(folded.h_multiplier, r * 0.015625, rtol=1e-6)
+    parameters = LstmCase(peepholes=True).parameters()
+    h = cell.hidden_size
+    np.testing.assert_array_equal(folded.B, parameters["B"][0, : 4 * h] + parameters["B"][0, 4 * h :])
+    np.testing.assert_array_equal(folded.P, parameters["P"][0])
+
+
+def test_quantizers() -> None:
+    _, folded = _folded(None, "*.kept.bits=16", "*.kept.scale=0.001", "*.kept.rounding=ceil")
+    numbers = folded.numbers
+    assert numbers.grid("input") == Grid(0.125, 128, 0, 255)
+    assert numbers.grid("hidden") == Grid(0.015625, 128, 0, 255)
+    assert numbers.grid("forget_gate.acc") == Grid(0.0625, 0, -128, 127, "floor")
+    assert numbers.grid("cell_state.kept") == Grid(float(np.float32(0.001)), 0, -(2**15), 2**15 - 1, "ceil")
+    assert numbers.grid("cell_state.added") == numbers.grid("input_gate.hidden_product") == Grid()
+    assert numbers.x_mode == "static"
+    assert len(QUANTIZERS) == len(numbers.grid_scale) == 17
+
+
+def test_signed_codes_are_stored_unsigned() -> None:
+    _, folded = _folded(None, "*.hidden.signed=true", "*.hidden.zero_point=0", "*.hidden.bits=5")
+    assert folded.numbers.grid("hidden") == Grid(0.015625, 16, 0, 31)
+
+
+def test_asymmetric_weights() -> None:
+    cell, folded = _folded(None, "*.W.weight.symmetric=false", "*.W.weight.signed=false", "*.W.weight.narrow=false")
+    point = cell.points["W.weight"]
+    zero_points = np.broadcast_to(point.get("zero_points", point["zero_point"]), (4 * cell.hidden_size,))
+    assert folded.W.dtype == np.int8
+    assert folded.W_zero_point is not None
+    np.testing.assert_array_equal(folded.W_zero_point, zero_points - 128)
+    assert folded.R_zero_point is None
+    float_w = LstmCase().parameters()["W"][0].T
+    real = (folded.W.astype(np.float64) - folded.W_zero_point) * np.asarray(point["scale"])
+    assert np.abs(real - float_w).max() <= 0.51 * max(point["scale"])
+
+
+def test_wide_weights() -> None:
+    _, folded = _folded(None, "*.R.weight.bits=12")
+    assert (folded.W.dtype, folded.R.dtype) == (np.int8, np.int16)
+    assert np.abs(folded.R).max() == 2047
+
+
+@pytest.mark.parametrize("kind", ["exact", "piecewise-linear", "vitis"])
+def test_tables(kind: str) -> None:
+    overrides = (f"*.activation.table={kind}", "*.acc.scale=0.125", "*.cell_state.scale=0.0625")
+    _, folded = _folded(None, *overrides)
+    codes = np.arange(-128, 128)
+    x = codes * 0.125
+    expected = {
+        "exact": [1 / (1 + np.exp(-x)), np.tanh(x), np.tanh(codes * 0.0625)],
+        "piecewise-linear": [
+            0.5 + 0.5 * piecewise_linear_tanh(codes, 128) / 16384,
+            piecewise_linear_tanh(codes, 64) / 16384,
+            piecewise_linear_tanh(codes, 128) / 16384,
+        ],
+        "vitis": [vitis_values("Sigmoid", 3, 8), vitis_values("Tanh", 3, 8), vitis_values("Tanh", 4, 8)],
+    }[kind]
+    sigmoid, tanh = folded.gate_table[:256], folded.gate_table[256:]
+    np.testing.assert_allclose([sigmoid, tanh, folded.cell_table], expected, atol=1e-7)
+    assert folded.numbers.gate_table_offset == [0, 0, 0, 256]
+
+
+def test_values_of_activations_lie_on_their_grid() -> None:
+    _, exact = _folded(None, "*.activation.table=exact")
+    overrides = ("*.activation.bits=6", "*.activation.scale=0.04", "*.activation.signed=true")
+    cell, folded = _folded(LstmCase(input_forget=True), *overrides, "*.activation.table=exact")
+    encoding = Encoding(6, True, (float(np.float32(0.04)),), rounding=Rounding.HALF_EVEN)
+    np.testing.assert_array_equal(folded.gate_table, encoding.dequantize(encoding.quantize(exact.gate_table)))
+    np.testing.assert_array_equal(folded.cell_table, encoding.dequantize(encoding.quantize(exact.cell_table)))
+    # The 1 of a coupled gate, too.
+    assert folded.numbers.one == float(np.float32(0.04) * np.float32(25))
+    assert folded.numbers.attributes(cell)["one"] == folded.numbers.one
+    assert folded.numbers.gate_table_offset[2] == folded.numbers.gate_table_offset[0]
+
+
+def test_every_gate_may_have_its_scale() -> None:
+    _, folded = _folded(None, "*.output_gate.acc.scale=0.03125", "*.cell_gate.acc.bits=5")
+    assert folded.numbers.gate_table_offset == [0, 256, 0, 512]
+    assert len(folded.gate_table) == 512 + 32
+
+
+REFUSED = [
+    ("*.W.weight.bits=none", "W stays float", "W.weight.bits = none"),
+    ("*.W.weight.bits=20", "W has 20 bits", "W.weight.bits = 20"),
+    ("*.input.mode=dynamic-row", "input has a format without integer form", "8 bits, dynamic-row"),
+    ("*.hidden.bits=24", "hidden has a format without integer form", "24 bits, static"),
+    ("*.output_gate.acc.bits=none", "output_gate.acc stays float", "output_gate.acc.bits = none"),
+    ("*.cell_gate.acc.bits=17", "cell_gate.acc has a format", "17 bits"),
+    ("*.cell_state.bits=none", "cell_state stays float", "cell_state.bits = none"),
+    ("*.cell_state.bits=24", "cell_state has a format", "24 bits"),
+]
+
+
+@pytest.mark.parametrize(("override", "reason", "found"), REFUSED)
+def test_declines(override: str, reason: str, found: str) -> None:
+    with pytest.raises(NotHandled) as caught:
+        _folded(None, override)
+    assert reason in caught.value.reason
+    assert found in caught.value.found
+    assert "qcdq" in caught.value.action
+
+
+@pytest.mark.parametrize("override", ["*.acc.scale=0.05", "*.cell_state.scale=0.01"])
+def test_vitis_tables_need_powers_of_two(override: str) -> None:
+    with pytest.raises(NotHandled, match=r"no Vitis table"):
+        _folded(None, override, "*.activation.table=vitis")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("*.kept.bits=none", False),
+        ("*.kept.bits=8", True),
+        ("*.input_gate.input_product.bits=8", True),
+        ("*.accumulator.bits=16", True),
+        ("*.activation.scale=0.01", True),
+        ("*.activation.table=vitis", True),
+        ("*.W.weight.symmetric=false", True),
+    ],
+)
+def test_formats_that_the_other_arithmetic_would_leave_out(override: str, expected: bool) -> None:
+    cell, _ = _cell(None, override, "*.kept.scale=0.1", "*_product.scale=0.1")
+    assert needs_grid(cell) == expected
+
+
+def test_the_first_arithmetic_comes_first() -> None:
+    """A static recipe that both have keeps its file, and a refusal names what the default arithmetic misses."""
+    recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
+    model = before("fold-scales", LstmCase().model(), recipe)
+    apply(make_pass("fold-scales", recipe), model)
+    assert "arithmetic" not in next(iter(model.cells.values())).integer
+    recipe = INT8.with_overrides(["*.W.weight.bits=12"])
+    model = before("fold-scales", LstmCase().model(), recipe)
+    (remark,) = apply(make_pass("fold-scales", recipe), model).remarks
+    assert "W has 12 bits" in remark.reason
+
+
+def test_other_activations() -> None:
+    """Also those that the other arithmetic computes."""
+    activations = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
+    _, folded = _folded(LstmCase(activations=activations))
+    x = np.arange(-128, 128) * 0.03125
+    np.testing.assert_allclose(folded.cell_table, x / (1 + np.abs(x)), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("codes", "weight", "depth", "expected"),
+    [
+        (Grid(1.0, 128, 0, 255), 128, 131071, True),
+        (Grid(1.0, 128, 0, 255), 128, 131072, False),
+        (Grid(1.0, 0, 0, 255), 255, 33025, True),
+        (Grid(1.0, 0, 0, 255), 255, 33026, False),
+        (Grid(1.0, 0, 0, 256), 1, 1, False),
+    ],
+)
+def test_bounds_of_integer_products(codes: Grid, weight: int, depth: int, expected: bool) -> None:
+    assert is_exact_in_int32(codes, weight, depth) == expected
+
+
+def test_points_of_the_list_are_points_of_cells() -> None:
+    cell, _ = _cell()
+    assert set(QUANTIZERS) <= set(cell.points)
+    assert {q.split(".")[0] for q in QUANTIZERS} >= set(GATES)
