@@ -58,7 +58,8 @@ def weight_scales(s: Settings, array: FloatArray, moment: npt.ArrayLike | None =
         return scale, zero_point
     axis = 1 if len(scale) > 1 else None
     like = {**format_of({**s, "zero_point": 0}), "scale": [float(v) for v in scale], "axis": axis}
-    return np.asarray(search_scale(encoding_of(like), array, moment).scale, np.float32), zero_point
+    found = np.asarray(search_scale(encoding_of(like), array, moment).scale)
+    return grid_format(s).finished(found).astype(np.float32), zero_point
 
 
 def grid_format(s: Settings) -> GridFormat:
