@@ -138,7 +138,8 @@ class _Loop:
         c_new, y_exact = self._cell(inner, g, c, before)
         y = body.cast(y_exact, np.float32, "hidden")
         grid = numbers.grid("hidden")
-        multiples = inner.multiples(inner.cast(y, "hidden.real"), grid, "hidden")
+        taken = y_exact if numbers.rounded_output else inner.cast(y, "hidden.real")
+        multiples = inner.multiples(taken, grid, "hidden")
         codes: Value | None = None
         if r.integer or self.wanted.codes:
             codes = body.cast(self._shifted(inner, multiples, grid, "hidden"), np.uint8, "hidden.codes")

@@ -202,8 +202,9 @@ class _Node:
         c = q["cell_state"].code(np.asarray(q["kept"](np.asarray(f * state)) + q["added"](np.asarray(i * d))))
         o = self._gate("o", g, q["cell_state"].value(c))
         squashed = self._real(self.inputs["cell_table"][c - q["cell_state"].low])
-        y = np.asarray(o * squashed).astype(np.float32)
-        return y, q["hidden"].code(self._real(y)), c
+        exact = np.asarray(o * squashed)
+        y = exact.astype(np.float32)
+        return y, q["hidden"].code(exact if self.attributes["rounded_output"] else self._real(y)), c
 
     def run(self) -> dict[str, Array]:
         q = self.quantizers
