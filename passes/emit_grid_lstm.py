@@ -136,16 +136,17 @@ class _Loop:
         ph = inner.quantized_gates(ph, numbers.gate_grids("hidden_product"), "hidden_product")
         g = body.op("Add", [p_t, ph], "preactivation")
         c_new, y_exact = self._cell(inner, g, c, before)
-        y = body.cast(y_exact, np.float32, "hidden")
         grid = numbers.grid("hidden")
-        multiples = inner.multiples(inner.cast(y, "hidden.real"), grid, "hidden")
+        if numbers.rounded_output:
+            multiples = inner.multiples(y_exact, grid, "hidden")
+            real = body.op("Mul", [multiples, inner.constant(grid.scale)], "hidden.quantized")
+            y = body.cast(real, np.float32, "hidden")
+        else:
+            y = body.cast(y_exact, np.float32, "hidden")
+            multiples = inner.multiples(inner.cast(y, "hidden.real"), grid, "hidden")
         codes: Value | None = None
         if r.integer or self.wanted.codes:
             codes = body.cast(self._shifted(inner, multiples, grid, "hidden"), np.uint8, "hidden.codes")
-        y_out: Value = y
-        if numbers.rounded_output and self.wanted.y:
-            real = body.op("Mul", [multiples, inner.constant(grid.scale)], "hidden.quantized")
-            y_out = body.cast(real, np.float32, "hidden.rounded")
         outputs: list[Value] = []
         names: list[str] = []
 
@@ -165,7 +166,7 @@ class _Loop:
             result(multiples, "hidden.last", REAL)
         result(c_new, "cell_state.last", REAL)
         if self.wanted.y:
-            result(y_out, "hidden.steps", np.float32)
+            result(y, "hidden.steps", np.float32)
         if self.wanted.codes:
             assert codes is not None
             result(codes, "hidden.codes.steps", np.uint8)
