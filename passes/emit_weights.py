@@ -27,8 +27,9 @@ class WeightMatrix:
 
     Attributes:
         name: Of the first quantization point that uses them.
-        array: `[K,rows]`, as cells have it.
-        graph: Where their constant is.
+        source: The constant `[D,rows,K]` they are part of.
+        direction: Which part.
+        graph: Where the constant is.
         settings: What the recipe says.
         moments: Second moments of the inputs, from the calibration of every use.
         stored: The dequantized value `[1,rows,K]`, once it is made.
@@ -36,12 +37,20 @@ class WeightMatrix:
     """
 
     name: str
-    array: npt.NDArray[np.float32]
+    source: Value
+    direction: int
     graph: Graph
     settings: Settings
     moments: list[npt.NDArray[Any]] = field(default_factory=list)
     stored: Value | None = None
     size: int = 0
+
+    @property
+    def array(self) -> npt.NDArray[np.float32]:
+        """A copy `[K,rows]`, as cells have it."""
+        array = constant_array(self.source)
+        assert array is not None
+        return np.ascontiguousarray(array[self.direction].T)
 
 
 def is_float16(s: Settings) -> bool:
@@ -93,22 +102,23 @@ def _place(graph: Graph, nodes: Sequence[Node]) -> None:
 def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     """Stores the codes; a float value `[1,rows,K]` made from them."""
     builder = Builder(model, prefix=matrix.name)
-    rows = matrix.array.shape[1]
+    array = matrix.array
+    rows = array.shape[1]
 
-    def constant(name: str, array: npt.NDArray[Any]) -> Value:
+    def constant(name: str, held: npt.NDArray[Any]) -> Value:
         # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
-        matrix.size += array.nbytes
-        return model.add_initializer(f"{matrix.name}.{name}", array, matrix.graph)
+        matrix.size += held.nbytes
+        return model.add_initializer(f"{matrix.name}.{name}", held, matrix.graph)
 
     if is_float16(matrix.settings):
-        half = constant("half", np.ascontiguousarray(matrix.array.T, np.float16)[None])
+        half = constant("half", np.ascontiguousarray(array.T, np.float16)[None])
         value: Value = builder.cast(half, np.float32, "float")
         _place(matrix.graph, builder.nodes)
         return value
-    moment = sum(m / len(matrix.moments) for m in matrix.moments) if matrix.moments else None
-    point = weight_format(matrix.settings, matrix.array, np.ones(rows), matrix.name, moment)
+    moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
+    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, moment)
     encoding = encoding_of(point)
-    codes = weight_codes(point, matrix.array, moment)
+    codes = weight_codes(point, array, moment)
     per_channel = encoding.axis is not None
     zero_point = np.asarray(encoding.zero_points or encoding.zero_point)
     if encoding.bits <= PACKED_BITS:

@@ -178,7 +178,7 @@ class QuantizeWeights(Pass):
         source = node.inputs[k]
         key = (id(source), direction, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, np.ascontiguousarray(array[direction].T), homes[id(source)], s)
+            shared[key] = WeightMatrix(point, source, direction, homes[id(source)], s)
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]

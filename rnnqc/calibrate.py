@@ -80,7 +80,7 @@ def calibrate(
         padded = any(c.sequence_lens is not None for c in loaded.cells.values())
         if isinstance(feeds, str | os.PathLike):
             feeds = open_feeds(os.fspath(feeds), proto, carried)
-        valid = checked(feeds, proto, carried, padded)
+        valid = checked(feeds, proto, task.axes, carried, padded)
         pieces: Iterator[Piece] = (
             stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
         )

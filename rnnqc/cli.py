@@ -1,4 +1,4 @@
-"""The command line: lower, inspect, run, calibrate, verify, bench, recipes, passes, doctor.
+"""The command line: lower, inspect, run, calibrate, tune, verify, bench, recipes, passes, doctor.
 
 Exit codes: 0 done; 1 a check failed; 2 bad usage or bad input; 3 `--strict` found a recurrent node that stays float.
 """
@@ -196,6 +196,27 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     calibrate.set_defaults(command=_calibrate)
 
+    tune = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
+    tune.add_argument("model", metavar="IN.onnx")
+    tune.add_argument("--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function")
+    tune.add_argument("-o", "--output", required=True, metavar="OUT.toml", help="the recipe that was found")
+    tune.add_argument("--min-sqnr", type=_decibels, metavar="DB", help="the least SQNR of every output")
+    tune.add_argument(
+        "--metric", metavar="MODULE:FUNCTION",
+        help="instead: a function of the outputs and inputs of all calls, two lists of dicts; higher is better",
+    )  # fmt: skip
+    tune.add_argument("--min-metric", type=_number, metavar="V", help="the least value of the metric")
+    tune.add_argument(
+        "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
+    )
+    tune.add_argument("--recipe", default="int8", metavar="NAME|FILE.toml", help="what to begin with, default int8")
+    tune.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="carry states: samples are calls, output OUT of one is input IN of the next",
+    )  # fmt: skip
+    tune.add_argument("--json", action="store_true")
+    tune.set_defaults(command=_tune)
+
     verify = commands.add_parser("verify", help="compare a quantized model with the float one")
     verify.add_argument("float_model", metavar="FLOAT.onnx")
     verify.add_argument("quantized_model", metavar="QUANT.onnx")
@@ -242,6 +263,11 @@ def _decibels(text: str) -> float:
     return value
 
 
+def _number(text: str) -> float:
+    return _decibels(text)
+
+
+_number.__name__ = "number"
 _decibels.__name__ = "number of decibels"  # what argparse calls it in messages
 
 
@@ -533,6 +559,62 @@ def _calibrate(a: argparse.Namespace) -> int:
     return OK
 
 
+def _tune(a: argparse.Namespace) -> int:
+    from rnnqc.files import check_writable, write_atomically
+    from rnnqc.tune import tune
+    from rnnqc.tuning.measure import load_metric
+
+    output = Path(a.output)
+    check_writable(output)
+    if output.resolve() in [Path(p).resolve() for p in (a.model, a.stats, a.recipe) if p]:
+        raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the recipe")
+    if not a.output.endswith(".toml"):
+        raise UsageError(
+            f"-o {a.output}: is no .toml file.", supported="a name that ends in .toml, as --recipe needs it"
+        )
+    metric = load_metric(a.metric) if a.metric else None
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as shown:
+        bar = shown.add_task("tuning", total=None)
+        tuned = tune(
+            a.model,
+            a.data,
+            min_sqnr=a.min_sqnr,
+            metric=metric,
+            min_metric=a.min_metric,
+            recipe=a.recipe,
+            stats=a.stats,
+            state=a.state,
+            progress=lambda done, total: shown.update(bar, completed=done, total=total),
+        )
+    found, (start, end) = tuned.found, tuned.weight_bytes
+    if found.reached:
+        write_atomically(output, tuned.text.encode())
+    if a.json:
+        print(_json({"model": a.model, "recipe": a.recipe, **tuned.as_dict()}))
+    else:
+        table = Table("point", "format", "cost", "quality", box=None, pad_edge=False)
+        table.add_row("", escape(tuned.recipe.name), str(found.start.cost), tuned.worded(found.start.quality))
+        for step in found.steps:
+            unit = tuned.units[step.unit]
+            text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
+            table.add_row(escape(unit.point), text, str(step.result.cost), tuned.worded(step.result.quality))
+        _out.print(table)
+        _out.print(
+            f"{found.tried} assignments measured; weights {_bytes(start)} -> {_bytes(end)}, "
+            f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
+            + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
+        )
+    if not found.reached:
+        wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
+        text = f"the best that was found has {tuned.worded(found.measured.quality)}, {wanted} asked for"
+        _err.print(f"[red]rnnqc: tune:[/red] {escape(text)}; nothing was written.")
+        return CHECK_FAILED
+    if not a.json:
+        _out.print(f"{escape(a.output)}: {len(tuned.settings)} rule(s) in front of recipe {escape(tuned.recipe.name)}")
+    return OK
+
+
 def _verify(a: argparse.Namespace) -> int:
     from rnnqc.feeds import load_feeds, with_dimensions_of
     from rnnqc.files import load_proto
@@ -622,7 +704,8 @@ def _passes(a: argparse.Namespace) -> int:
     from rnnqc.recipe import load_recipe
 
     infos = []
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll()]:
+    weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), *weights_only]:
         if pass_.info not in infos:
             infos.append(pass_.info)
     if a.markdown:

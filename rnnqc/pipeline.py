@@ -50,7 +50,7 @@ class LowerOptions:
     """What `lower` is asked to do.
 
     Attributes:
-        recipe: Name of a recipe, or a `.toml` file.
+        recipe: Name of a recipe, or a `.toml` file, or a recipe.
         form: "fused" (one node per cell), "integer" (the same arithmetic, inlined) or "qcdq" (before folding).
         unroll: Write loops out; the form is "integer" then, unless "qcdq" is asked for.
         dims: Symbolic dimensions to bind.
@@ -61,7 +61,7 @@ class LowerOptions:
         statistics: Of a calibration.
     """
 
-    recipe: str = "int8"
+    recipe: str | Recipe = "int8"
     form: str | None = None
     unroll: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
 
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    recipe: str = "int8",
+    recipe: str | Recipe = "int8",
     form: str | None = None,
     *,
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None = None,
@@ -158,7 +158,7 @@ def lower(
 
     Args:
         model: A path or a ModelProto.
-        recipe: Name of a recipe, or a `.toml` file.
+        recipe: Name of a recipe, or a `.toml` file, or a recipe.
         form: "fused" (default), "integer" or "qcdq".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
@@ -189,7 +189,8 @@ def lower(
         measure,
         _statistics(model, calibration, stats, state),
     )
-    chosen = load_recipe(options.recipe).with_overrides(options.overrides)
+    named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    chosen = named.with_overrides(options.overrides)
     resolved = WEIGHT_ONLY if chosen.kind == WEIGHT_ONLY else options.resolved_form
     if resolved == WEIGHT_ONLY and (form is not None or unroll):
         raise UsageError(

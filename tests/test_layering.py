@@ -25,7 +25,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("calibration", "calibrate"),
     ("report", "verify", "pipeline", "session"),
-    ("bench",),
+    ("bench", "tuning"),
+    ("tune",),
     ("cli",),
 )
 """Lowest first; a module belongs to the layer of its longest listed prefix and imports that and lower ones."""

@@ -161,6 +161,12 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
         submit = lambda chunk: client.submit(_run_chunk, sent, chunk, pure=False)  # noqa: E731
         try:
             yield from _in_order(chunks, 2 * workers, submit, lambda future: future.result())
+        except ImportError as error:
+            raise CompileError(
+                f"the workers of the dask scheduler at {address!r} cannot import rnnqc ({error}).",
+                supported="workers with the same version of rnnqc",
+                action="install it there, or use --processes",
+            ) from error
         except (distributed.KilledWorker, distributed.CancelledError, OSError) as error:
             raise CompileError(
                 f"the workers of the dask scheduler at {address!r} fail ({type(error).__name__}).",

@@ -62,33 +62,45 @@ class Selection:
 def batch_axes(proto: onnx.ModelProto, batches: Iterable[int | str | None]) -> dict[str, int] | None:
     """The axis of each input along which samples can be cut apart; None where that is not known.
 
-    They can be where all recurrent layers have one symbolic batch dimension and every input has it too, once.
+    They can be where all recurrent layers have one symbolic batch dimension, and every input has it once, or none but
+    fixed dimensions and symbols of those that have it.
 
     Args:
         proto: The model.
         batches: The batch dimension of each recurrent layer.
     """
     names = set(batches)
-    if len(names) != 1:
+    name = names.pop() if len(names) == 1 else None
+    if not isinstance(name, str):
         return None
-    name = next(iter(names))
     axes: dict[str, int] = {}
+    known: set[str] = set()
+    others: set[str] = set()
     for value in true_inputs(proto):
-        found = [k for k, d in enumerate(value.type.tensor_type.shape.dim) if d.dim_param and d.dim_param == name]
-        if len(found) > 1:
+        symbols = ["" if d.HasField("dim_value") else d.dim_param or "?" for d in value.type.tensor_type.shape.dim]
+        if symbols.count(name) > 1 or "?" in symbols or not value.type.tensor_type.HasField("shape"):
             return None
-        axes.update((value.name, k) for k in found)
-    return axes or None
+        if name in symbols:
+            axes[value.name] = symbols.index(name)
+            known.update(symbols)
+        else:
+            others.update(filter(None, symbols))
+    return axes if axes and others <= known else None
 
 
 def checked(
-    feeds: Iterable[Mapping[str, Any]], proto: onnx.ModelProto, carried: Iterable[str], padded: bool
+    feeds: Iterable[Mapping[str, Any]],
+    proto: onnx.ModelProto,
+    axes: Mapping[str, int] | None,
+    carried: Iterable[str],
+    padded: bool,
 ) -> Iterator[Feeds]:
     """The feeds, each checked when it is taken.
 
     Args:
         feeds: Arrays by names of inputs.
         proto: The model.
+        axes: Batch axes of the inputs; None where a whole feed is one sample.
         carried: Inputs that the model makes itself: they need not be there.
         padded: Whether NaN may stand in padding.
 
@@ -99,8 +111,9 @@ def checked(
     known = [v.name for v in declared]
     optional = set(carried)
     empty = True
+    unit = "sample" if axes is None else "feed"
     for number, given in enumerate(feeds):
-        where = str(feeds.files[number]) if isinstance(feeds, NpzFolder) else f"sample {number}"
+        where = str(feeds.files[number]) if isinstance(feeds, NpzFolder) else f"{unit} {number}"
         if not isinstance(given, Mapping):
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
@@ -112,7 +125,7 @@ def checked(
         for name in known:
             if name in feed and feed[name].dtype.kind == "f" and not padded:
                 _check_finite(feed[name], name, where)
-            if name in feed and feed[name].size == 0:
+            if axes is not None and name in axes and feed[name].size == 0:
                 raise CompileError(
                     f"{where}: array {name!r} of shape {list(feed[name].shape)} is empty.",
                     supported="at least one sample, one time step",

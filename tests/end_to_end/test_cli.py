@@ -19,8 +19,8 @@ from running_lowered import all_nodes
 import rnnqc
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
-COMMANDS = ("lower", "inspect", "run", "verify", "bench", "recipes", "passes", "doctor")
-LATER_COMMANDS = ("calibrate", "dump", "report", "tune")
+COMMANDS = ("lower", "inspect", "run", "calibrate", "tune", "verify", "bench", "recipes", "passes", "doctor")
+LATER_COMMANDS = ("dump", "report")
 
 
 @pytest.fixture

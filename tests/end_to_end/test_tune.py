@@ -1,0 +1,260 @@
+"""`rnnqc tune` on small models: it finds what a sensitive layer needs, says what it did, and its file does the same.
+
+What these would catch: a file that gives another model than was measured, widths saved where they hurt, a metric or a
+state that is ignored, results that differ from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import Result, in_process
+from onnx import TensorProto, helper, numpy_helper
+from running import Array, save_arrays
+
+import rnnqc
+from rnnqc.diagnostics import UsageError
+from rnnqc.tune import Tuned, tune
+from rnnqc.verify import compare_models
+
+T, B, I, H = 12, 2, 16, 32  # noqa: E741
+SENSITIVE, IDLE = "main", "side"
+TARGET = 33.0
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    return lambda *arguments: in_process(capfd, *arguments)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    """Two layers side by side; the output is nearly all the first one's."""
+    rng = np.random.default_rng(0)
+    nodes, stored = [], [numpy_helper.from_array(np.array(0.01, np.float32), "little")]
+    for name in (SENSITIVE, IDLE):
+        for m, width in (("W", I), ("R", H)):
+            value = rng.normal(0, 1 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
+            stored.append(numpy_helper.from_array(value, f"{name} {m}"))
+        nodes.append(helper.make_node("LSTM", ["X", f"{name} W", f"{name} R"], [f"{name} Y"], name=name, hidden_size=H))
+    nodes += [
+        helper.make_node("Mul", [f"{IDLE} Y", "little"], ["small"]),
+        helper.make_node("Add", [f"{SENSITIVE} Y", "small"], ["Y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", "B", I])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, ["T", 1, "B", H])],
+        stored,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def feeds() -> list[dict[str, Array]]:
+    rng = np.random.default_rng(1)
+    return [{"X": rng.normal(0, 1, (T, B, I)).astype(np.float32)} for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def tuned(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> Tuned:
+    return tune(model, feeds, min_sqnr=TARGET)
+
+
+def _files(folder: Path, model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> tuple[Path, Path]:
+    onnx.save(model, folder / "model.onnx")
+    save_arrays(folder / "data.npz", {"X": np.stack([f["X"] for f in feeds])})
+    return folder / "model.onnx", folder / "data.npz"
+
+
+def test_the_idle_layer_gets_four_bits(tuned: Tuned) -> None:
+    assert tuned.found.reached
+    idle = {f"{IDLE}.forward.{m}.weight" for m in "WR"}
+    assert idle <= set(tuned.settings)
+    assert {tuned.settings[p]["bits"] for p in idle} == {4}
+    narrow = [p for p, s in tuned.settings.items() if p.startswith(SENSITIVE) and s["bits"] == 4]
+    assert not narrow
+    start, end = tuned.weight_bytes
+    assert end <= 0.8 * start
+    assert tuned.found.measured.cost < tuned.found.start.cost
+
+
+def test_the_file_gives_the_model_that_was_measured(
+    tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path
+) -> None:
+    path = tmp_path / "tuned.toml"
+    path.write_text(tuned.text, encoding="utf-8")
+    lowered = rnnqc.lower(model, str(path))
+    [compared] = compare_models(model, lowered.proto, feeds)
+    assert compared.sqnr_db == pytest.approx(tuned.found.measured.quality, abs=1e-9)
+    assert compared.sqnr_db >= TARGET
+    assert sum(e.bytes for e in lowered.report.entries) == tuned.weight_bytes[1]
+    points = {c.name: c.points for c in lowered.model.cells.values()}
+    assert points[f"{IDLE}.forward"]["W.weight"]["bits"] == 4
+    assert points[f"{SENSITIVE}.forward"]["W.weight"]["bits"] == 8
+    assert tuned.text.count("[[rule]]") == tuned.text.count("# When this was chosen") == len(tuned.settings)
+
+
+def test_two_searches_give_the_same_bytes(tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    again = tune(model, iter(feeds), min_sqnr=TARGET)
+    assert again.text == tuned.text
+    assert again.found == tuned.found
+
+
+def test_a_start_that_is_too_coarse_gets_wider(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    """From w4a8 the sensitive layer needs 8 bits; the idle one does not."""
+    result = tune(model, feeds, min_sqnr=TARGET, recipe="w4a8")
+    assert result.found.start.quality < TARGET <= result.found.measured.quality
+    assert {result.settings[f"{SENSITIVE}.forward.{m}.weight"]["bits"] for m in "WR"} == {8}
+    assert all(result.settings.get(f"{IDLE}.forward.{m}.weight", {"bits": 4})["bits"] == 4 for m in "WR")
+    assert 'base = "w4a8"' in result.text
+
+
+def test_sixteen_bit_activations_are_for_what_eight_do_not_reach(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]]
+) -> None:
+    most = tune(model, feeds, min_sqnr=TARGET).found.start.quality + 1.0
+    result = tune(model, feeds, min_sqnr=most)
+    assert result.found.reached
+    wide = {p for p, s in result.settings.items() if s["bits"] == 16}
+    assert wide and all(p.startswith(SENSITIVE) for p in wide)
+
+
+def test_a_metric_decides(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    """One that does not look at values lets everything become cheap; what it is given is what the models made."""
+    seen: list[tuple[int, float]] = []
+
+    def shape_only(outputs: Any, inputs: Any) -> float:
+        seen.append((len(outputs), float(inputs[0]["X"].sum())))
+        return float(outputs[0]["Y"].shape[0])
+
+    result = tune(model, feeds, metric=shape_only, min_metric=T)
+    assert result.found.reached and result.float_quality == T
+    assert {s["bits"] for p, s in result.settings.items() if p.endswith("weight")} == {4}
+    assert len(result.settings) == 4
+    assert set(seen) == {(3, float(feeds[0]["X"].sum()))}
+
+
+def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    statistics = rnnqc.calibrate(model, feeds)
+    result = tune(model, feeds, min_sqnr=TARGET, stats=statistics)
+    weights = {p: s for p, s in result.settings.items() if p.endswith("weight")}
+    assert {s.get("compensation") for s in weights.values()} == {True}
+    assert {s["bits"] for p, s in weights.items() if p.startswith(IDLE)} == {4}
+
+
+def test_states_are_carried(tmp_path: Path) -> None:
+    from lstm_models import LstmCase
+
+    case = LstmCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
+    model, first = case.model(), case.feeds()
+    later = {"X": first["X"][::-1].copy()}
+    names = {i.name for i in model.graph.input}
+    carried = {next(n for n in names if "h" in n.lower() and n != "X"): "Y_h"}
+    carried[next(n for n in names if n not in carried and n != "X")] = "Y_c"
+    seen: list[Any] = []
+
+    def remember(outputs: Any, inputs: Any) -> float:
+        seen.append(outputs)
+        return 1.0
+
+    tune(model, [first, later], metric=remember, min_metric=0.0, state=carried)  # the float model comes last
+    alone = rnnqc.session(model, native=False).run(["Y"], {**first, **later})[0]
+    assert not np.array_equal(seen[-1][1]["Y"], alone)
+    follow = {name: seen[-1][0][output] for name, output in carried.items()}
+    np.testing.assert_array_equal(
+        seen[-1][1]["Y"], rnnqc.evaluate.run_model(model, {**later, **follow}, optimize=True)["Y"]
+    )
+
+
+def test_command(model: onnx.ModelProto, feeds: list[dict[str, Array]], tuned: Tuned, tmp_path: Path, cli: Cli) -> None:
+    path, data = _files(tmp_path, model, feeds)
+    out = tmp_path / "tuned.toml"
+    result = cli("tune", path, "--data", data, "-o", out, "--min-sqnr", TARGET)
+    assert result.code == 0, result.text
+    assert out.read_text(encoding="utf-8") == tuned.text
+    assert f"{IDLE}.forward.R.weight" in result.out
+    lowered = tmp_path / "out.onnx"
+    assert cli("lower", path, "-o", lowered, "--recipe", out).code == 0
+    assert cli("verify", path, lowered, "--data", data, "--min-sqnr", TARGET).code == 0
+    shown = cli("tune", path, "--data", data, "-o", out, "--min-sqnr", TARGET, "--json")
+    assert json.loads(shown.out)["weight_bytes"] == list(tuned.weight_bytes)
+
+
+def test_a_target_out_of_reach(model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    path, data = _files(tmp_path, model, feeds)
+    result = cli("tune", path, "--data", data, "-o", tmp_path / "tuned.toml", "--min-sqnr", "90")
+    assert result.code == 1, result.text
+    assert "dB, 90 dB asked for" in result.err and "nothing was written" in result.err
+    assert not (tmp_path / "tuned.toml").exists()
+
+
+METRICS = """
+def good(outputs, inputs): return -abs(float(outputs[0]["Y"].mean()))
+def broken(outputs, inputs): raise KeyError("labels")
+def nan(outputs, inputs): return float("nan")
+number = 3
+"""
+
+
+def test_command_with_a_metric(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, data = _files(tmp_path, model, feeds)
+    (tmp_path / "metrics_of_a_test.py").write_text(METRICS)
+    monkeypatch.chdir(tmp_path)
+    arguments = ("tune", path, "--data", data, "-o", "tuned.toml", "--min-metric", "-1", "--metric")
+    assert cli(*arguments, "metrics_of_a_test:good").code == 0
+    for name, text in {"broken": "labels", "nan": "NaN", "number": "int", "absent": "absent"}.items():
+        result = cli(*arguments, f"metrics_of_a_test:{name}")
+        assert result.code == 2 and text in result.err and "Traceback" not in result.err, result.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Goals given: none"),
+        (["--min-sqnr", "30", "--metric", "math:sqrt", "--min-metric", "1"], "Goals given: min_sqnr, metric"),
+        (["--metric", "math:sqrt"], "Goals given: metric"),
+        (["--min-sqnr", "30", "--metric", "no"], "module:function"),
+        (["--min-sqnr", "much"], "number of decibels"),
+        (["--min-sqnr", "30", "--recipe", "no"], "There is no recipe"),
+        (["--min-sqnr", "30", "--state", "X"], "IN:OUT"),
+        (["--min-sqnr", "30", "--stats", "no.json"], "no.json"),
+        (["--min-sqnr", "30", "--data", "no.npz"], "no.npz"),
+        (["--min-sqnr", "30", "-o", "out.json"], ".toml"),
+        (["--min-sqnr", "30", "-o", "no/such/out.toml"], "no/such"),
+    ],
+)
+def test_bad_arguments(
+    arguments: list[str], message: str, model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path,
+    cli: Cli, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path, data = _files(tmp_path, model, feeds)
+    monkeypatch.chdir(tmp_path)
+    result = cli("tune", path, "--data", data, "-o", "tuned.toml", *arguments)
+    assert result.code == 2, result.text
+    assert message in result.err and "Traceback" not in result.err, result.err
+    assert not list(tmp_path.glob("*.toml"))
+
+
+def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: onnx.ModelProto) -> None:
+    node = helper.make_node("Relu", ["X"], ["Y"])
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["T", "B", I]) for n in "XY"]
+    graph = helper.make_graph([node], "relu", values[:1], values[1:])
+    relu = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(rnnqc.CompileError, match="no recurrent layer"):
+        tune(relu, feeds, min_sqnr=30)
+    with pytest.raises(rnnqc.CompileError, match="lowered already"):
+        tune(rnnqc.lower(model).proto, feeds, min_sqnr=30)
+    with pytest.raises(UsageError, match="NaN"):
+        tune(model, feeds, min_sqnr=float("nan"))
