@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Model, Node, Value, constant_array, safe_name
 from rnnqc.packing import pack
-from rnnqc.passes.quantization import PACKED_BITS, encoding_of, weight_codes, weight_point, with_searched_scales
+from rnnqc.passes.quantization import PACKED_BITS, encoding_of, weight_codes, weight_point
 from rnnqc.recipe import Settings
 
 RAISED = 8
@@ -115,8 +115,6 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
         return value
     point = weight_point(matrix.settings, array, np.ones(rows), matrix.name)
     moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
-    if moment is not None and "scale" not in matrix.settings:
-        point = with_searched_scales(point, array, moment)
     encoding = encoding_of(point)
     codes = weight_codes(point, array, moment)
     per_channel = encoding.axis is not None

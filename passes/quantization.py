@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, OUTPUT, Cell
-from rnnqc.compensation import compensate_groups, compensate_matrix, search_scale
+from rnnqc.compensation import compensate_groups, compensate_matrix
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding, symmetric_scale
 from rnnqc.recipe import Recipe, Settings, require, rounding_of
@@ -205,24 +205,8 @@ def weight_codes(
         return compensate_groups(array, scale, point["bits"], size, rounding, moment)
     if moment is None:
         return quantize_matrix(encoding_of(point), array)
-    return compensate_matrix(encoding_of(point), array, moment, _narrow_bits(point))
-
-
-def with_searched_scales(
-    point: dict[str, Any], array: npt.NDArray[np.float32], moment: npt.NDArray[Any]
-) -> dict[str, Any]:
-    """The resolved point of a weight matrix with the scales that have the least error once codes are compensated.
-
-    Groups keep their scales: their multipliers are the best ones for these.
-    """
-    if point.get("group_size"):
-        return point
-    found = search_scale(encoding_of(point), array, moment, _narrow_bits(point))
-    return {**point, "scale": list(found.scale)}
-
-
-def _narrow_bits(point: Mapping[str, Any]) -> int | None:
-    return int(point["bits"]) if point.get("wide_channels") else None
+    narrow = point["bits"] if point.get("wide_channels") else None
+    return compensate_matrix(encoding_of(point), array, moment, narrow)
 
 
 def _hidden(cell: Cell, s: Settings, path: str) -> dict[str, Any]:
