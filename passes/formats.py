@@ -233,7 +233,7 @@ class _Resolver:
                 if self.statistics is not None
                 else None
             )
-            return weight_scales(s, self.arrays[cell.name][name[0]], None if seen is None else seen.second_moment)
+            return weight_scales(s, self.arrays[cell.name][name[0]])
         if label not in self.weights:
             arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
             if s.get("granularity") == "per-tensor":
