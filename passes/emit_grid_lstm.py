@@ -19,7 +19,6 @@ from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, dimensions, lens64,
 from rnnqc.passes.emit_quant_lstm import Operands, Wanted, finish_integer, unpacked, without_nan
 from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers, is_exact_in_int32
 
-REAL = np.float64
 MIDDLE = 128
 
 
@@ -117,8 +116,8 @@ class _Loop:
     def emit(self, b: Builder) -> dict[str, Value]:
         """Emits into `b`; returns the wanted results by name, `hidden.steps` as float32 and cell states as real."""
         numbers, cell = self.numbers, self.cell
-        hidden = cell.hidden_size
-        e = GridEmitter(b, REAL, hidden)
+        hidden, real_type = cell.hidden_size, numbers.real
+        e = GridEmitter(b, real_type, hidden)
         w, r = self._product(e, "W", "input"), self._product(e, "R", "hidden")
         sums = w.emit(e, self._input(e, w), "x.product")
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
@@ -128,25 +127,25 @@ class _Loop:
         h0, c0 = self._initial_states(e, r)
         batch = cell.static_batch or SYMBOLIC_BATCH
         body = b.body()
-        inner = GridEmitter(body, REAL, hidden)
-        h = body.value("hidden.previous", np.uint8 if r.integer else REAL, [batch, hidden])
-        c = body.value("cell_state.previous", REAL, [batch, hidden])
-        p_t = body.value("x.projection.step", REAL, [batch, 4 * hidden])
+        inner = GridEmitter(body, real_type, hidden)
+        h = body.value("hidden.previous", np.uint8 if r.integer else real_type, [batch, hidden])
+        c = body.value("cell_state.previous", real_type, [batch, hidden])
+        p_t = body.value("x.projection.step", real_type, [batch, 4 * hidden])
         ph = body.op("Mul", [r.emit(inner, h, "hidden.product"), before.h_multiplier], "hidden.product.scaled")
         ph = inner.quantized_gates(ph, numbers.gate_grids("hidden_product"), "hidden_product")
         g = body.op("Add", [p_t, ph], "preactivation")
         c_new, y_exact = self._cell(inner, g, c, before)
-        y = body.cast(y_exact, np.float32, "hidden")
         grid = numbers.grid("hidden")
-        taken = y_exact if numbers.rounded_output else inner.cast(y, "hidden.real")
-        multiples = inner.multiples(taken, grid, "hidden")
+        if numbers.rounded_output:
+            multiples = inner.multiples(y_exact, grid, "hidden")
+            real = body.op("Mul", [multiples, inner.constant(grid.scale)], "hidden.quantized")
+            y = body.cast(real, np.float32, "hidden")
+        else:
+            y = body.cast(y_exact, np.float32, "hidden")
+            multiples = inner.multiples(inner.cast(y, "hidden.real"), grid, "hidden")
         codes: Value | None = None
         if r.integer or self.wanted.codes:
             codes = body.cast(self._shifted(inner, multiples, grid, "hidden"), np.uint8, "hidden.codes")
-        y_out: Value = y
-        if numbers.rounded_output and self.wanted.y:
-            real = body.op("Mul", [multiples, inner.constant(grid.scale)], "hidden.quantized")
-            y_out = body.cast(real, np.float32, "hidden.rounded")
         outputs: list[Value] = []
         names: list[str] = []
 
@@ -163,15 +162,15 @@ class _Loop:
             assert codes is not None
             result(codes, "hidden.last", np.uint8)
         else:
-            result(multiples, "hidden.last", REAL)
-        result(c_new, "cell_state.last", REAL)
+            result(multiples, "hidden.last", real_type)
+        result(c_new, "cell_state.last", real_type)
         if self.wanted.y:
-            result(y_out, "hidden.steps", np.float32)
+            result(y, "hidden.steps", np.float32)
         if self.wanted.codes:
             assert codes is not None
             result(codes, "hidden.codes.steps", np.uint8)
         if self.wanted.c_steps:
-            result(c_new, "cell_state.steps", REAL)
+            result(c_new, "cell_state.steps", real_type)
         made = dict(zip(names, scan(b, body, cell, self.at, [h0, c0], [p], [h, c, p_t], outputs, names), strict=True))
         for value, inside in zip(made.values(), outputs, strict=True):
             value.dtype = inside.dtype

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
+from rnnqc.grids import MAX_CODE
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -168,7 +169,7 @@ class _Resolver:
             return {**format_of(s), "mode": "dynamic-row", **chain}
         if name == "cell_state":
             # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
-            s = {"signed": True, "narrow": mode != "static", **s}
+            s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
     def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:

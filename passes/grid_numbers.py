@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rnnqc.cells.base import GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 
@@ -128,6 +130,11 @@ class GridNumbers:
     def gate_grids(self, kind: str) -> list[Grid]:
         """The quantizers `<gate>.<kind>` of the four gates."""
         return [self.grid(f"{g}.{kind}") for g in GATES]
+
+    @property
+    def real(self) -> np.dtype[Any]:
+        """The type of real values."""
+        return np.dtype(np.float64)
 
     @property
     def x_bits(self) -> int:

@@ -40,6 +40,7 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
     (tmp_path / "mine.toml").write_text((ROOT / "rnnqc" / "recipes" / "int8.toml").read_text(encoding="utf-8"))
     np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
+    np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).random((6, 8, 8), np.float32))
     lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("rnnqc ")]
     assert len(commands) >= 5

@@ -202,9 +202,12 @@ class _Node:
         c = q["cell_state"].code(np.asarray(q["kept"](np.asarray(f * state)) + q["added"](np.asarray(i * d))))
         o = self._gate("o", g, q["cell_state"].value(c))
         squashed = self._real(self.inputs["cell_table"][c - q["cell_state"].low])
-        exact = np.asarray(o * squashed)
-        y = exact.astype(np.float32)
-        return y, q["hidden"].code(exact if self.attributes["rounded_output"] else self._real(y)), c
+        y = np.asarray(o * squashed)
+        if self.attributes["rounded_output"]:
+            h = q["hidden"].code(y)
+            return q["hidden"].value(h).astype(np.float32), h, c
+        y = y.astype(np.float32)
+        return y, q["hidden"].code(self._real(y)), c
 
     def run(self) -> dict[str, Array]:
         q = self.quantizers
@@ -223,8 +226,6 @@ class _Node:
             t = np.full(self.batch, step) if self.attributes["direction"] == "forward" else self.lengths - 1 - step
             t = np.where(running, t, 0)
             y, new_h, new_c = self._step(p[t, rows], h, c)
-            if self.attributes["rounded_output"]:
-                y = q["hidden"].value(new_h).astype(np.float32)
             mask = running[:, np.newaxis]
             Y[t[running], rows[running]] = y[running]
             Y_codes[t[running], rows[running]] = new_h[running]

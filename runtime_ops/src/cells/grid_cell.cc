@@ -372,7 +372,7 @@ class GridRun {
 
   const LstmConfig& config_;
   const KernelTable& kernels_;
-  const GridKernels& elementwise_;
+  const GridKernels<Real>& elementwise_;
   const PackedGrid<Real>& packed_;
   const LstmArgs& args_;
   SequenceRows sequences_;

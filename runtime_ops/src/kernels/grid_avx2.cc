@@ -7,6 +7,6 @@ namespace {
 
 }  // namespace
 
-GridKernels GridKernelsAvx2() { return {Join<double>, Step<double>, Codes<double>}; }
+GridKernels<double> GridKernelsAvx2() { return {Join<double>, Step<double>, Codes<double>}; }
 
 }  // namespace rnnqc

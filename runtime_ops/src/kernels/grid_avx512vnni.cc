@@ -7,6 +7,6 @@ namespace {
 
 }  // namespace
 
-GridKernels GridKernelsAvx512() { return {Join<double>, Step<double>, Codes<double>}; }
+GridKernels<double> GridKernelsAvx512() { return {Join<double>, Step<double>, Codes<double>}; }
 
 }  // namespace rnnqc

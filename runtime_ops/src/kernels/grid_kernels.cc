@@ -4,14 +4,14 @@
 
 namespace rnnqc {
 
-const GridKernels& SelectGridKernels(const char* isa) {
-  static const GridKernels portable = GridKernelsPortable();
+const GridKernels<double>& SelectGridKernels(const char* isa) {
+  static const GridKernels<double> portable = GridKernelsPortable();
 #if defined(RNNQC_BUILD_AVX512VNNI)
-  static const GridKernels avx512 = GridKernelsAvx512();
+  static const GridKernels<double> avx512 = GridKernelsAvx512();
   if (std::strcmp(isa, "avx512vnni") == 0) return avx512;
 #endif
 #if defined(RNNQC_BUILD_AVX2)
-  static const GridKernels avx2 = GridKernelsAvx2();
+  static const GridKernels<double> avx2 = GridKernelsAvx2();
   if (std::strcmp(isa, "avx2") == 0 || std::strcmp(isa, "avxvnni") == 0) return avx2;
 #endif
   static_cast<void>(isa);

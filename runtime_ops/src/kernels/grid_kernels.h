@@ -87,19 +87,20 @@ struct GridCodesArgs {
   uint8_t* low;
 };
 
+template <typename Real>
 struct GridKernels {
-  void (*join)(const GridJoinArgs<double>& args);
-  void (*step)(const GridStepArgs<double>& args);
-  void (*codes)(const GridCodesArgs<double>& args);
+  void (*join)(const GridJoinArgs<Real>& args);
+  void (*step)(const GridStepArgs<Real>& args);
+  void (*codes)(const GridCodesArgs<Real>& args);
 };
 
 // One for each of the files grid_<isa>.cc.
-GridKernels GridKernelsPortable();
-GridKernels GridKernelsAvx2();
-GridKernels GridKernelsAvx512();
+GridKernels<double> GridKernelsPortable();
+GridKernels<double> GridKernelsAvx2();
+GridKernels<double> GridKernelsAvx512();
 
 // What goes with the products of this instruction set, a name of kernels.inc.
-const GridKernels& SelectGridKernels(const char* isa);
+const GridKernels<double>& SelectGridKernels(const char* isa);
 
 }  // namespace rnnqc
 

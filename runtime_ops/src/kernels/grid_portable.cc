@@ -7,6 +7,6 @@ namespace {
 
 }  // namespace
 
-GridKernels GridKernelsPortable() { return {Join<double>, Step<double>, Codes<double>}; }
+GridKernels<double> GridKernelsPortable() { return {Join<double>, Step<double>, Codes<double>}; }
 
 }  // namespace rnnqc
