@@ -167,7 +167,8 @@ class _Resolver:
                 return {**self._grid(cell, name, s), **chain}
             return {**format_of(s), "mode": "dynamic-row", **chain}
         if name == "cell_state":
-            s = {"signed": True, "narrow": s.get("levels", MAX_CODE) == MAX_CODE, **s}
+            # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
+            s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
     def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
@@ -176,7 +177,8 @@ class _Resolver:
             bound = hidden_bound(cell)
             if bound is None:
                 return {**format_of(s), "mode": "dynamic-row"}
-            made = on_grid(s, float(grid_format(s).finished(symmetric_scale(bound, s["bits"]))))
+            like = grid_format({**s, "zero_point": None})
+            made = on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"]))))
         elif "scale" not in s and mode == "dynamic-row":
             return {**format_of(s), "mode": "dynamic-row"}
         else:
