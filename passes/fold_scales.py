@@ -153,8 +153,8 @@ def _operands(model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Ta
         arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
         return Operands(
             **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
-            gate_table=model.constant(folded.gate_table, np.float32),
-            cell_table=model.constant(folded.cell_table, np.float32),
+            gate_table=tables.grid_table(folded.gate_tables),
+            cell_table=tables.grid_table([folded.cell_table]),
         )
 
     def weight(key: str, name: str) -> Value:

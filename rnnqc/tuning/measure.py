@@ -80,7 +80,9 @@ class Judge:
         self._metric = metric
         if isinstance(data, str | os.PathLike):
             data = open_feeds(os.fspath(data), model, self._carried)
-        self._pieces: list[Piece] = list(stream(checked(data, model, None, self._carried, True), model, self._carried, None))
+        self._pieces: list[Piece] = list(
+            stream(checked(data, model, None, self._carried, True), model, self._carried, None)
+        )
         self.feeds: list[Feeds] = [p.feed for p in self._pieces]
         self._native = _native()
         self._reference = self.outputs(model)
