@@ -42,33 +42,33 @@ class Variant:
 
 
 INT4 = "*.weight.bits=4"
-COMPENSATED = "*.weight.compensation=true"
 PLAIN = "*.weight.compensation=false"
+"""With statistics weights are rounded so that errors cancel, if this does not say otherwise."""
 VARIANTS: tuple[Variant, ...] = (
     Variant(FLOAT),
     Variant(PER_TENSOR),
     Variant(PER_CHANNEL),
     Variant("int8", "int8"),
+    Variant("int8 calibrated, plain rounding", "int8", (PLAIN,), calibrated=True),
     Variant("int8 calibrated", "int8", calibrated=True),
-    Variant("int8 compensated", "int8", (COMPENSATED,), calibrated=True),
+    Variant("int8-static, plain rounding", "int8-static", (PLAIN,), calibrated=True),
     Variant("int8-static", "int8-static", calibrated=True),
-    Variant("int8-static compensated", "int8-static", (COMPENSATED,), calibrated=True),
     Variant("w4a8", "w4a8"),
-    Variant("w4a8 compensated", "w4a8", (COMPENSATED,), calibrated=True),
+    Variant("w4a8 calibrated", "w4a8", calibrated=True),
     Variant("int4 per channel", "int8", (INT4,)),
-    Variant("int4 per channel compensated", "int8", (INT4, COMPENSATED), calibrated=True),
+    Variant("int4 per channel calibrated", "int8", (INT4,), calibrated=True),
     Variant("int16", "int16"),
-    Variant("int16 compensated", "int16", (COMPENSATED,), calibrated=True),
+    Variant("int16 calibrated", "int16", calibrated=True),
     Variant("pow2-int16", "pow2-int16", calibrated=True),
     Variant("pow2-int8", "pow2-int8", calibrated=True),
     Variant("brevitas-int8", "brevitas-int8", calibrated=True),
     Variant("distiller-sym", "distiller-sym", calibrated=True),
     Variant("distiller-asym", "distiller-asym", calibrated=True),
     Variant("distiller-avg", "distiller-avg", calibrated=True),
-    Variant("weight-only-int8", "weight-only-int8", (PLAIN,)),
-    Variant("weight-only-int8 compensated", "weight-only-int8", calibrated=True),
-    Variant("weight-only-int4", "weight-only-int4", (PLAIN,)),
-    Variant("weight-only-int4 compensated", "weight-only-int4", calibrated=True),
+    Variant("weight-only-int8", "weight-only-int8"),
+    Variant("weight-only-int8 calibrated", "weight-only-int8", calibrated=True),
+    Variant("weight-only-int4", "weight-only-int4"),
+    Variant("weight-only-int4 calibrated", "weight-only-int4", calibrated=True),
     Variant("fp16", "fp16"),
 )
 

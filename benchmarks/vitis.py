@@ -22,16 +22,15 @@ from variants import FLOAT, Built, Variant, build
 import rnnqc
 
 CALIBRATION_REVIEWS = 50
-WEIGHTS_8 = ("*.weight.bits=8",)
-ALL_8 = ("*.activation.bits=16", "*.accumulator.bits=none", "*.bits=8")
-UNALIGNED = (r"re:.*(_product|\.acc|\.cell_state|\.kept|\.added).same_as=none",)
+UNALIGNED = ("*.bias.same_as=input_product", "*.same_as=none")
 ROWS = (
     Variant(FLOAT),
     Variant("W16A16, aligned, floor", "pow2-int16", (), True),
     Variant("W16A16, aligned, floor, exact gates", "pow2-int16", ("*.activation.table=exact",), True),
-    Variant("W8A16, aligned, floor", "pow2-int16", WEIGHTS_8, True),
-    Variant("W8A8, aligned, floor", "pow2-int16", ALL_8, True),
-    Variant("W8A8, unaligned, floor", "pow2-int16", (*UNALIGNED, *ALL_8), True),
+    Variant("W16A16, unaligned, floor", "pow2-int16", UNALIGNED, True),
+    Variant("W8A16, aligned, floor", "pow2-w8a16", (), True),
+    Variant("W8A8, aligned, floor", "pow2-int8-floor", (), True),
+    Variant("W8A8, unaligned, floor", "pow2-int8-floor", UNALIGNED, True),
     Variant("W8A8, unaligned, to nearest", "pow2-int8", (), True),
 )
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
+from rnnqc.grids import MAX_CODE
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -30,7 +31,7 @@ from rnnqc.passes.quantization import (
 from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
-from rnnqc.recipe import Recipe, Settings
+from rnnqc.recipe import Recipe, Settings, rounding_of
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
 
@@ -135,6 +136,12 @@ class _Resolver:
 
     def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         kind = name.rpartition(".")[2]
+        if s["bits"] == 1 and kind != "weight":
+            raise UsageError(
+                "bits = 1, and it is no weight.",
+                supported="binary codes of weights, 2 bits or more elsewhere",
+                action=f"--set '{cell.name}.{name}.bits=2' or more",
+            )
         mode = s.get("mode")
         if kind == "weight":
             array = self.arrays[cell.name][name[0]]
@@ -161,7 +168,7 @@ class _Resolver:
                 return {**self._grid(cell, name, s), **chain}
             return {**format_of(s), "mode": "dynamic-row", **chain}
         if name == "cell_state":
-            s = {"signed": True, "narrow": True, **s}
+            s = {"signed": True, "narrow": s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
     def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
@@ -170,7 +177,7 @@ class _Resolver:
             bound = hidden_bound(cell)
             if bound is None:
                 return {**format_of(s), "mode": "dynamic-row"}
-            made = on_grid(s, float(symmetric_scale(bound, s["bits"])))
+            made = on_grid(s, float(grid_format(s).finished(symmetric_scale(bound, s["bits"]))))
         elif "scale" not in s and mode == "dynamic-row":
             return {**format_of(s), "mode": "dynamic-row"}
         else:
@@ -208,7 +215,12 @@ class _Resolver:
             )
         merged = merge_for_sharing([self.statistics.points[p] for p in paths])
         rule = RangeRule(
-            s.get("range", "min-max"), percentile=s.get("percentile"), n_std=s.get("n_std"), limit=s.get("limit")
+            s.get("range", "min-max"),
+            percentile=s.get("percentile"),
+            n_std=s.get("n_std"),
+            half_range=bool(s.get("half_range", False)),
+            limit=s.get("limit"),
+            rounding=rounding_of(s),
         )
         return grid_of_statistics(merged, rule, grid_format(s))
 

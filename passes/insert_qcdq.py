@@ -15,6 +15,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.formats import resolve_formats
+from rnnqc.passes.limit_shifts import limit_shifts
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
@@ -40,6 +41,7 @@ class InsertQcdq(Pass):
     * A point whose `bits` are none stays float; a cell with no quantized point is not touched.
     * A layer's input that consists of hidden states of other cells alone, moved about by Squeeze, Transpose, Reshape,
       Concat and the like, takes their number format: the codes can pass as they are (recipe key `chain`).
+    * Fix positions between which hardware cannot shift are lowered, with a note (recipe key `shift_limits`).
     """
 
     info = PassInfo(
@@ -69,6 +71,11 @@ class InsertQcdq(Pass):
         graphs = graphs_of_cells(model)
         for cell in [c for c in cells if c.points]:
             _chain(model, graphs[cell.name], cell)
+            action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
+            remarks += [
+                self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
+                for note in limit_shifts(cell)
+            ]
         count = 0
         for cell in cells:
             if not cell.points:

@@ -17,6 +17,7 @@ from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
+from rnnqc.grids import multiplier_and_shift
 from rnnqc.recipe import Settings, require, rounding_of
 from rnnqc.weights import group_scales, mixed_scales
 
@@ -69,10 +70,18 @@ def format_of(s: Settings) -> dict[str, Any]:
     }
 
 
+def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
+    """Scales as they are stored and computed with: float32, of the form `A / 2**n` if the recipe asks for that."""
+    exact = np.atleast_1d(np.asarray(scale, np.float64))
+    if s.get("scale_bits"):
+        multiplier, shift = multiplier_and_shift(exact, s["scale_bits"])
+        exact = np.ldexp(multiplier.astype(np.float64), -shift)
+    return [float(v) for v in exact.astype(np.float32)]
+
+
 def on_grid(s: Settings, scale: float) -> dict[str, Any]:
     """A number format with one scale."""
-    # What is stored must be what is computed with: scales are float32.
-    return {**format_of(s), "scale": [float(np.float32(scale))], "axis": None, "mode": "static"}
+    return {**format_of(s), "scale": stored_scales(s, scale), "axis": None, "mode": "static"}
 
 
 def weight_point(
@@ -106,7 +115,7 @@ def weight_point(
         scale = group_scales(array, s["bits"])
     point = {
         **format_of({"signed": True, **s, "zero_point": int(zero_points[0]) if per_tensor else s.get("zero_point", 0)}),
-        "scale": [float(v) for v in scale],
+        "scale": stored_scales(s, scale),
         "axis": None if per_tensor else 1,
         "mode": "static",
     }
@@ -115,9 +124,10 @@ def weight_point(
     if group_size:
         point["group_size"] = group_size
     if wide:
-        point["scale"] = [float(v) for v in mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)]
+        mixed = mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)
+        point["scale"] = stored_scales(s, mixed)
         point["wide_channels"] = wide
-    for key in ("compensation", "bias_correction"):
+    for key in ("compensation", "bias_correction", "shift_limits"):
         if s.get(key):
             point[key] = True
     return point
@@ -144,6 +154,8 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
         if s.get("wide_channels"):
             raise contradiction("group_size", "wide_channels", "one of the two")
+        if s.get("limit"):
+            raise contradiction("group_size", "limit", "limits of weights without groups")
     elif s.get("wide_channels"):
         if s["bits"] >= WIDE_BITS:
             raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 2 to 7")

@@ -48,14 +48,18 @@ def weight_scales(s: Settings, array: FloatArray, moment: npt.ArrayLike | None =
     if "scale" in s or s.get("group_size"):
         return None
     s = {"signed": True, **s}
-    rule = WeightRule(s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"))
+    rule = WeightRule(
+        s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit")
+    )
     scale, zero_point = weight_grids(array, rule, grid_format(s))
     symmetric = s["signed"] and s.get("symmetric", True)
-    if moment is None or not s.get("compensation") or s["bits"] > PACKED_BITS or not symmetric or "range" in s:
+    ruled = "range" in s or s.get("limit")
+    if moment is None or not s.get("compensation") or s["bits"] > PACKED_BITS or not symmetric or ruled:
         return scale, zero_point
     axis = 1 if len(scale) > 1 else None
     like = {**format_of({**s, "zero_point": 0}), "scale": [float(v) for v in scale], "axis": axis}
-    return np.asarray(search_scale(encoding_of(like), array, moment).scale, np.float32), zero_point
+    found = np.asarray(search_scale(encoding_of(like), array, moment).scale)
+    return grid_format(s).finished(found).astype(np.float32), zero_point
 
 
 def grid_format(s: Settings) -> GridFormat:

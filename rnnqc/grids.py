@@ -129,7 +129,7 @@ class GridFormat:
             # Before the division, so that ties stay ties.
             zeros = np.divide(below * steps, extent, out=np.zeros_like(below), where=extent >= SMALLEST_BOUND)
             zero_point = self._from_below(zeros)
-        finished = self._finished(scale)
+        finished = self.finished(scale)
         if self.pow2 and self.zero_point is None and not self.symmetric:
             zero_point = self._from_below(below / finished)
         return finished, zero_point
@@ -159,7 +159,8 @@ class GridFormat:
         codes = np.clip(self.minimum - np.rint(zeros), self.minimum, self.maximum)
         return np.asarray(codes, np.int64)
 
-    def _finished(self, scale: Array) -> npt.NDArray[np.float64]:
+    def finished(self, scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Scales, positive numbers, as `pow2`, `max_fix_position` and `scale_bits` ask for."""
         if self.pow2:
             scale = power_of_two_from(scale)
         if self.max_fix_position is not None:

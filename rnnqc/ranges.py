@@ -6,10 +6,12 @@ The rules, their formulas and sources are described in docs/ranges.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rnnqc.diagnostics import UsageError
+from rnnqc.encoding import Rounding
 from rnnqc.fix_position import fix_position, mode_of, scale_of
 from rnnqc.grids import GridFormat, check_range
 from rnnqc.range_search import least_divergence, least_squared_error
@@ -36,6 +38,7 @@ class RangeRule:
         n_std: Rule "n-std": how many standard deviations the range extends to either side of the mean.
         half_range: Rules "gauss" and "laplace", asymmetric: the distribution has one side only, as after Relu.
         limit: The range is clipped to plus and minus this.
+        rounding: Rule "pow2-mse": how reals become codes; what is not `floor` counts as to nearest.
 
     Raises:
         UsageError: An unknown rule, or a parameter of it is missing or out of range.
@@ -46,12 +49,15 @@ class RangeRule:
     n_std: float | None = None
     half_range: bool = False
     limit: float | None = None
+    rounding: Rounding = Rounding.HALF_EVEN
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
         if self.name not in RULES:
             raise UsageError(f"range = {self.name!r}.", supported=", ".join(RULES))
         self._check("percentile", self.percentile, "percentile", "a number above 0, up to 100", 100.0)
+        if self.half_range and self.name not in ("gauss", "laplace"):
+            raise UsageError(f"half_range = true with range = {self.name!r}.", supported="range = gauss or laplace")
         self._check("n_std", self.n_std, "n-std", "a number above 0")
         if self.name == "ema-percentile" and self.percentile not in (None, EMA_PERCENT):
             raise UsageError(
@@ -196,17 +202,19 @@ def grid_of_statistics(statistics: PointStatistics, rule: RangeRule, format_: Gr
             f"symmetric = {str(format_.symmetric).lower()}.",
             supported="signed symmetric codes of 2 bits or more",
         )
-    position = _fix_position(statistics, rule, format_)
-    if format_.max_fix_position is not None:
-        position = min(position, format_.max_fix_position)
-    return scale_of(position), 0
+    return scale_of(_fix_position(statistics, rule, format_)), 0
 
 
 def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> int:
-    kind = rule.name.removeprefix("pow2-")
-    votes = s.fix_positions.get(format_.bits, {}).get(kind, {})
+    kind, largest = rule.name.removeprefix("pow2-"), format_.max_fix_position
+    wanted = "mse-floor" if kind == "mse" and rule.rounding is Rounding.FLOOR else kind
+    votes = s.fix_positions.get(format_.bits, {}).get(wanted, {})
     if votes:
-        position = mode_of(votes)
+        # Every vote is capped, not their mode: votes above the cap count together.
+        capped: Counter[int] = Counter()
+        for found, count in votes.items():
+            capped[found if largest is None else min(found, largest)] += count
+        position = mode_of(capped)
     else:
         extremes = fix_position([s.min, s.max], format_.bits, 1)
         position = extremes
@@ -217,7 +225,7 @@ def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> i
             position = max(extremes, -round(math.log2(powers.grid(low, high)[0])))
     if rule.limit is not None:
         position = max(position, fix_position([-rule.limit, rule.limit], format_.bits, 1))
-    return position
+    return position if largest is None else min(position, largest)
 
 
 def _check_statistics(s: PointStatistics) -> None:

@@ -128,6 +128,7 @@ KEYS: dict[str, Key] = {
     "range": Key(", ".join(RULES), "how a range follows from statistics, or from the weights", _one_of(*RULES)),
     "percentile": Key("a number from 50 to 100", "of the range rules percentile and ema-percentile", _number(50, 100)),
     "n_std": Key("a positive number", "standard deviations of the range rule n-std", _number(2.0**-20, 2.0**20)),
+    "half_range": Key("true or false", "of the range rules gauss and laplace: one side only, as after Relu", _boolean),
     "limit": Key("a positive number, or none", "clips the range to +-limit", _or_none(_number(2.0**-100, 2.0**100))),
     "levels": Key(
         "max-code, half-range or min-code",
@@ -147,18 +148,23 @@ KEYS: dict[str, Key] = {
     "same_as": Key("a point of the same cell, or none", "takes the format of that point", _or_none(_text)),
     "compensation": Key("true or false", "round weights so that errors cancel on the calibration data", _boolean),
     "bias_correction": Key("true or false", "undo the mean error that rounded weights make", _boolean),
+    "shift_limits": Key(
+        "true or false",
+        "power-of-two weights: lower fix positions until hardware can shift between product, bias and result",
+        _boolean,
+    ),
     "rounded_output": Key("true or false", "hand out the hidden state as its codes say, not unrounded", _boolean),
     "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
-_RANGE = ("range", "percentile", "n_std", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
+_RANGE = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
         "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "wide_channels", "scale", "zero_point",
         "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
-        "compensation", "bias_correction", "store",
+        "compensation", "bias_correction", "shift_limits", "store",
     ),
     "bias": ("bits", "mode", "scale", "rounding", *_RANGE, "same_as"),
     "input": (*_STATIC, "chain", *_RANGE, *_SHARING),

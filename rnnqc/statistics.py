@@ -20,8 +20,8 @@ from rnnqc.histogram import Histogram
 
 Vector = npt.NDArray[np.float64]
 FORMAT, VERSION = "rnnqc-statistics", 1
-SPANS: Mapping[str, int] = {"max": 1, "mse": 5}
-"""Kinds of search for a fix position: how many candidates each tries."""
+SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
+"""Kinds of search for a fix position, to nearest or rounding down: how many candidates each tries."""
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
 ARRAYS = ("channel_max", "channel_mean", "second_moment")
@@ -48,8 +48,9 @@ class PointStatistics:
         mean_abs_dev: Mean absolute deviation about the mean (Laplace's b).
         histogram: Counts in bins of a power of two, up to 2048 on either side of zero.
         call_percentiles: The 99.999 percentile of `|x|` of each of the first 300 calls.
-        fix_positions: How many calls each fix position was the best of: `fix_positions[bits][kind][position]`, with
-            bits 8 or 16, and kind "mse" (the best of 5) or "max" (nothing saturates).
+        fix_positions: How many steps each fix position was the best of: `fix_positions[bits][kind][position]`, with
+            bits 8 or 16, and kind "max" (nothing saturates), "mse" (the best of 5, rounded to nearest) or "mse-floor"
+            (the same, rounded down).
         channel_max: Largest magnitude of each channel, `[K]`; of `input` and `hidden`.
         channel_mean: Mean of each channel, `[K]`.
         second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision.

@@ -17,10 +17,14 @@ import perplexity
 import pytest
 import tasks
 import variants
+import vitis
 from onnx import TensorProto, helper, numpy_helper
 from perplexity import Split
 from running import plain_session, run, sqnr
 from variants import FLOAT, NOTHING, PER_CHANNEL, PER_TENSOR, Variant, build
+
+import rnnqc
+from rnnqc.recipe import builtin_recipes
 
 V, H = 1100, 16  # more tokens than one block of the decoder holds
 
@@ -117,14 +121,21 @@ def test_losses() -> None:
 def test_variants_are_what_they_say(language_model: onnx.ModelProto) -> None:
     recurrent = Split(language_model).recurrent
     feeds = {"tokens": columns(30, 2), **perplexity.zero_states(recurrent, 2)}
-    made = {v.label: build(v, recurrent, dict, 1) for v in variants.VARIANTS[:5]}
+    held = columns(8 * perplexity.STEPS, perplexity.BATCH)
+    calibrated = rnnqc.calibrate(
+        recurrent, perplexity.calibration_feeds(Split(language_model), held, 4), state=perplexity.CARRIED
+    )
+    labels = (FLOAT, PER_TENSOR, PER_CHANNEL, "int8", "int4 per channel", "int4 per channel calibrated")
+    made = {v.label: build(v, recurrent, lambda: calibrated, 1) for v in variants.chosen(labels)}
+    assert tuple(made) == labels
     outputs = {label: run(b.session, feeds)["y"] for label, b in made.items()}
     np.testing.assert_array_equal(outputs[FLOAT], run(plain_session(recurrent), feeds)["y"])
     assert [made[k].form for k in (FLOAT, PER_TENSOR, PER_CHANNEL, "int8")] == ["float", "dynamic", "dynamic", "fused"]
     close = {label: sqnr(outputs[FLOAT], y) for label, y in outputs.items() if label != FLOAT}
     assert all(25 < close[k] < 60 for k in (PER_TENSOR, PER_CHANNEL, "int8")), close
-    assert close["int4 weights"] < close["int8"] - 10
-    sizes = made["int4 weights"].kilobytes, made["int8"].kilobytes
+    assert close["int4 per channel"] < close["int8"] - 10
+    assert close["int4 per channel"] != close["int4 per channel calibrated"]
+    sizes = made["int4 per channel"].kilobytes, made["int8"].kilobytes
     assert None not in sizes and sizes[0] < 0.7 * sizes[1]
 
 
@@ -197,3 +208,10 @@ def test_perplexity_of_the_real_model(shared: Callable[[str], Path]) -> None:
             for label, recipe in ((FLOAT, ""), ("int8", "int8"))]  # fmt: skip
     assert 100 < rows[0]["valid"] < 170
     assert rows[1]["valid"] == pytest.approx(rows[0]["valid"], rel=1e-3)
+
+
+def test_recipes_of_the_tables_exist() -> None:
+    assert [v.label for v in variants.chosen([])] == [v.label for v in variants.VARIANTS]
+    assert [v.recipe for v in vitis.ROWS if v.recipe] == ["pow2-int16"] * 5 + ["pow2-int8"]
+    named = {v.recipe for v in variants.VARIANTS} - {""}
+    assert named == {r.name for r in builtin_recipes()}

@@ -121,6 +121,8 @@ class Format:
         exact: Sigmoid and tanh in float, on the grid of 15 fractional bits, instead of tables.
         scan_quantized: Whether calibration goes on with quantized values, as Vitis does, or with those of the float
             model.
+        state_inputs: Whether the states are quantized again when they enter the cell, as Vitis does, in formats that
+            differ from those they left it with where tensors are not aligned.
     """
 
     weight_bits: int = 16
@@ -129,6 +131,7 @@ class Format:
     rounding: str = "floor"
     exact: bool = False
     scan_quantized: bool = True
+    state_inputs: bool = True
 
 
 @dataclass
@@ -176,9 +179,13 @@ class VitisLstm:
 
     def run(self, x: Array) -> Array:
         """Hidden states `[T,B,H]` of `[T,B,I]`, from zero states, quantized."""
+        return self.states(x)[0]
+
+    def states(self, x: Array) -> tuple[Array, Array]:
+        """Hidden and cell states `[T,B,H]` of all steps."""
         return self._run(x, None)
 
-    def _run(self, x: Array, history: dict[str, list[int]] | None) -> Array:
+    def _run(self, x: Array, history: dict[str, list[int]] | None) -> tuple[Array, Array]:
         f = self.format
         rounder = ROUNDERS[f.rounding]
         scanning = history is not None
@@ -214,11 +221,12 @@ class VitisLstm:
         b = [parameter(f"b_{g}", self._gate(self.B, k)) for k, g in enumerate(GATES)]
         hidden = np.zeros((x.shape[1], R[0].shape[1]))
         cell = np.zeros_like(hidden)
-        steps = []
+        steps, cells = [], []
         for step in np.asarray(x, np.float64):
             step = feature("input", step, 1)
             # The states are inputs of the cell, too; a state that was quantized is on the grid already.
-            hidden, cell = feature("h", hidden, 1), feature("c", cell, 1)
+            if f.state_inputs:
+                hidden, cell = feature("h", hidden, 1), feature("c", cell, 1)
             gates: dict[str, Array] = {}
             for k, g in enumerate(GATES):
                 wx = feature(f"wx_{g}", step @ W[k].T + b[k])
@@ -234,7 +242,8 @@ class VitisLstm:
             tanh = activation("tanh", cell, table_tanh, np.tanh)
             hidden = feature("hidden", gates["o"] * tanh)
             steps.append(hidden)
-        return np.stack(steps)
+            cells.append(cell)
+        return np.stack(steps), np.stack(cells)
 
 
 def parameters(model: Mapping[str, Array], names: tuple[str, str, str]) -> tuple[Array, Array, Array]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.statistics import SPANS
+
 Array = npt.NDArray[Any]
 BLOCK = 2**15  # values at a time, so that they stay in the cache
 
 
-def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) -> dict[int, tuple[Array, Array]]:
+def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) -> dict[int, dict[str, Array]]:
     """For each width the position where nothing saturates, and the best of `candidates` from there on.
+
+    To nearest, all ways of breaking ties make the same errors.
 
     Args:
         values: `[calls, n]`, finite; a row may be padded with zeros, which every position represents.
@@ -21,10 +25,10 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
         candidates: How many positions are tried.
 
     Returns:
-        For each width two int64 arrays `[calls]`.
+        For each width and kind of `rnnqc.statistics.SPANS` an int64 array `[calls]`.
     """
     rows = max(1, BLOCK // max(1, values.shape[1]))
-    parts: dict[int, tuple[list[Array], list[Array]]] = {b: ([], []) for b in bits}
+    parts: dict[int, dict[str, list[Array]]] = {b: {kind: [] for kind in SPANS} for b in bits}
     for start in range(0, len(values), rows):
         block = values[start : start + rows].astype(np.float64)
         low, high = block.min(axis=1), block.max(axis=1)
@@ -34,17 +38,17 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
             mantissa, exponent = np.frexp(step)
             widest = np.where(step > 0.0, np.where(mantissa == 0.5, 1 - exponent, -exponent), 0).astype(np.int64)
             units = np.ldexp(block, widest[:, None])
-            errors = np.stack([_squared_error(units, half, k) for k in range(candidates)])
-            best = widest + np.where(step > 0.0, np.argmin(errors, axis=0), 0)
-            parts[width][0].append(widest)
-            parts[width][1].append(best)
-    return {b: (np.concatenate(w), np.concatenate(m)) for b, (w, m) in parts.items()}
+            parts[width]["max"].append(widest)
+            for kind, rounded in (("mse", np.rint), ("mse-floor", np.floor)):
+                errors = np.stack([_squared_error(units, half, k, rounded) for k in range(candidates)])
+                parts[width][kind].append(widest + np.where(step > 0.0, np.argmin(errors, axis=0), 0))
+    return {b: {kind: np.concatenate(found) for kind, found in kinds.items()} for b, kinds in parts.items()}
 
 
-def _squared_error(units: Array, half: int, shift: int) -> Array:
-    """Of codes, rounded half away from zero, that are finer than the units by `shift` bits; `[calls]`."""
+def _squared_error(units: Array, half: int, shift: int, rounded: Callable[[Array], Array]) -> Array:
+    """Of codes that are finer than the units by `shift` bits; `[calls]`."""
     fine = units * 2.0**shift
-    codes = np.trunc(fine + np.copysign(0.5, fine))
+    codes = rounded(fine)
     np.clip(codes, -half, half - 1, out=codes)
     codes -= fine
     codes *= 2.0**-shift

@@ -145,7 +145,8 @@ class PointObserver:
         self.calls += 1
         if len(self.call_percentiles) < CALLS:
             self.call_percentiles.append(call_percentile(array if valid is None else array[valid]))
-        self._vote(array.reshape(1, -1))
+        voting = array if valid is None else array[valid.any(axis=1)]
+        self._vote(voting.reshape(len(voting), -1))
 
     def _sample_extremes(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
         """Adds the extremes `[calls, B]` of the samples; over the batch where a sample is a single value."""
@@ -162,7 +163,7 @@ class PointObserver:
     def _vote(self, calls: Array) -> None:
         found = fix_positions_of_calls(calls, FIX_POSITION_BITS, SPANS["mse"])
         for bits, kinds in found.items():
-            for kind, positions in zip(("max", "mse"), kinds, strict=True):
+            for kind, positions in kinds.items():
                 numbers, votes = np.unique(positions, return_counts=True)
                 for number, count in zip(numbers.tolist(), votes.tolist(), strict=True):
                     self.fix_positions[bits, kind][number] += count

@@ -80,9 +80,8 @@ class Judge:
         self._metric = metric
         if isinstance(data, str | os.PathLike):
             data = open_feeds(os.fspath(data), model, self._carried)
-        self._pieces: list[Piece] = list(
-            stream(checked(data, model, None, self._carried, True), model, self._carried, None)
-        )
+        valid = checked(data, model, None, self._carried, True)
+        self._pieces: list[Piece] = list(stream(valid, model, self._carried, None))
         self.feeds: list[Feeds] = [p.feed for p in self._pieces]
         self._native = _native()
         self._reference = self.outputs(model)

@@ -86,9 +86,11 @@ def test_many_calls_at_once_are_as_one_by_one(calls: list[list[float]], candidat
     rows = np.zeros((len(calls), max(map(len, calls))), np.float32)
     for row, values in zip(rows, calls, strict=True):
         row[: len(values)] = values
-    for bits, (widest, best) in fix_positions_of_calls(rows, (4, 8, 16), candidates).items():
-        assert widest.tolist() == [fix_position(row, bits, 1) for row in rows]
-        assert best.tolist() == [fix_position(row, bits, candidates) for row in rows]
+    for bits, found in fix_positions_of_calls(rows, (4, 8, 16), candidates).items():
+        assert found["max"].tolist() == [fix_position(row, bits, 1) for row in rows]
+        assert found["mse"].tolist() == [fix_position(row, bits, candidates) for row in rows]
+        floor = [fix_position(row, bits, candidates, rounding=Rounding.FLOOR) for row in rows]
+        assert found["mse-floor"].tolist() == floor
 
 
 def test_first_candidate_has_half_a_code_of_margin() -> None:

@@ -25,6 +25,7 @@ from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.point_observer import CALLS, NotFiniteError, PointObserver, Values, call_percentile
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import second_moment
+from rnnqc.encoding import Rounding
 from rnnqc.fix_position import fix_position
 from rnnqc.statistics import SPANS, PointStatistics
 
@@ -179,19 +180,22 @@ def test_mean_absolute_deviation(scale: float, shift: float) -> None:
     st.sampled_from([2, 4, 8, 16]),
 )
 def test_votes_are_the_fix_positions_of_the_calls(values: Array, bits: int) -> None:
-    widest, best = fix_positions_of_calls(values, [bits], SPANS["mse"])[bits]
-    for row, a, b in zip(values, widest, best, strict=True):
-        assert a == fix_position(row, bits, SPANS["max"])
-        assert b == fix_position(row, bits, SPANS["mse"])
+    found = fix_positions_of_calls(values, [bits], SPANS["mse"])[bits]
+    assert set(found) == set(SPANS)
+    for k, row in enumerate(values):
+        assert found["max"][k] == fix_position(row, bits, SPANS["max"])
+        for rounding in (Rounding.HALF_AWAY, Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.HALF_EVEN_UP):
+            assert found["mse"][k] == fix_position(row, bits, SPANS["mse"], rounding=rounding)
+        assert found["mse-floor"][k] == fix_position(row, bits, SPANS["mse-floor"], rounding=Rounding.FLOOR)
 
 
 def test_many_calls_at_once() -> None:
     """More than one block."""
-    values = (
-        np.random.default_rng(2).standard_normal((700, 100)).astype(np.float32) * np.geomspace(1e-3, 1e3, 700)[:, None]
-    )
-    for bits, (_, best) in fix_positions_of_calls(values.astype(np.float32), (8, 16), 5).items():
-        assert best.tolist() == [fix_position(row, bits, 5) for row in values.astype(np.float32)]
+    values = np.random.default_rng(2).standard_normal((700, 100)) * np.geomspace(1e-3, 1e3, 700)[:, None]
+    values = values.astype(np.float32)
+    for bits, found in fix_positions_of_calls(values, (8, 16), 5).items():
+        assert found["mse"].tolist() == [fix_position(row, bits, 5) for row in values]
+        assert found["mse-floor"].tolist() == [fix_position(row, bits, 5, rounding=Rounding.FLOOR) for row in values]
 
 
 @pytest.mark.parametrize(("count", "k"), [(1, 1), (4, 4), (50_000, 50_000), (50_001, 50_000), (200_000, 199_998)])
@@ -271,7 +275,7 @@ def test_by_hand() -> None:
     expected = np.array([[35, -2 + 12 + 30], [40, 4 + 16 + 36]]) / 3
     np.testing.assert_allclose(found.second_moment, expected, rtol=1e-6)  # type: ignore[arg-type]
     # 8 bits: 4 / 127.5 and 6 / 127.5 need 2**-4 at least; whole numbers are exact there.
-    assert found.fix_positions[8] == {"max": {4: 2}, "mse": {4: 2}}
+    assert found.fix_positions[8] == {"max": {4: 2}, "mse": {4: 2}, "mse-floor": {4: 2}}
 
 
 def test_the_whole_as_one_call() -> None:
@@ -281,6 +285,15 @@ def test_the_whole_as_one_call() -> None:
     assert (found.shape, found.count, found.calls) == ((2, 2, 2), 6, 1)
     assert (found.avg_min, found.avg_max) == ((-2 + 3) / 2, (6 + 4) / 2)
     assert found.call_percentiles == (6.0,)
+    # Votes come from the steps.
+    assert found.fix_positions[8]["max"] == {4: 2}
+
+
+def test_steps_of_padding_alone_do_not_vote() -> None:
+    array, valid = np.array([[[1.0]], [[np.nan]]], np.float32), np.array([[True], [False]])
+    for steps in (False, True):
+        found = observe([Values(array, valid, steps=steps)], [1])
+        assert sum(found.fix_positions[8]["mse"].values()) == 1
 
 
 def test_a_sample_of_one_value_is_averaged_over_the_calls() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.diagnostics import UsageError
-from rnnqc.encoding import Encoding
+from rnnqc.encoding import Encoding, Rounding
 from rnnqc.fix_position import fix_position
 from rnnqc.grids import GridFormat
 from rnnqc.histogram import Histogram
@@ -266,8 +266,10 @@ def test_positive_values_have_their_zero_at_the_lowest_unsigned_code() -> None:
         assert scale > 0.5 / 255
 
 
-def _fix_positions(calls: list[npt.NDArray[np.float32]], bits: int, candidates: int) -> int:
-    found = [fix_position(c, bits, candidates) for c in calls]
+def _fix_positions(
+    calls: list[npt.NDArray[np.float32]], bits: int, candidates: int, rounding: Rounding = Rounding.HALF_AWAY
+) -> int:
+    found = [fix_position(c, bits, candidates, rounding=rounding) for c in calls]
     return min(set(found), key=lambda p: (-found.count(p), p))
 
 
@@ -279,8 +281,31 @@ def test_fix_positions_are_the_mode_of_the_calls(bits: int) -> None:
     for rule, candidates in (("pow2-max", 1), ("pow2-mse", 5)):
         expected = _fix_positions(calls, bits, candidates)
         assert grid_of_statistics(statistics, RangeRule(rule), GridFormat(bits)) == (2.0**-expected, 0)
+    floor = _fix_positions(calls, bits, 5, Rounding.FLOOR)
+    rule = RangeRule("pow2-mse", rounding=Rounding.FLOOR)
+    assert grid_of_statistics(statistics, rule, GridFormat(bits)) == (2.0**-floor, 0)
     capped = grid_of_statistics(statistics, RangeRule("pow2-max"), GridFormat(bits, max_fix_position=3))
     assert capped == (2.0**-3, 0)
+
+
+def test_rounding_down_is_searched_on_its_own() -> None:
+    """Its error is larger, so that finer positions that cut off more win."""
+    values = np.random.default_rng(0).laplace(size=(40, 200)).astype(np.float32)
+    statistics = observed(*values)
+    nearest, floor = (
+        grid_of_statistics(statistics, RangeRule("pow2-mse", rounding=r), GridFormat(8))[0]
+        for r in (Rounding.HALF_EVEN, Rounding.FLOOR)
+    )
+    assert floor < nearest
+
+
+def test_every_vote_is_capped_before_the_mode_is_taken() -> None:
+    calls = [np.float32([2.0**-p, -(2.0**-p)]) for p in (6, 7, 8, 4, 4)]
+    positions = [fix_position(c, 8, 1) for c in calls]
+    assert positions == [12, 13, 14, 10, 10]
+    for largest, expected in ((None, 10), (14, 10), (12, 12), (11, 11), (10, 10)):
+        found = grid_of_statistics(observed(*calls), RangeRule("pow2-max"), GridFormat(8, max_fix_position=largest))
+        assert found == (2.0**-expected, 0), largest
 
 
 def test_fix_positions_of_other_widths() -> None:

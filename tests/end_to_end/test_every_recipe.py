@@ -28,6 +28,7 @@ LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
     "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,
+    "pow2-w8a16": 33.0, "pow2-int8-floor": 11.0,
     "brevitas-int8": 22.8, "distiller-sym": 27.3, "distiller-asym": 27.9, "distiller-avg": 13.0,
 }  # fmt: skip
 
