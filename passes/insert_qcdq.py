@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
+from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import limit_shifts
 from rnnqc.passes.quantization import encoding_of
@@ -64,11 +65,12 @@ class InsertQcdq(Pass):
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
+        graphs = graphs_of_cells(model)
+        statistics = self._equalized(model, graphs, cells)
         arrays = {c.name: _arrays(model, c) for c in cells}
-        formats = resolve_formats(cells, self.recipe, arrays, self.statistics)
+        formats = resolve_formats(cells, self.recipe, arrays, statistics)
         for cell in cells:
             cell.points = formats[cell.name] or {}
-        graphs = graphs_of_cells(model)
         for cell in [c for c in cells if c.points]:
             _chain(model, graphs[cell.name], cell)
             action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
@@ -91,7 +93,7 @@ class InsertQcdq(Pass):
                 continue
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            parameters = quantize_parameters(cell, arrays[cell.name], self.statistics)
+            parameters = quantize_parameters(cell, arrays[cell.name], statistics)
             weights = _stored_weights(model, graph, cell, parameters)
             if parameters.bias is not arrays[cell.name]["B"]:
                 cell.B = model.add_initializer(f"{cell.name}/B.quantized", parameters.bias).name
@@ -109,6 +111,22 @@ class InsertQcdq(Pass):
         widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
+
+    def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:
+        """Equalizes the inputs that gain from it; statistics of what the cells get then."""
+        statistics = self.statistics
+        for cell in cells if statistics is not None else ():
+            assert statistics is not None
+            settings, seen = self.recipe.settings(f"{cell.name}.input"), statistics.points.get(f"{cell.name}.input")
+            if not wanted(settings) or seen is None or "W" not in (arrays := _arrays(model, cell)):
+                continue
+            graph = graphs[cell.name]
+            if settings.get("chain") and chain_sources(model, boundary_of(model, graph, cell).x):
+                continue
+            scales = channel_scales(seen, arrays["W"])
+            if scales is not None:
+                statistics = equalize_input(model, graph, cell, statistics, scales)
+        return statistics
 
 
 def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:

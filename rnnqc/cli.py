@@ -600,9 +600,10 @@ def _tune(a: argparse.Namespace) -> int:
             text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
             table.add_row(escape(unit.point), text, str(step.result.cost), tuned.worded(step.result.quality))
         _out.print(table)
+        before, after = (1e3 * s for s in tuned.call_seconds)
         _out.print(
-            f"{found.tried} assignments measured; weights {_bytes(start)} -> {_bytes(end)}, "
-            f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
+            f"{found.tried} assignments measured; weights {_bytes(start)} -> {_bytes(end)}, one call {before:.3g} -> "
+            f"{after:.3g} ms, {tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
             + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
         )
     if not found.reached:

@@ -68,6 +68,7 @@ class Tuned:
         found: The search.
         settings: What the best assignment sets, by point; nothing where the recipe's own format is best.
         weight_bytes: Bytes of the recurrent weights, at the start and at the end.
+        call_seconds: Time of the first call, at the start and at the end.
         float_quality: Quality of the float model.
         decibels: Whether quality is SQNR in dB.
         text: A recipe file that says the same.
@@ -78,6 +79,7 @@ class Tuned:
     found: Found
     settings: dict[str, Settings]
     weight_bytes: tuple[int, int]
+    call_seconds: tuple[float, float]
     float_quality: float
     decibels: bool
     text: str = ""
@@ -91,6 +93,7 @@ class Tuned:
             "reached": found.reached,
             "tried": found.tried,
             "weight_bytes": list(self.weight_bytes),
+            "call_seconds": list(self.call_seconds),
             "float_quality": self.float_quality,
             "settings": {point: dict(s) for point, s in self.settings.items()},
         }
@@ -156,8 +159,11 @@ def tune(
             return Measured(cost_of(lowered), damage, quality)
 
         found = search([len(u.choices) for u in units], measure, target)
+        best = _settings(units, found.assignment)
+        ends = [lower(proto, _with_rules(chosen, s), stats=statistics).proto for s in ({}, best)]
+        before, after = judge.call_seconds(ends)
     both = sizes[(0,) * len(units)], sizes[found.assignment]
-    tuned = Tuned(chosen, units, found, _settings(units, found.assignment), both, judge.float_quality, metric is None)
+    tuned = Tuned(chosen, units, found, best, both, (before, after), judge.float_quality, metric is None)
     tuned.text = recipe_text(tuned)
     return tuned
 

@@ -6,6 +6,7 @@ import importlib
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from rnnqc.numerics import sqnr_db
 Array = npt.NDArray[Any]
 Outputs = dict[str, Array]
 Metric = Callable[[Sequence[Outputs], Sequence[Feeds]], float]
+ROUNDS = 10
 NOISE_OF_SILENCE = 1e30
 """The damage of an output without any signal: larger than every other, finite."""
 
@@ -96,6 +98,17 @@ class Judge:
                 feed = {**feed, **{name: results[-1][output] for name, output in self._carried.items()}}
             results.append(run_session(session, feed))
         return results
+
+    def call_seconds(self, models: Sequence[onnx.ModelProto]) -> list[float]:
+        """The shortest of some runs of the first call, for each model; they take turns."""
+        sessions = [make_session(model, native=self._native) for model in models]
+        least = [math.inf] * len(sessions)
+        for _ in range(ROUNDS):
+            for k, session in enumerate(sessions):
+                start = time.perf_counter()
+                run_session(session, self.feeds[0])
+                least[k] = min(least[k], time.perf_counter() - start)
+        return least
 
     def judge(self, model: onnx.ModelProto) -> tuple[float, float]:
         """Quality, and damage as a number that adds up: noise to signal ratio, or the metric with its sign turned.
