@@ -14,12 +14,11 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Model, Node, Value, Variable
+from rnnqc.passes.emit_grid_product import GridProduct, grid_product
 from rnnqc.passes.emit_grid_quantizers import GridEmitter, is_uniform
 from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
-from rnnqc.passes.emit_quant_lstm import Operands, Wanted, finish_integer, unpacked, without_nan
-from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers, is_exact_in_int32
-
-MIDDLE = 128
+from rnnqc.passes.emit_quant_lstm import Operands, Wanted, finish_integer, without_nan
+from rnnqc.passes.grid_numbers import Grid, GridNumbers
 
 
 def emit_grid_lstm(
@@ -54,43 +53,6 @@ def emit_grid_lstm(
 
 
 @dataclass(frozen=True)
-class _Product:
-    """One side of a matrix product: `weights` for MatMulInteger, or real numbers for MatMul.
-
-    Attributes:
-        weights: `[K,4H]`, uint8 codes or real numbers whose zero point is 0.
-        zero_point: Of uint8 weights; None for real numbers.
-        codes: The quantizer of the other side.
-        accumulator_bits: Width at which sums saturate, or 0.
-    """
-
-    weights: Value
-    zero_point: Value | None
-    codes: Grid
-    accumulator_bits: int
-
-    @property
-    def integer(self) -> bool:
-        """Whether the other side is uint8 codes; multiples of the scale otherwise."""
-        return self.zero_point is not None
-
-    def emit(self, e: GridEmitter, left: Value, name: str) -> Value:
-        """The exact sums in the real type."""
-        b = e.b
-        if self.zero_point is not None:
-            operands = [left, self.weights, b.u8(self.codes.zero_point), self.zero_point]
-            sums: Value = b.cast(b.op("MatMulInteger", operands, name), np.float64, f"{name}.float")
-        else:
-            exact = left if e.real == np.float64 else b.cast(left, np.float64, f"{name}.multiples")
-            sums = b.op("MatMul", [exact, self.weights], name)
-        if self.accumulator_bits:
-            half = 2.0 ** (self.accumulator_bits - 1)
-            limits = [b.model.constant(v, np.float64) for v in (-half, half - 1)]
-            sums = b.op("Clip", [sums, *limits], f"{name}.saturated")
-        return sums if e.real == np.float64 else e.cast(sums, f"{name}.real")
-
-
-@dataclass(frozen=True)
 class _Prepared:
     """Loop constants."""
 
@@ -118,7 +80,7 @@ class _Loop:
         numbers, cell = self.numbers, self.cell
         hidden, real_type = cell.hidden_size, numbers.real
         e = GridEmitter(b, real_type, hidden)
-        w, r = self._product(e, "W", "input"), self._product(e, "R", "hidden")
+        w, r = (grid_product(e, cell, numbers, self.w, key) for key in ("W", "R"))
         sums = w.emit(e, self._input(e, w), "x.product")
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         p = b.op("Add", [units, e.cast(self.w.B, "B.real")], "x.projection.exact")
@@ -177,33 +139,7 @@ class _Loop:
         kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
         return {k: v for k, v in made.items() if k in kept or (k == "cell_state.last" and self.wanted.last_c)}
 
-    def _product(self, e: GridEmitter, key: str, codes: str) -> _Product:
-        """The weights in the form that suits their type."""
-        b, numbers = e.b, self.numbers
-        zero_point = self.w.W_zero_point if key == "W" else self.w.R_zero_point
-        size, depth = (
-            (numbers.w_group_size, self.cell.input_size)
-            if key == "W"
-            else (numbers.r_group_size, self.cell.hidden_size)
-        )
-        stored = unpacked(b, self.cell, self.w, key, size)
-        is_narrow = (self.w.W if key == "W" else self.w.R).dtype != np.int16
-        grid = numbers.grid(codes)
-        if is_narrow and is_exact_in_int32(grid, BYTE if zero_point is not None else MIDDLE, depth):
-
-            def byte(value: Value, name: str) -> Value:
-                # uint8 by uint8 is exact on every processor, uint8 by int8 is not.
-                raised = b.op("Add", [b.cast(value, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.raised")
-                return b.cast(raised, np.uint8, f"{name}.uint8")
-
-            point = b.u8(MIDDLE) if zero_point is None else byte(zero_point, f"{key}_zero_point")
-            return _Product(byte(stored, key), point, grid, numbers.accumulator_bits)
-        real: Value = b.cast(stored, np.float64, f"{key}.float")
-        if zero_point is not None:
-            real = b.op("Sub", [real, b.cast(zero_point, np.float64, f"{key}_zero_point.float")], f"{key}.centred")
-        return _Product(real, None, grid, numbers.accumulator_bits)
-
-    def _input(self, e: GridEmitter, w: _Product) -> Value:
+    def _input(self, e: GridEmitter, w: GridProduct) -> Value:
         """The sequence as `w` takes it, `[T,B,I]` in loop order."""
         b, x = e.b, self.at.x
         if self.cell.reverse and self.at.sequence_lens is not None:
@@ -214,7 +150,7 @@ class _Loop:
             return x
         return b.op("Sub", [e.cast(x, "x.codes.real"), e.constant(w.codes.zero_point)], "x.multiples")
 
-    def _codes(self, e: GridEmitter, product: _Product, value: Value, name: str) -> Value:
+    def _codes(self, e: GridEmitter, product: GridProduct, value: Value, name: str) -> Value:
         """Float values, NaN counting as 0, as `product` takes them."""
         clean = e.cast(without_nan(e.b, value, name), f"{name}.real")
         multiples = e.multiples(clean, product.codes, name)
@@ -227,7 +163,7 @@ class _Loop:
             return multiples
         return e.b.op("Add", [multiples, e.constant(grid.zero_point)], f"{name}.shifted")
 
-    def _initial_states(self, e: GridEmitter, r: _Product) -> tuple[Value, Value]:
+    def _initial_states(self, e: GridEmitter, r: GridProduct) -> tuple[Value, Value]:
         """Hidden codes (or multiples) and the cell state in the real type, `[B,H]`."""
         b, at = e.b, self.at
         h0: Value | None = None

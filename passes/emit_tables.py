@@ -1,7 +1,8 @@
 """Activation tables as values of the main graph, shared by all cells.
 
-A piecewise-linear table is a call of the model-local function `ai.rnnqc::ActivationTable` on the 65 knots, which
-onnxruntime folds into a constant when a session is created; any other table is an initializer.
+A piecewise-linear table is a call of the model-local function `ai.rnnqc::ActivationTable` on the 65 knots, a large
+Vitis table a look-up in its steps. onnxruntime folds both into constants when a session is created. Any other table is
+an initializer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import onnx
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
 from rnnqc.passes.fold_lstm import TableSpec, linear_length
+from rnnqc.passes.grid_tables import GridTable, VitisSteps
 from rnnqc.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
+from rnnqc.vitis_tables import ENTRIES, STEP_BITS, UNIT, vitis_ends, vitis_table
 
 PREFIX = "rnnqc/table"
 FUNCTION = "ActivationTable"
@@ -57,6 +60,42 @@ class Tables:
             return b.op("Concat", parts, name, axis=0)
 
         return self._once(f"{_name(spec)}.by_code", make)
+
+    def grid_table(self, tables: Sequence[GridTable]) -> Value:
+        """The tables of the arithmetic "grid" one after the other, `[N]` float32."""
+        if all(t.vitis is None for t in tables):
+            return self.model.constant(np.concatenate([t.values for t in tables]), np.float32)
+        parts = [self._steps(t.vitis) if t.vitis is not None else self.grid_table([t]) for t in tables]
+        if len(parts) == 1:
+            return parts[0]
+        name = "+".join(v.name.removeprefix(f"{PREFIX}/") for v in parts)
+        return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
+
+    def _steps(self, table: VitisSteps) -> Value:
+        """Entry `floor(code * steps per unit)` of the Vitis table, for all codes."""
+        shift = table.fix_position - STEP_BITS[table.activation]
+        below, above = vitis_ends(table.activation)
+        entries = np.concatenate([[below], vitis_table(table.activation), [above]])
+
+        def make(b: Builder, name: str) -> Value:
+            codes = b.op("Range", [b.i32(table.low), b.i32(table.high + 1), b.i32(1)], f"{name}.codes")
+            if shift > 0:
+                # Div cuts towards zero: what it divides must not be negative.
+                first = table.low >> shift
+                raised = b.op("Sub", [codes, b.i32(first << shift)], f"{name}.raised")
+                steps: Value = b.op("Div", [raised, b.i32(2**shift)], f"{name}.steps")
+            else:
+                steps = b.op("Mul", [codes, b.i32(2**-shift)], f"{name}.steps") if shift else codes
+                first = 0
+            index = b.op("Add", [steps, b.i32(first + ENTRIES // 2 + 1)], f"{name}.index")
+            inside = b.op(
+                "Min", [b.op("Max", [index, b.i32(0)], f"{name}.above"), b.i32(ENTRIES + 1)], f"{name}.inside"
+            )
+            taken = b.op("Gather", [self.model.constant(entries, np.int16), inside], f"{name}.taken", axis=0)
+            return b.op("Mul", [b.cast(taken, np.float32, f"{name}.units"), b.f32(UNIT)], name)
+
+        text = f"vitis_{table.activation.lower()}_{table.fix_position}_{table.low}_{table.high}"
+        return self._once(safe_name(text), make)
 
     def _ascending(self, spec: TableSpec) -> Value:
         if not spec.piecewise_linear:

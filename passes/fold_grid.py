@@ -10,7 +10,6 @@ state, and weights, are stored with the offset that makes the former unsigned an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,21 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
 from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_lstm import FloatArray, linear_length
+from rnnqc.passes.fold_lstm import FloatArray
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.grid_tables import INDEX_BITS, VITIS, GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
-from rnnqc.vitis_tables import STEP_BITS, vitis_values
 
-INDEX_BITS = 16
 WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
 WIDEST_OTHER = 32
 WIDEST_WEIGHT = 16
-VITIS = "vitis"
 _SUMMANDS = ("cell_state.kept", "cell_state.added")
 
 
@@ -50,7 +45,7 @@ class FoldedGrid:
         h_multiplier: `[4H]`.
         B: `[4H]`.
         P: `[3H]` or None.
-        gate_table: The gates' tables one after the other.
+        gate_tables: The distinct tables of the gates, in the order they stand in `gate_table`.
         cell_table: The table of the output activation.
     """
 
@@ -63,8 +58,8 @@ class FoldedGrid:
     h_multiplier: FloatArray
     B: FloatArray
     P: FloatArray | None
-    gate_table: FloatArray
-    cell_table: FloatArray
+    gate_tables: tuple[GridTable, ...]
+    cell_table: GridTable
 
 
 def needs_grid(cell: Cell) -> bool:
@@ -112,14 +107,14 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArra
     if cell.input_forget:
         for kind in ("input_product", "hidden_product", "acc"):
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
-    tables: list[FloatArray] = []
+    tables: list[GridTable] = []
     offsets: list[int] = []
     for k, gate in enumerate(GATES):
         source = GATES[INPUT] if cell.input_forget and k == FORGET else gate
-        table = _table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
-        offsets.append(_place(tables, table))
+        table = grid_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
+        offsets.append(place(tables, table))
     accumulator = cell.points["accumulator"]["bits"]
-    one = _on_grid(cell.points[f"{GATES[INPUT]}.activation"], np.ones(1, np.float32))
+    one = on_activation_grid(cell.points[f"{GATES[INPUT]}.activation"], np.ones(1, np.float32))
     numbers = GridNumbers.of(
         "codes" if cell.points["input"]["mode"] == "codes" else "static",
         [grids[n] for n in QUANTIZERS],
@@ -138,8 +133,8 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArra
         h_multiplier=_multiplier(weights["R"].scale, grids["hidden"]),
         B=b.astype(np.float32),
         P=None if p is None else p[: len(PEEPHOLE_GATES) * cell.hidden_size].astype(np.float32),
-        gate_table=np.concatenate(tables),
-        cell_table=_table(cell, "hidden", cell.activations[2], grids["cell_state"]),
+        gate_tables=tuple(tables),
+        cell_table=grid_table(cell, "hidden", cell.activations[2], grids["cell_state"]),
     )
 
 
@@ -202,48 +197,3 @@ def _encoding(cell: Cell, name: str) -> Encoding | None:
 
 def _multiplier(scale: npt.NDArray[np.float64], codes: Grid) -> FloatArray:
     return np.maximum(scale * codes.scale, float(np.finfo(np.float32).tiny)).astype(np.float32)
-
-
-def _place(tables: list[FloatArray], table: FloatArray) -> int:
-    """The entry at which the table starts among `tables`, where it is put unless it is there."""
-    start = 0
-    for other in tables:
-        if np.array_equal(other, table):
-            return start
-        start += len(other)
-    tables.append(table)
-    return start
-
-
-def _table(cell: Cell, name: str, activation: Activation, argument: Grid) -> FloatArray:
-    """Values of the activation for all codes of its argument, on the grid of `<name>.activation` if it has one."""
-    point = cell.points[f"{name}.activation"]
-    codes = np.arange(argument.low, argument.high + 1)
-    bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
-    kind = point.get("table", "exact") if point["bits"] is not None else "exact"
-    n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
-    if kind == VITIS:
-        return _on_grid(point, _vitis_values(name, activation, argument, codes))
-    if kind == "piecewise-linear" and n is not None:
-        tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
-        return _on_grid(point, (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32))
-    return _on_grid(point, np.asarray(activation(codes * argument.scale), np.float64).astype(np.float32))
-
-
-def _vitis_values(name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]) -> FloatArray:
-    exponent = math.log2(argument.scale)
-    half = 2 ** (INDEX_BITS - 1)
-    if activation.name not in STEP_BITS or exponent != int(exponent) or codes[0] < -half or codes[-1] >= half:
-        raise NotHandled(
-            f"{activation.name} has no Vitis table with this argument.",
-            f"{name}.activation.table = {VITIS}, codes {codes[0]} to {codes[-1]} of {argument.scale:.9g}",
-            f"{' and '.join(STEP_BITS)} of signed powers of two have one; choose another table",
-        )
-    return np.asarray(vitis_values(activation.name, -int(exponent), INDEX_BITS)[codes + half])
-
-
-def _on_grid(point: Mapping[str, Any], values: FloatArray) -> FloatArray:
-    if "scale" not in point:
-        return values
-    encoding = encoding_of(point)
-    return encoding.dequantize(encoding.quantize(values))

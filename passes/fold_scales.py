@@ -18,7 +18,7 @@ from rnnqc.passes.emit_quant_lstm import Operands
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows
-from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.properties import Property
 
@@ -44,7 +44,7 @@ class FoldScales(Pass):
     info = PassInfo(
         name="fold-scales",
         summary="turn quantized cells into integer products and look-ups",
-        numerics=Lossy(20.0),
+        numerics=Lossy(0.0),
         requires=frozenset({Property.CELLS_QUANTIZED}),
         sets=frozenset({Property.SCALES_FOLDED}),
     )
@@ -106,7 +106,9 @@ class FoldScales(Pass):
         if sites:
             model.remove_dead()
             model.sort()
-        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)})
+        widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
+        usual = all(bits >= USUAL_BITS for bits in widths)
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
 
 
 def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
@@ -153,8 +155,8 @@ def _operands(model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Ta
         arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
         return Operands(
             **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
-            gate_table=model.constant(folded.gate_table, np.float32),
-            cell_table=model.constant(folded.cell_table, np.float32),
+            gate_table=tables.grid_table(folded.gate_tables),
+            cell_table=tables.grid_table([folded.cell_table]),
         )
 
     def weight(key: str, name: str) -> Value:

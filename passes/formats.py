@@ -28,7 +28,6 @@ from rnnqc.passes.quantization import (
     on_grid,
     weight_point,
 )
-from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings, rounding_of
@@ -230,12 +229,7 @@ class _Resolver:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
         label = self._share(cell, name)
         if label is None:
-            seen = (
-                self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}")
-                if self.statistics is not None
-                else None
-            )
-            return weight_scales(s, self.arrays[cell.name][name[0]], None if seen is None else seen.second_moment)
+            return weight_scales(s, self.arrays[cell.name][name[0]])
         if label not in self.weights:
             arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
             if s.get("granularity") == "per-tensor":

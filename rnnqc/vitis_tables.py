@@ -39,6 +39,11 @@ def vitis_table(activation: str) -> npt.NDArray[np.int16]:
     return table
 
 
+def vitis_ends(activation: str) -> tuple[int, int]:
+    """The values below and above the table, in units of 2**-15."""
+    return _BELOW[activation], _ABOVE
+
+
 def vitis_values(activation: str, fix_position: int, bits: int) -> npt.NDArray[np.float32]:
     """The value of an activation for every code of its argument.
 

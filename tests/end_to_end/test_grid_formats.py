@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import onnxruntime as ort
 import pytest
-from float_lstm import Activation, Direction
+from float_lstm import ACTIVATION_NAMES, Activation, Direction
 from hypothesis import given, settings
 from lstm_models import OUTPUTS, LstmCase, stacked_model
 from running import Array, assert_same_bits, options, run, sqnr
@@ -187,19 +187,53 @@ def test_qcdq_form_is_close(name: str) -> None:
     assert sqnr(found["Y"], fused["Y"]) > 40.0
 
 
-@pytest.mark.parametrize(
-    "activations",
-    [
-        (Activation("HardSigmoid", 0.2, 0.5), Activation("Softsign"), Activation("Tanh")),
-        (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign")),
-    ],
-)
-def test_other_activations_are_tables(activations: tuple[Activation, ...]) -> None:
-    case = LstmCase(T=5, B=2, I=20, H=17, activations=activations)
-    overrides = [o for o in fixed_point(8, 8, "half_even") if "acc" not in o]
-    lowered = rnnqc.lower(case.model(), overrides=[*overrides, "*.acc.bits=8", "*.acc.scale=0.0625"])
-    if activations[0].name == "Sigmoid":
-        _assert_on_grids(lowered)
-    else:
-        # Gates that are computed without a table have no format in recipes yet.
-        assert lowered.report.entries[0].form == "qcdq"
+@pytest.mark.parametrize("way", [STOCK, NATIVE, UNROLLED])
+@pytest.mark.parametrize("gate", ACTIVATION_NAMES)
+def test_every_activation_is_a_table(gate: str, way: str) -> None:
+    """Also those that the other arithmetic computes without one: the codes of their arguments are few."""
+    # ONNX and onnxruntime do not agree on the defaults of ThresholdedRelu.
+    parameters = {
+        "Affine": (0.5, 0.25),
+        "ScaledTanh": (0.75, 1.25),
+        "HardSigmoid": (0.2, 0.5),
+        "ThresholdedRelu": (0.125,),
+    }
+    activations = (
+        Activation(gate, *parameters.get(gate, ())),
+        Activation("Tanh"),
+        Activation(gate, *parameters.get(gate, ())),
+    )
+    case = LstmCase(T=4, B=2, I=20, H=17, activations=activations, gain=0.5)
+    overrides = ["*.acc.mode=static", "*.activation.bits=none", *fixed_point(12, 8, "half_even")]
+    results = lower_all(case.model(), case.dims, overrides=overrides)
+    _assert_on_grids(results[STOCK])
+    assert assert_equals_reference(results[STOCK].proto, case.feeds()) == 1
+    expected = run(session(results[STOCK].proto, STOCK), case.feeds())
+    assert_same_bits(expected, run(session(results[way].proto, way), case.feeds()), way)
+    assert sqnr(case.expected(case.feeds())["Y"], expected["Y"]) > 12.0  # a threshold makes steps of small errors
+
+
+# How close to float they have to be, in dB, on a small random model: 16 bits, or 8 bits everywhere.
+NAMED = {
+    "pow2-int16": 34.0, "pow2-int8": 20.0, "brevitas-int8": 20.0,
+    "distiller-sym": 22.0, "distiller-asym": 22.0, "distiller-avg": 10.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", NAMED)
+def test_named_recipes(recipe: str) -> None:
+    """Those whose points are all static: calibrated, with states and lengths, executed in every way."""
+    case = LstmCase(T=12, B=4, I=24, H=32, gain=2.0, lens=(12, 7, 0, 12), initial_h=True, initial_c=True)
+    feeds = case.feeds()
+    results = lower_all(case.model(), case.dims, recipe=recipe, calibration=[feeds])
+    _assert_on_grids(results[STOCK])
+    assert assert_equals_reference(results[STOCK].proto, feeds) == 1
+    expected = run(session(results[STOCK].proto, STOCK), feeds)
+    for way in (NATIVE, INTEGER, UNROLLED):
+        assert_same_bits(expected, run(session(results[way].proto, way), feeds), f"{way} against stock")
+    assert sqnr(case.expected(feeds)["Y"], expected["Y"]) > NAMED[recipe]
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if "accumulators" not in n])
+def test_passes_keep_what_they_declare(name: str) -> None:
+    assert rnnqc.lower(CASE.model(), overrides=FORMATS[name], verify=True).report.checks

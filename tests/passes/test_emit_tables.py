@@ -18,7 +18,9 @@ from rnnqc.cells.activations import make_activation
 from rnnqc.ir import DOMAIN, Model, Value, constant_array
 from rnnqc.passes.emit_tables import PREFIX, Tables, table_function
 from rnnqc.passes.fold_lstm import TableSpec, linear_length
+from rnnqc.passes.grid_tables import GridTable, VitisSteps
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.vitis_tables import vitis_values
 
 SIGMOID = TableSpec(make_activation("Sigmoid"), 13, 16 / 4096, 1.0, True)
 TANH = TableSpec(make_activation("Tanh"), 13, 8 / 4096, 2.0**-11, True)
@@ -125,3 +127,30 @@ def test_the_function_is_the_same_in_every_model() -> None:
 )
 def test_where_the_knots_fit(step: float, bits: int, length: int | None) -> None:
     assert linear_length(make_activation("Tanh"), bits, step) == length
+
+
+def _vitis(activation: str, fix_position: int, low: int, high: int) -> GridTable:
+    values = vitis_values(activation, fix_position, 16)[low + 2**15 : high + 2**15 + 1]
+    return GridTable(values, VitisSteps(activation, fix_position, low, high))
+
+
+@pytest.mark.parametrize("fix_position", [-3, 0, 5, 7, 8, 9, 12, 15])
+@pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
+def test_vitis_tables_from_their_steps(activation: str, fix_position: int) -> None:
+    """Every code, those beyond the table and ranges that are not centred among them."""
+    for low, high in ((-(2**15), 2**15 - 1), (-5000, 3), (0, 4095)):
+        model = _model()
+        table = _vitis(activation, fix_position, low, high)
+        np.testing.assert_array_equal(_value(model, Tables(model).grid_table([table])), table.values)
+
+
+def test_grid_tables_one_after_the_other() -> None:
+    plain = GridTable(np.float32([1.0, 2.5]))
+    tables = [_vitis("Sigmoid", 9, -100, 90), plain, _vitis("Tanh", 9, -100, 90)]
+    model = _model()
+    made = Tables(model)
+    table = made.grid_table(tables)
+    assert made.grid_table(tables) is table
+    np.testing.assert_array_equal(_value(model, table), np.concatenate([t.values for t in tables]))
+    model = _model()
+    np.testing.assert_array_equal(constant_array(Tables(model).grid_table([plain, plain])), [1.0, 2.5] * 2)

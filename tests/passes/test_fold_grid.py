@@ -104,8 +104,8 @@ def test_tables(kind: str) -> None:
         ],
         "vitis": [vitis_values("Sigmoid", 3, 8), vitis_values("Tanh", 3, 8), vitis_values("Tanh", 4, 8)],
     }[kind]
-    sigmoid, tanh = folded.gate_table[:256], folded.gate_table[256:]
-    np.testing.assert_allclose([sigmoid, tanh, folded.cell_table], expected, atol=1e-7)
+    sigmoid, tanh = (t.values for t in folded.gate_tables)
+    np.testing.assert_allclose([sigmoid, tanh, folded.cell_table.values], expected, atol=1e-7)
     assert folded.numbers.gate_table_offset == [0, 0, 0, 256]
 
 
@@ -114,8 +114,11 @@ def test_values_of_activations_lie_on_their_grid() -> None:
     overrides = ("*.activation.bits=6", "*.activation.scale=0.04", "*.activation.signed=true")
     cell, folded = _folded(LstmCase(input_forget=True), *overrides, "*.activation.table=exact")
     encoding = Encoding(6, True, (float(np.float32(0.04)),), rounding=Rounding.HALF_EVEN)
-    np.testing.assert_array_equal(folded.gate_table, encoding.dequantize(encoding.quantize(exact.gate_table)))
-    np.testing.assert_array_equal(folded.cell_table, encoding.dequantize(encoding.quantize(exact.cell_table)))
+    for table, unrounded in zip(folded.gate_tables, exact.gate_tables, strict=True):
+        np.testing.assert_array_equal(table.values, encoding.dequantize(encoding.quantize(unrounded.values)))
+    np.testing.assert_array_equal(
+        folded.cell_table.values, encoding.dequantize(encoding.quantize(exact.cell_table.values))
+    )
     # The 1 of a coupled gate, too.
     assert folded.numbers.one == float(np.float32(0.04) * np.float32(25))
     assert folded.numbers.attributes(cell)["one"] == folded.numbers.one
@@ -125,7 +128,18 @@ def test_values_of_activations_lie_on_their_grid() -> None:
 def test_every_gate_may_have_its_scale() -> None:
     _, folded = _folded(None, "*.output_gate.acc.scale=0.03125", "*.cell_gate.acc.bits=5")
     assert folded.numbers.gate_table_offset == [0, 256, 0, 512]
-    assert len(folded.gate_table) == 512 + 32
+    assert [len(t.values) for t in folded.gate_tables] == [256, 256, 32]
+
+
+def test_large_vitis_tables_are_stored_as_their_steps() -> None:
+    names = ("*.acc.bits", "*.cell_state.bits")
+    grid = ("*.activation.bits=16", "*.activation.scale=0.000030517578125", "*.activation.signed=true")
+    for bits, stored in ((8, False), (16, True)):
+        for overrides in (grid, (), ("*.activation.bits=8", "*.activation.scale=0.01")):
+            widths = [f"{n}={bits}" for n in names]
+            _, folded = _folded(None, "*.activation.table=vitis", *overrides, *widths)
+            for table in (*folded.gate_tables, folded.cell_table):
+                assert (table.vitis is not None) == (stored and "0.01" not in str(overrides))
 
 
 REFUSED = [
@@ -189,7 +203,7 @@ def test_other_activations() -> None:
     activations = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
     _, folded = _folded(LstmCase(activations=activations))
     x = np.arange(-128, 128) * 0.03125
-    np.testing.assert_allclose(folded.cell_table, x / (1 + np.abs(x)), atol=1e-7)
+    np.testing.assert_allclose(folded.cell_table.values, x / (1 + np.abs(x)), atol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,23 @@ def test_largest_sums(code_bits: int, weight_bits: int, sign: int) -> None:
     assert_same_bits(run_stock(case), wanted)
 
 
+@pytest.mark.parametrize("depth", [33025, 33026])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_depth_at_which_sums_of_bytes_leave_int32(sign: int, depth: int) -> None:
+    """255 * 255 * 33025 is 2**31 - 1998; one row more is another product in the function body."""
+    case = plain_grid_case(1, 1, depth, 2)
+    case.numbers.grid_zero_point[0] = 0
+    case.inputs["X"] = np.full((1, 1, depth), 1e9, np.float32)
+    case.inputs["W"] = np.full((depth, 8), 127 if sign > 0 else -128, np.int8)
+    case.inputs["W_zero_point"] = np.full(8, -128 if sign > 0 else 127, np.int32)
+    case.inputs["x_multiplier"] = (1.0 / np.arange(1, 9) / (255 * 255 * depth)).astype(np.float32)
+    wanted = expected(case)
+    assert len(np.unique(wanted["Y"])) == 2
+    for level in LEVELS:
+        assert_same_bits(run_stock(case, level=level), wanted)
+    assert_same_bits(run_native(case.node), wanted)
+
+
 @pytest.mark.parametrize("bits", [2, 7, 16, 31])
 def test_accumulators_saturate(bits: int) -> None:
     case = plain_grid_case(3, 2, 300, 16)

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <stdexcept>
-#include <string>
 
 #include "cells/sequence_rows.h"
 
@@ -16,83 +13,6 @@ namespace {
 constexpr int64_t kProjectionBytes = 512 * 1024;
 // Rows whose products are taken at a time.
 constexpr int64_t kProductRows = 16;
-
-int64_t Planar(int64_t units, int64_t gate, int64_t unit) { return gate * BlockCount(units) * kBlockUnits + unit; }
-
-template <typename Value, typename Source>
-AlignedArray<Value> PlanarArray(const Source* values, int64_t gates, int64_t units) {
-  AlignedArray<Value> planar(BlockCount(units) * kBlockColumns);
-  std::fill(planar.data(), planar.data() + planar.size(), Value(0));
-  for (int64_t gate = 0; gate < gates; ++gate) {
-    for (int64_t unit = 0; unit < units; ++unit) {
-      planar.data()[Planar(units, gate, unit)] = static_cast<Value>(values[gate * units + unit]);
-    }
-  }
-  return planar;
-}
-
-PackedMatrix PackPlane(const KernelTable& kernels, const int8_t* weights, int64_t k, int64_t units,
-                       int64_t zero_point) {
-  const Matrix matrix{weights, k, units, nullptr, 0};
-  return PackMatrix(kernels.format, Width::kEight, matrix, static_cast<int32_t>(zero_point));
-}
-
-void CheckZeroPoints(const char* name, const GridMatrix& matrix, int64_t columns) {
-  const int32_t low = matrix.wide != nullptr ? INT16_MIN : INT8_MIN;
-  const int32_t high = matrix.wide != nullptr ? INT16_MAX : INT8_MAX;
-  for (int64_t j = 0; matrix.zero_point != nullptr && j < columns; ++j) {
-    if (matrix.zero_point[j] >= low && matrix.zero_point[j] <= high) continue;
-    throw std::invalid_argument("input " + std::string(name) + "[" + std::to_string(j) + "] is " +
-                                std::to_string(matrix.zero_point[j]) + ", expected a code of the weights, " +
-                                std::to_string(low) + " .. " + std::to_string(high));
-  }
-}
-
-// With S = sum x W, X = sum (x - z), C = sum W and K rows,
-//
-//   sum (x - z) (W - w) = S - z C - w X.
-//
-// For 16-bit weights S = 256 S_high + S_low + 128 (X + K z): 128 K z belongs to `start`, 128 X to the zero point.
-GridProduct PackProduct(const KernelTable& kernels, const GridMatrix& matrix, int64_t units, int64_t code_zero_point,
-                        bool wide_codes) {
-  const int64_t columns = kGates * units;
-  GridProduct product;
-  product.code_zero_point = code_zero_point;
-  if (matrix.wide == nullptr && matrix.zero_point == nullptr && !wide_codes) {
-    product.planes.push_back(PackPlane(kernels, matrix.narrow, matrix.k, units, code_zero_point));
-    return product;
-  }
-  product.no_start.assign(static_cast<size_t>(BlockCount(units) * kBlockColumns), 0);
-  std::vector<double> start(static_cast<size_t>(columns), 0.0);
-  std::vector<double> zero_point(static_cast<size_t>(columns), 0.0);
-  if (matrix.wide == nullptr) {
-    product.planes.push_back(PackPlane(kernels, matrix.narrow, matrix.k, units, 0));
-  } else {
-    std::vector<int8_t> high(static_cast<size_t>(matrix.k * columns));
-    std::vector<int8_t> low(high.size());
-    for (size_t i = 0; i < high.size(); ++i) {
-      high[i] = static_cast<int8_t>(matrix.wide[i] >> 8);
-      low[i] = static_cast<int8_t>((matrix.wide[i] & 255) - 128);
-    }
-    product.planes.push_back(PackPlane(kernels, high.data(), matrix.k, units, 0));
-    product.planes.push_back(PackPlane(kernels, low.data(), matrix.k, units, 0));
-  }
-  const int64_t offset = matrix.wide == nullptr ? 0 : 128;
-  for (int64_t j = 0; j < columns; ++j) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < matrix.k; ++i) {
-      sum += matrix.wide != nullptr ? matrix.wide[i * columns + j] : matrix.narrow[i * columns + j];
-    }
-    const int64_t own = matrix.zero_point != nullptr ? matrix.zero_point[j] : 0;
-    start[static_cast<size_t>(j)] = static_cast<double>((offset * matrix.k - sum) * code_zero_point);
-    zero_point[static_cast<size_t>(j)] = static_cast<double>(own - offset);
-  }
-  product.start = PlanarArray<double>(start.data(), kGates, units);
-  if (offset != 0 || matrix.zero_point != nullptr) {
-    product.zero_point = PlanarArray<double>(zero_point.data(), kGates, units);
-  }
-  return product;
-}
 
 template <typename Real>
 GridQuantizer<Real> Quantizer(const GridPoint& point) {
@@ -406,11 +326,9 @@ class GridRun {
 template <typename Real>
 PackedGrid<Real> PackGrid(const LstmConfig& config, const KernelTable& kernels, const GridParameters& parameters) {
   const int64_t hidden = config.hidden_size;
-  CheckZeroPoints("W_zero_point", parameters.w, kGates * hidden);
-  CheckZeroPoints("R_zero_point", parameters.r, kGates * hidden);
   PackedGrid<Real> packed;
-  packed.w = PackProduct(kernels, parameters.w, hidden, config.x_zero_point, config.x_bits == 16);
-  packed.r = PackProduct(kernels, parameters.r, hidden, config.h_zero_point, config.h_bits == 16);
+  packed.w = PackGridProduct(kernels, "W_zero_point", parameters.w, hidden, config.x_zero_point, config.x_bits == 16);
+  packed.r = PackGridProduct(kernels, "R_zero_point", parameters.r, hidden, config.h_zero_point, config.h_bits == 16);
   packed.x_multiplier = PlanarArray<Real>(parameters.x_multiplier, kGates, hidden);
   packed.h_multiplier = PlanarArray<Real>(parameters.h_multiplier, kGates, hidden);
   packed.bias = PlanarArray<Real>(parameters.bias, kGates, hidden);

@@ -1,0 +1,49 @@
+#ifndef RNNQC_CELLS_GRID_PRODUCT_H_
+#define RNNQC_CELLS_GRID_PRODUCT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "kernels/packing.h"
+
+namespace rnnqc {
+
+// Codes of a matrix W [k, 4H], one of the two pointers, and the zero points [4H] of its columns, or null.
+struct GridMatrix {
+  const int8_t* narrow;
+  const int16_t* wide;
+  const int32_t* zero_point;
+  int64_t k;
+};
+
+// One side of a matrix product. A 16-bit weight is 256 * high + low + 128 with int8 high and low.
+struct GridProduct {
+  std::vector<PackedMatrix> planes;  // the weights, or high and low
+  AlignedArray<double> start;        // planar; empty if the packed start values are all there is
+  AlignedArray<double> zero_point;   // planar; empty with `start`, or if all are 0
+  std::vector<int32_t> no_start;     // block order, zeros; used exactly if `start` is
+  int64_t code_zero_point = 0;
+};
+
+// Throws std::invalid_argument, naming the input `zero_point_name`, for a zero point that is no code of its matrix.
+GridProduct PackGridProduct(const KernelTable& kernels, const char* zero_point_name, const GridMatrix& matrix,
+                            int64_t units, int64_t code_zero_point, bool wide_codes);
+
+// `gates` times `units` values in planar order: each gate's padded with zeros to whole blocks.
+template <typename Value, typename Source>
+AlignedArray<Value> PlanarArray(const Source* values, int64_t gates, int64_t units) {
+  AlignedArray<Value> planar(BlockCount(units) * kBlockColumns);
+  std::fill(planar.data(), planar.data() + planar.size(), Value(0));
+  for (int64_t gate = 0; gate < gates; ++gate) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      planar.data()[gate * planar.size() / kGates + unit] = static_cast<Value>(values[gate * units + unit]);
+    }
+  }
+  return planar;
+}
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_GRID_PRODUCT_H_
