@@ -14,9 +14,11 @@ namespace {
 constexpr int64_t kProjectionBytes = 512 * 1024;
 // Rows whose products are taken at a time.
 constexpr int64_t kProductRows = 16;
-// Least rows of a group of its own, and products of a call that has groups.
+// Least rows of a group of its own, products of a call that has groups, and most bytes of recurrent weights, which
+// every group reads at each step: they have to stay in its cache.
 constexpr int64_t kRowsOfAGroup = 5;
 constexpr int64_t kSharedProducts = 1 << 20;
+constexpr int64_t kPrivateWeights = 768 * 1024;
 
 template <typename Real>
 GridQuantizer<Real> Quantizer(const GridPoint& point) {
@@ -330,13 +332,15 @@ class GridRun {
   Real* scratch_ = nullptr;
 };
 
-// Groups of rows that may run at the same time; results do not depend on it. A group has as many rows as the kernels
-// multiply at once, so that groups which run one after the other lose nothing.
+// Groups of rows that may run at the same time; results do not depend on it. A group has about as many rows as the
+// kernels multiply at once, so that groups which run one after the other lose little.
 template <typename Real>
 int64_t GroupsOfRows(const PackedGrid<Real>& packed, const LstmArgs& args) {
   static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t products = (packed.w.planes[0].k + packed.r.planes[0].k) * packed.x_multiplier.size();
-  if (args.time * args.batch * products < kSharedProducts) return 1;
+  int64_t recurrent = 0;
+  for (const PackedMatrix& plane : packed.r.planes) recurrent += plane.bytes();
+  if (recurrent > kPrivateWeights || args.time * args.batch * products < kSharedProducts) return 1;
   return std::max<int64_t>(1, std::min(processors, args.batch / kRowsOfAGroup));
 }
 
