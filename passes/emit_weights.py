@@ -116,7 +116,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
         _place(matrix.graph, builder.nodes)
         return value
     moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
-    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, moment)
+    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name)
     encoding = encoding_of(point)
     codes = weight_codes(point, array, moment)
     per_channel = encoding.axis is not None

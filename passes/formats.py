@@ -28,7 +28,6 @@ from rnnqc.passes.quantization import (
     on_grid,
     weight_point,
 )
-from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings, rounding_of
@@ -168,7 +167,8 @@ class _Resolver:
                 return {**self._grid(cell, name, s), **chain}
             return {**format_of(s), "mode": "dynamic-row", **chain}
         if name == "cell_state":
-            s = {"signed": True, "narrow": s.get("levels", MAX_CODE) == MAX_CODE, **s}
+            # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
+            s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
     def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
@@ -177,7 +177,8 @@ class _Resolver:
             bound = hidden_bound(cell)
             if bound is None:
                 return {**format_of(s), "mode": "dynamic-row"}
-            made = on_grid(s, float(grid_format(s).finished(symmetric_scale(bound, s["bits"]))))
+            like = grid_format({**s, "zero_point": None})
+            made = on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"]))))
         elif "scale" not in s and mode == "dynamic-row":
             return {**format_of(s), "mode": "dynamic-row"}
         else:
@@ -228,12 +229,7 @@ class _Resolver:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
         label = self._share(cell, name)
         if label is None:
-            seen = (
-                self.statistics.points.get(f"{cell.name}.{MULTIPLIED[name[0]]}")
-                if self.statistics is not None
-                else None
-            )
-            return weight_scales(s, self.arrays[cell.name][name[0]], None if seen is None else seen.second_moment)
+            return weight_scales(s, self.arrays[cell.name][name[0]])
         if label not in self.weights:
             arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
             if s.get("granularity") == "per-tensor":

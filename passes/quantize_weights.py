@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ class QuantizeWeights(Pass):
     dequantized weights. onnxruntime keeps a DequantizeLinear of constants, and repeats it in every run, unless the
     session option `session.disable_quant_qdq` is "1".
 
-    * Weights that several nodes share are stored once, in the graph that has them.
+    * Equal weights of several nodes are stored once, in the graph that has them.
     * With second moments of the inputs, codes are compensated (see `rnnqc.compensation`).
     * A node with weights that are not constant, not float32 or not finite stays, with a remark.
     """
@@ -176,9 +177,11 @@ class QuantizeWeights(Pass):
                 f"up to {LARGEST_FLOAT16:.0f} are supported; choose an integer format",
             )
         source = node.inputs[k]
-        key = (id(source), direction, json.dumps(s, sort_keys=True))
+        digest = hashlib.sha256(np.ascontiguousarray(array[direction]).data).digest()
+        home = homes[id(source)]
+        key = (id(home), digest, array.shape, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, source, direction, homes[id(source)], s)
+            shared[key] = WeightMatrix(point, source, direction, home, s)
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]

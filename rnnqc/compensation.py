@@ -11,7 +11,7 @@ All channels are independent and are done some at a time: temporaries stay small
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +28,6 @@ IntArray = npt.NDArray[np.int64]
 DAMPING = 0.02
 """What is added to the diagonal of G, as a part of its mean: few samples say little about small eigenvalues."""
 SWEEPS = 4
-FACTORS = (1.0, 0.9, 0.8, 0.7, 0.6)
-"""Parts of the largest weight that the largest code may stand for."""
 BLOCK = 32
 COLUMNS = 1024
 
@@ -85,10 +83,6 @@ class Grid:
         """The grid of some of the columns."""
         names = ("step", "low", "high", "zero_point")
         return replace(self, **{n: np.ascontiguousarray(getattr(self, n)[:, chosen]) for n in names})
-
-    def scaled(self, factor: float) -> Grid:
-        """The grid with every step multiplied by `factor`."""
-        return replace(self, step=self.step * factor)
 
     def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
         """Of values `[n]` of one row, the nearest values of the grid."""
@@ -165,46 +159,6 @@ def compensate(
     return codes
 
 
-def scale_factors(
-    array: npt.ArrayLike,
-    grid: Grid,
-    moment: npt.ArrayLike,
-    together: bool = False,
-    factors: Sequence[float] = FACTORS,
-    damping: float = DAMPING,
-) -> DoubleArray:
-    """What to multiply each channel's scale by for the least error after compensation, `[n]`.
-
-    Args:
-        array: The weights, `[K,n]`.
-        grid: With the scales that reach the largest weights.
-        moment: As for `compensate`.
-        together: One factor for all channels.
-        factors: Those to choose from; the first one of equals.
-        damping: See `DAMPING`.
-    """
-    w = np.asarray(array)
-    best = np.full(w.shape[1], factors[0], np.float64)
-    g = _normalized(moment)
-    if g is None:
-        return best
-    damped = g + damping * np.eye(len(g))
-    order = _orders(g)[0]
-    triangle = _factor(damped, order)
-    if triangle is None:
-        return best
-    noise = np.empty((len(factors), w.shape[1]))
-    for chosen in _slices(w.shape[1], COLUMNS):
-        part = grid.columns(chosen)
-        target = w[:, chosen].astype(np.float64)
-        for k, factor in enumerate(factors):
-            values = _round_in_order(target, part.scaled(factor), order, triangle)
-            noise[k, chosen] = squared_error(values - target, damped)
-    if together:
-        noise = np.broadcast_to(noise.sum(axis=1, keepdims=True), noise.shape)
-    return np.asarray(np.asarray(factors, np.float64)[np.argmin(noise, axis=0)])
-
-
 def compensate_matrix(
     encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
@@ -217,35 +171,12 @@ def compensate_matrix(
         narrow_bits: Channels whose plain codes fit into so many bits keep to them: those between wide channels.
     """
     plain = quantize_matrix(encoding, array)
-    grid = Grid.of_encoding(encoding, array.shape, _limit(encoding, plain, narrow_bits))
-    return compensate(array, plain, grid, moment).astype(encoding.dtype)
-
-
-def search_scale(
-    encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
-) -> Encoding:
-    """The number format with the scales that `scale_factors` finds.
-
-    Args:
-        encoding: Its scales reach the largest weights.
-        array: `[K,n]`.
-        moment: As for `compensate`.
-        narrow_bits: As for `compensate_matrix`.
-    """
-    limit = _limit(encoding, quantize_matrix(encoding, array), narrow_bits)
+    limit = None
+    if narrow_bits is not None:
+        top = 2 ** (narrow_bits - 1) - 1
+        limit = np.where(np.abs(plain.astype(np.int64)).max(axis=0) <= top, top, encoding.maximum)
     grid = Grid.of_encoding(encoding, array.shape, limit)
-    factors = scale_factors(array, grid, moment, together=encoding.axis is None)[: len(encoding.scale)]
-    scale = (np.asarray(encoding.scale, np.float32) * factors).astype(np.float32)
-    return replace(encoding, scale=tuple(map(float, scale)))
-
-
-def _limit(encoding: Encoding, plain: npt.NDArray[Any], narrow_bits: int | None) -> IntArray | None:
-    """Largest magnitude of the codes of each channel, `[n]`; None if all have those of the format."""
-    if narrow_bits is None:
-        return None
-    top = 2 ** (narrow_bits - 1) - 1
-    largest = np.abs(plain.astype(np.int64)).max(axis=0)
-    return np.asarray(np.where(largest <= top, top, encoding.maximum))
+    return compensate(array, plain, grid, moment).astype(encoding.dtype)
 
 
 def compensate_groups(

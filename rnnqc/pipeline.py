@@ -312,8 +312,9 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
     described = {c for e in report.entries for c in e.cells}
+    floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described:
+        if name not in described and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)

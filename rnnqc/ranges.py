@@ -56,8 +56,6 @@ class RangeRule:
         if self.name not in RULES:
             raise UsageError(f"range = {self.name!r}.", supported=", ".join(RULES))
         self._check("percentile", self.percentile, "percentile", "a number above 0, up to 100", 100.0)
-        if self.half_range and self.name not in ("gauss", "laplace"):
-            raise UsageError(f"half_range = true with range = {self.name!r}.", supported="range = gauss or laplace")
         self._check("n_std", self.n_std, "n-std", "a number above 0")
         if self.name == "ema-percentile" and self.percentile not in (None, EMA_PERCENT):
             raise UsageError(
@@ -208,7 +206,15 @@ def grid_of_statistics(statistics: PointStatistics, rule: RangeRule, format_: Gr
 def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> int:
     kind, largest = rule.name.removeprefix("pow2-"), format_.max_fix_position
     wanted = "mse-floor" if kind == "mse" and rule.rounding is Rounding.FLOOR else kind
-    votes = s.fix_positions.get(format_.bits, {}).get(wanted, {})
+    kinds = s.fix_positions.get(format_.bits, {wanted: {}})
+    if wanted not in kinds:
+        raise UsageError(
+            f"range = {rule.name!r} with rounding = {rule.rounding.value!r} of statistics without {wanted!r} in "
+            f"fix_positions.",
+            supported="fix positions searched with that rounding",
+            action="calibrate again",
+        )
+    votes = kinds[wanted]
     if votes:
         # Every vote is capped, not their mode: votes above the cap count together.
         capped: Counter[int] = Counter()

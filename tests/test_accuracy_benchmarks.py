@@ -212,6 +212,7 @@ def test_perplexity_of_the_real_model(shared: Callable[[str], Path]) -> None:
 
 def test_recipes_of_the_tables_exist() -> None:
     assert [v.label for v in variants.chosen([])] == [v.label for v in variants.VARIANTS]
-    assert [v.recipe for v in vitis.ROWS if v.recipe] == ["pow2-int16"] * 5 + ["pow2-int8"]
+    fixed_point = {r.name for r in builtin_recipes() if r.name.startswith("pow2")}
+    assert len(fixed_point) == 4 and {v.recipe for v in vitis.ROWS} - {""} == fixed_point
     named = {v.recipe for v in variants.VARIANTS} - {""}
     assert named == {r.name for r in builtin_recipes()}

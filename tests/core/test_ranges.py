@@ -288,15 +288,15 @@ def test_fix_positions_are_the_mode_of_the_calls(bits: int) -> None:
     assert capped == (2.0**-3, 0)
 
 
-def test_rounding_down_is_searched_on_its_own() -> None:
-    """Its error is larger, so that finer positions that cut off more win."""
-    values = np.random.default_rng(0).laplace(size=(40, 200)).astype(np.float32)
-    statistics = observed(*values)
-    nearest, floor = (
-        grid_of_statistics(statistics, RangeRule("pow2-mse", rounding=r), GridFormat(8))[0]
-        for r in (Rounding.HALF_EVEN, Rounding.FLOOR)
-    )
-    assert floor < nearest
+@pytest.mark.parametrize("rounding", Rounding)
+def test_the_votes_of_the_rounding_count(rounding: Rounding) -> None:
+    """All roundings to nearest make the same errors; ceil counts as one of them."""
+    votes = {8: {"max": {3: 1}, "mse": {4: 1}, "mse-floor": {5: 1}}}
+    statistics = dataclasses.replace(observed(np.ones(1)), fix_positions=votes)
+    expected = 5 if rounding is Rounding.FLOOR else 4
+    for rule, position in (("pow2-mse", expected), ("pow2-max", 3)):
+        found = grid_of_statistics(statistics, RangeRule(rule, rounding=rounding), GridFormat(8))
+        assert found == (2.0**-position, 0)
 
 
 def test_every_vote_is_capped_before_the_mode_is_taken() -> None:
@@ -306,6 +306,15 @@ def test_every_vote_is_capped_before_the_mode_is_taken() -> None:
     for largest, expected in ((None, 10), (14, 10), (12, 12), (11, 11), (10, 10)):
         found = grid_of_statistics(observed(*calls), RangeRule("pow2-max"), GridFormat(8, max_fix_position=largest))
         assert found == (2.0**-expected, 0), largest
+
+
+def test_statistics_without_the_votes_of_a_rounding() -> None:
+    statistics = observed(np.linspace(-1.0, 1.0, 50))
+    older = {8: {k: v for k, v in statistics.fix_positions[8].items() if k != "mse-floor"}}
+    old = dataclasses.replace(statistics, fix_positions=older)
+    assert grid_of_statistics(old, RangeRule("pow2-mse"), GridFormat(8))[1] == 0
+    with pytest.raises(UsageError, match=r"'pow2-mse' with rounding = 'floor'.*'mse-floor'.*calibrate again"):
+        grid_of_statistics(old, RangeRule("pow2-mse", rounding=Rounding.FLOOR), GridFormat(8))
 
 
 def test_fix_positions_of_other_widths() -> None:

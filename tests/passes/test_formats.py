@@ -172,11 +172,52 @@ def test_the_bias_at_the_scale_of_products() -> None:
         (["*.weight.range=average"], r"weight.*range = 'average'"),
         (["*.hidden.levels=min-code", "*.hidden.narrow=true"], r"hidden.*levels"),
         (["*.weight.granularity=per-gate", "*.weight.group_size=32", "*.weight.bits=4"], r"group_size.*granularity"),
+        (
+            ["*.weight.limit=0.5", "*.weight.group_size=32", "*.weight.bits=4", "*.weight.narrow=true"],
+            r"weight.*group_size = 32 with limit = 0.5",
+        ),
+        (["*.half_range=true", "*.weight.range=min-max", "*.range=gauss"], r"half_range = true with symmetric = true"),
+        (["*.hidden.bits=1"], r"layer0.forward.hidden.*bits = 1.*no weight.*hidden.bits=2"),
+        (["*.cell_state.bits=1"], r"layer0.forward.cell_state.*bits = 1"),
+        (["*.accumulator.bits=1"], r"layer0.forward.accumulator.*bits = 1"),
+        (["*.forget_gate.activation.bits=1"], r"layer0.forward.forget_gate.activation.*bits = 1"),
     ],
 )
 def test_settings_that_make_no_format(overrides: list[str], message: str) -> None:
     with pytest.raises(CompileError, match=message):
         _resolved(_recipe(EIGHT, *overrides))
+
+
+def test_limits_of_weights() -> None:
+    """The largest weight beyond the limit does not count; those within do."""
+    exact, limited = (_resolved(_recipe(EIGHT, "*.weight.granularity=per-tensor", *o)) for o in ((), ("*.limit=0.25",)))
+    for cell in CELLS:
+        for key in ("W.weight", "R.weight"):
+            assert _scale(exact, cell, key) * 127 > 0.5
+            assert _scale(limited, cell, key) == np.float32(0.25 / 127)
+    wide = _resolved(_recipe(EIGHT, "*.weight.granularity=per-tensor", "*.weight.limit=100"))
+    assert wide == exact
+
+
+@pytest.mark.parametrize("rule", ["gauss", "laplace"])
+def test_half_ranges(rule: str) -> None:
+    """One side of the distribution: half as wide, with the constants of one more bit."""
+    asymmetric = ("*.symmetric=false", "*.signed=false", f"*.hidden.range={rule}")
+    whole, half = (_resolved(_recipe(EIGHT, *asymmetric, *o)) for o in ((), ("*.hidden.half_range=true",)))
+    for cell in CELLS:
+        assert _scale(half, cell, "hidden") < 0.8 * _scale(whole, cell, "hidden")
+        assert _scale(half, cell, "input") == _scale(whole, cell, "input")
+
+
+@pytest.mark.parametrize("recipe", ["int8-static", "w4a8"])
+def test_limits_of_compensated_weights(recipe: str) -> None:
+    overrides = ["*.weight.limit=0.25", "*.weight.group_size=none"]
+    points = _resolved(load_recipe(recipe).with_overrides(overrides))
+    for cell in CELLS:
+        found = points[cell]
+        assert found is not None
+        scales = np.array(found["R.weight"]["scale"]) * (2 ** (found["R.weight"]["bits"] - 1) - 1)
+        assert scales.max() == pytest.approx(0.25, rel=1e-6)
 
 
 def test_statistics_of_another_model() -> None:

@@ -306,6 +306,41 @@ def test_weights_of_an_outer_graph_are_stored_there() -> None:
         assert len(nodes_of(model, "DequantizeLinear")) == 2
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_weights_of_a_subgraph_are_stored_there(name: str) -> None:
+    proto = LstmCase(placement="if").model()
+    held = {t.name: t for t in proto.graph.initializer}
+    (choice,) = proto.graph.node
+    for number, branch in enumerate(a.g for a in choice.attribute):
+        (lstm,) = [n for n in branch.node if n.op_type == "LSTM"]
+        for k in (1, 2):
+            if lstm.input[k] not in held:
+                continue  # R of the other branch is computed
+            tensor = branch.initializer.add()
+            tensor.CopyFrom(held[lstm.input[k]])
+            tensor.name = lstm.input[k] = f"inner_{number}_{k}"
+    float_proto, model = _quantized(proto, RECIPES[name])
+    _assert_float_with_dequantized_weights(float_proto, model.proto)
+    inner = [n.op for g in model.graphs() if g is not model.graph for n in g.nodes]
+    assert inner.count("Cast" if name == "float16" else "DequantizeLinear") >= 3
+    for graph in model.graphs():
+        for node in (n for n in graph.nodes if n.op == "DequantizeLinear"):
+            assert all(model.is_local(graph, v) for v in node.inputs), "onnxruntime wants its constants beside it"
+
+
+def test_equal_weights_of_two_branches_are_stored_once() -> None:
+    """W and B are equal in the two branches, R is not."""
+    proto = LstmCase(placement="if").model()
+    (choice,) = proto.graph.node
+    (lstm,) = [n for n in choice.attribute[0].g.node if n.op_type == "LSTM"]
+    copy = proto.graph.initializer.add()
+    copy.CopyFrom(next(t for t in proto.graph.initializer if t.name == lstm.input[1]))
+    copy.name = lstm.input[1] = "equal"
+    float_proto, model = _quantized(proto, INT8)
+    _assert_float_with_dequantized_weights(float_proto, model.proto)
+    assert len(nodes_of(model, "DequantizeLinear")) == 3
+
+
 def test_compensated_codes() -> None:
     """Moments have the names of the cell's points; the codes have less error with them."""
     proto = _layer("LSTM", size=16, inputs=24)
