@@ -27,7 +27,7 @@ from rnnqc.statistics import Statistics
 Find = Callable[[str], Path]
 Feeds = dict[str, Array]
 STEPS = 6
-LEAST_DB = 5.0
+LEAST_DB = 3.0
 NO_BAR = {"pow2-int8-floor"}  # what Vitis' floor does to 8 bits is noise on some of these
 WEIGHT_ONLY = {r.name for r in builtin_recipes() if r.kind == "weight-only"}
 
