@@ -18,6 +18,7 @@ from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
+from rnnqc.passes.derived_formats import Points, derived_format, is_derived, waits_for
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -34,9 +35,7 @@ from rnnqc.recipe import Recipe, Settings, rounding_of
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
 
-Points = dict[str, dict[str, Any]]
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-PRODUCT = "product"
 
 
 def resolve_formats(
@@ -95,13 +94,13 @@ class _Resolver:
             name, s = point.name, self._settings(cell, point.name)
             if not s.get("bits") or _unused(cell, name):
                 made[name] = FLOAT
-            elif s.get("same_as") or s.get("mode") == PRODUCT:
+            elif is_derived(s):
                 later.append(name)
             else:
                 with _named(f"{cell.name}.{name}"):
                     made[name] = self._point(cell, name, s)
         while later:
-            ready = [n for n in later if not self._waits(cell, n, later)]
+            ready = [n for n in later if not waits_for(n, self._settings(cell, n), later)]
             if not ready:
                 raise UsageError(
                     f"{cell.name}: {', '.join(later)} take their formats from each other.",
@@ -109,7 +108,7 @@ class _Resolver:
                 )
             for name in ready:
                 with _named(f"{cell.name}.{name}"):
-                    made[name] = self._derived(cell, name, self._settings(cell, name), made)
+                    made[name] = derived_format(cell, name, self._settings(cell, name), made)
             later = [n for n in later if n not in ready]
         made = {p.name: made[p.name] for p in LSTM_POINTS}
         for name, settings in made.items():
@@ -193,10 +192,10 @@ class _Resolver:
         label = self._share(cell, name) or path
         if cell.name in self.silent:
             raise _NeverRanError
-        if label not in self.grids:
-            members = self.shares.get(label, [(cell.name, name)])
-            self.grids[label] = self._measured(members, s)
-        scale, zero_point = self.grids[label]
+        key = f"{label} {sorted(s.items(), key=repr)}"  # what is shared is the range: formats may differ
+        if key not in self.grids:
+            self.grids[key] = self._measured(self.shares.get(label, [(cell.name, name)]), s)
+        scale, zero_point = self.grids[key]
         return on_grid({**s, "zero_point": zero_point}, scale)
 
     def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
@@ -230,7 +229,8 @@ class _Resolver:
         label = self._share(cell, name)
         if label is None:
             return weight_scales(s, self.arrays[cell.name][name[0]])
-        if label not in self.weights:
+        key = f"{label} {sorted(s.items(), key=repr)}"
+        if key not in self.weights:
             arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
             if s.get("granularity") == "per-tensor":
                 arrays = [a.reshape(-1, 1) for a in arrays]
@@ -239,42 +239,8 @@ class _Resolver:
                     f"share = {label!r} of weights with different numbers of output channels.",
                     supported="granularity = per-tensor, or layers of one hidden size",
                 )
-            self.weights[label] = weight_scales(s, np.concatenate(arrays))
-        return self.weights[label]
-
-    def _waits(self, cell: Cell, name: str, later: Sequence[str]) -> bool:
-        """Whether the format of the point follows from one that is among `later`."""
-        s = self._settings(cell, name)
-        if s.get("mode") == PRODUCT:
-            return any(n in later for n in ("input", "W.weight"))
-        target = s["same_as"]
-        return any(n == target or (name == "bias" and n.endswith(f".{target}")) for n in later)
-
-    def _derived(self, cell: Cell, name: str, s: Settings, made: Points) -> dict[str, Any]:
-        """A format that follows from those of other points of the cell."""
-        if s.get("mode") == PRODUCT:
-            code, weight = made["input"], made["W.weight"]
-            if "scale" not in code or "scale" not in weight:
-                raise CompileError(
-                    "mode = product without the scales of input and W.",
-                    supported="static formats of input and W.weight",
-                    action="give both bits and mode = static",
-                )
-            unit = np.broadcast_to(np.asarray(weight["scale"], np.float64) * code["scale"][0], 4 * cell.hidden_size)
-            scale, like = [float(v) for v in unit.astype(np.float32)], format_of({**s, "signed": True, "zero_point": 0})
-            return {**like, "scale": scale, "axis": 0, "mode": "static"}
-        target = s["same_as"]
-        if name == "bias" and target in ("input_product", "hidden_product", "acc"):
-            gates = [made.get(f"{g}.{target}", FLOAT) for g in GATES]
-            gates = [g if "scale" in g else gates[0] for g in gates]  # the coupled forget gate has none
-            _check_target(target, gates[0])
-            scale = [float(v) for v in np.repeat([g["scale"][0] for g in gates], cell.hidden_size)]
-            like = {k: gates[0][k] for k in ("bits", "signed", "narrow", "zero_point")}
-            return {**like, "scale": scale, "axis": 0, "mode": "static", "rounding": format_of(s)["rounding"]}
-        _check_target(target, made.get(target, FLOAT))
-        like = {k: made[target][k] for k in ("bits", "signed", "narrow", "scale", "zero_point", "axis", "mode")}
-        own = {"table": s["table"]} if "table" in s and name.endswith("activation") else {}
-        return {**like, "rounding": format_of(s)["rounding"], **own}
+            self.weights[key] = weight_scales(s, np.concatenate(arrays))
+        return self.weights[key]
 
 
 @contextlib.contextmanager
@@ -287,14 +253,6 @@ def _named(path: str) -> Iterator[None]:
             error.message = f"Quantization point {path!r}: {error.message}"
             error.args = (str(error),)
         raise
-
-
-def _check_target(target: str, point: Mapping[str, Any]) -> None:
-    if "scale" not in point or len(point["scale"]) != 1:
-        raise UsageError(
-            f"same_as = {target!r}, which is no point of this cell with one scale of its own.",
-            supported="a point with a static format that does not follow from another one",
-        )
 
 
 def _unused(cell: Cell, point: str) -> bool:

@@ -226,3 +226,11 @@ def test_statistics_of_another_model() -> None:
         _resolved(_recipe(EIGHT), fewer)
     with pytest.raises(CompileError, match=r"layer0\.forward\.input.*no scale, and there is no calibration data"):
         _resolved(_recipe(EIGHT), None)
+
+
+def test_what_is_shared_is_the_range() -> None:
+    """Members of one share may differ in width."""
+    points = _resolved(_recipe(EIGHT, "*.input.share=io", "*.hidden.share=io", "*.hidden.bits=16"))
+    for cell in CELLS:
+        x, h = _scale(points, cell, "input"), _scale(points, cell, "hidden")
+        assert x * 127 == pytest.approx(h * 32767, rel=1e-6)

@@ -22,7 +22,7 @@ import pytest
 from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, run_native
+from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 from running import options
 
 from rnnqc.passes.grid_numbers import QUANTIZERS
@@ -219,6 +219,19 @@ def test_long_sequence() -> None:
     for reverse in (False, True):
         case.cell.reverse = reverse
         assert_same_bits(run_native(case.node, threads=2), expected(case))
+
+
+@pytest.mark.parametrize("batch", [9, 10, 11, 40])
+def test_groups_of_rows_on_threads(batch: int) -> None:
+    """Large enough that rows run in groups, of unequal sizes too."""
+    case = plain_grid_case(6, batch, 64, 64, 16)
+    case.inputs["sequence_lens"] = np.random.default_rng(0).integers(0, 7, batch).astype(np.int32)
+    case.inputs["initial_c"] = np.random.default_rng(1).normal(0, 1, (batch, 64)).astype(np.float32)
+    wanted = expected(case)
+    session = native_session(case.node.model(), threads=3)
+    for _ in range(3):
+        found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+        assert_same_bits(found, wanted)
 
 
 @pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni"])

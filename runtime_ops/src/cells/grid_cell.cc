@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "cells/sequence_rows.h"
 
@@ -13,6 +14,11 @@ namespace {
 constexpr int64_t kProjectionBytes = 512 * 1024;
 // Rows whose products are taken at a time.
 constexpr int64_t kProductRows = 16;
+// Least rows of a group of its own, products of a call that has groups, and most bytes of recurrent weights, which
+// every group reads at each step: they have to stay in its cache.
+constexpr int64_t kRowsOfAGroup = 5;
+constexpr int64_t kSharedProducts = 1 << 20;
+constexpr int64_t kPrivateWeights = 768 * 1024;
 
 template <typename Real>
 GridQuantizer<Real> Quantizer(const GridPoint& point) {
@@ -32,14 +38,15 @@ GridQuantizer<Real> Quantizer(const GridPoint& point) {
 template <typename Real>
 class GridRun {
  public:
-  GridRun(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args)
+  GridRun(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args,
+          int64_t first, int64_t stride)
       : config_(config),
         kernels_(kernels),
         elementwise_(SelectGridKernels(kernels.isa)),
         packed_(packed),
         args_(args),
-        sequences_(config.direction, args.time, args.batch, args.sequence_lens, 0, 1),
-        rows_(args.batch),
+        sequences_(config.direction, args.time, args.batch, args.sequence_lens, first, stride),
+        rows_(sequences_.count()),
         input_(packed.w.planes[0].k),
         hidden_(config.hidden_size),
         blocks_(BlockCount(hidden_)),
@@ -56,11 +63,15 @@ class GridRun {
     }
   }
 
-  void Run(Scratch* scratch) {
+  int64_t ScratchBytes() {
     ScratchCounter counter;
     ForEachPiece([&counter](auto*& pointer, int64_t count) { counter.Count(pointer, count); });
-    scratch->Reset(1, counter.bytes());
-    ScratchTaker taker(scratch->Share(0));
+    return counter.bytes();
+  }
+
+  // `memory` has ScratchBytes() bytes.
+  void Run(uint8_t* memory) {
+    ScratchTaker taker(memory);
     ForEachPiece([&taker](auto*& pointer, int64_t count) { taker.Take(&pointer, count); });
     sequences_.Sort();
     InitializeStep();
@@ -321,6 +332,18 @@ class GridRun {
   Real* scratch_ = nullptr;
 };
 
+// Groups of rows that may run at the same time; results do not depend on it. A group has about as many rows as the
+// kernels multiply at once, so that groups which run one after the other lose little.
+template <typename Real>
+int64_t GroupsOfRows(const PackedGrid<Real>& packed, const LstmArgs& args) {
+  static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t products = (packed.w.planes[0].k + packed.r.planes[0].k) * packed.x_multiplier.size();
+  int64_t recurrent = 0;
+  for (const PackedMatrix& plane : packed.r.planes) recurrent += plane.bytes();
+  if (recurrent > kPrivateWeights || args.time * args.batch * products < kSharedProducts) return 1;
+  return std::max<int64_t>(1, std::min(processors, args.batch / kRowsOfAGroup));
+}
+
 }  // namespace
 
 template <typename Real>
@@ -338,12 +361,33 @@ PackedGrid<Real> PackGrid(const LstmConfig& config, const KernelTable& kernels, 
 
 template <typename Real>
 void RunGrid(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args,
-             Scratch* scratch) {
-  GridRun<Real>(config, kernels, packed, args).Run(scratch);
+             Scratch* scratch, Parallel* parallel) {
+  struct Groups {
+    const LstmConfig& config;
+    const KernelTable& kernels;
+    const PackedGrid<Real>& packed;
+    const LstmArgs& args;
+    Scratch* scratch;
+    int64_t count;
+
+    GridRun<Real> Group(int64_t index) const { return GridRun<Real>(config, kernels, packed, args, index, count); }
+  };
+  Groups groups{config, kernels, packed, args, scratch, GroupsOfRows(packed, args)};
+  // The first group is a largest one.
+  scratch->Reset(groups.count, groups.Group(0).ScratchBytes());
+  if (groups.count == 1) return groups.Group(0).Run(scratch->Share(0));
+  parallel->For(
+      groups.count,
+      [](void* user, size_t index) {
+        const Groups& all = *static_cast<const Groups*>(user);
+        const int64_t group = static_cast<int64_t>(index);
+        all.Group(group).Run(all.scratch->Share(group));
+      },
+      &groups);
 }
 
 template PackedGrid<double> PackGrid<double>(const LstmConfig&, const KernelTable&, const GridParameters&);
 template void RunGrid<double>(const LstmConfig&, const KernelTable&, const PackedGrid<double>&, const LstmArgs&,
-                              Scratch*);
+                              Scratch*, Parallel*);
 
 }  // namespace rnnqc

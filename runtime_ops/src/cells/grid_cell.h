@@ -38,7 +38,7 @@ PackedGrid<Real> PackGrid(const LstmConfig& config, const KernelTable& kernels, 
 
 template <typename Real>
 void RunGrid(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args,
-             Scratch* scratch);
+             Scratch* scratch, Parallel* parallel);
 
 }  // namespace rnnqc
 

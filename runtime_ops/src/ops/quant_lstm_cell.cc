@@ -197,12 +197,12 @@ class QuantLstmCellKernel {
     const PackedWeights weights_now = weights_.empty() ? Pack(inputs, sizes) : PackedWeights();
     const PackedWeights& weights = weights_.empty() ? weights_now : weights_;
     const ScratchPool::Lease scratch(&scratch_pool_);
-    if (weights.grid != nullptr) {
-      RunGrid(config_, kernels_, *weights.grid, args, scratch.get());
-      return;
-    }
     ContextParallel parallel(api_, context);
-    RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
+    if (weights.grid != nullptr) {
+      RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
+    } else {
+      RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
+    }
   }
 
  private:
