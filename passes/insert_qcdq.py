@@ -109,7 +109,9 @@ class InsertQcdq(Pass):
             model.remove_dead()
             model.sort()
         widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
-        usual = all(bits >= USUAL_BITS for bits in widths)
+        saturating = any(c.points.get("accumulator", {"bits": None})["bits"] is not None for c in cells)
+        # Nothing is promised of data that calibrated ranges were not made for.
+        usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
 
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:

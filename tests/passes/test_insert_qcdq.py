@@ -17,15 +17,18 @@ from lstm_models import LstmCase, stacked_model
 from pass_testing import INT8, apply, before, nodes_of, text_of
 from running import assert_same_bits, plain_session, run
 
+from rnnqc.calibrate import calibrate
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.diagnostics import CompileError, Outcome, UsageError
 from rnnqc.encoding import Encoding
 from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
+from rnnqc.numerics import Lossy, Numerics
 from rnnqc.packing import factorize
 from rnnqc.passes import InsertQcdq
 from rnnqc.passes.insert_qcdq import chain_sources
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.recipe import Recipe, parse_override
+from rnnqc.statistics import Statistics
 
 CASE = LstmCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))
@@ -310,3 +313,15 @@ def test_only_operators_that_move_are_passed(op: str, chained: bool) -> None:
 def test_the_format_of_a_point_is_the_encoding() -> None:
     point = {"bits": 8, "signed": False, "scale": [0.5], "zero_point": 3, "narrow": False, "rounding": "half_even"}
     assert encoding_of(point) == Encoding(8, False, (0.5,), 3)
+
+
+def test_what_it_promises() -> None:
+    """10 dB with usual widths; nothing with few bits, saturating accumulators or calibrated ranges."""
+
+    def declared(recipe: Recipe, statistics: Statistics | None = None) -> Numerics | None:
+        return InsertQcdq(recipe, statistics).run(before("insert-qcdq", CASE.model())).numerics
+
+    assert declared(INT8) == Lossy(10.0)
+    assert declared(INT8.with_overrides(["*.weight.bits=5"])) is None
+    assert declared(INT8.with_overrides(["*.accumulator.bits=16", "*.input.scale=0.1", "*.input.mode=static"])) is None
+    assert declared(INT8, calibrate(CASE.model(), [CASE.feeds()])) is None
