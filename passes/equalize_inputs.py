@@ -8,6 +8,7 @@ powers of two.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,10 @@ from rnnqc.statistics import PointStatistics, Statistics
 DYNAMIC = "dynamic-row"
 LEAST_GAIN = 2.0
 """Less noise by less than this factor (3 dB) is not worth a multiplication of the input."""
-SMALLEST = 2.0**-12
-"""Channels and rows smaller than this part of the largest count as that large: nothing is known of silent ones."""
+SMALLEST = 2.0**-6
+"""Channels and rows smaller than this part of the largest count as that large: little is known of silent ones."""
+PEAK, LOUD = 4.0, 3.0
+"""What data shows, roughly: the largest value of a channel is 4 times its usual size, the largest of a row 3 times."""
 
 
 def wanted(settings: Settings) -> bool:
@@ -31,30 +34,39 @@ def wanted(settings: Settings) -> bool:
     return bool(settings.get("equalize") and settings.get("bits") and settings.get("mode") == DYNAMIC)
 
 
-def channel_scales(seen: PointStatistics, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float64] | None:
+def channel_scales(
+    seen: PointStatistics, weights: npt.NDArray[np.float32], bits: tuple[int, int | None] = (8, 8)
+) -> npt.NDArray[np.float64] | None:
     """Powers of two `[I]` by which to divide the channels of an input; None where little is gained.
 
-    They halve, on a logarithmic scale, the differences between the sizes of channels over those of their weights.
+    They halve, on a logarithmic scale, the differences between the sizes of channels over those of their weights. Sizes
+    are largest magnitudes: a channel that is rarely there must not set the scale when it is.
 
     Args:
         seen: Statistics of the input.
         weights: W `[I,4H]`.
+        bits: Widths of the input's codes and of those of W, None for float.
     """
-    if seen.second_moment is None:
+    if seen.channel_max is None or len(seen.channel_max) != len(weights):
         return None
-    size = np.sqrt(np.maximum(np.diagonal(seen.second_moment), 0.0))
-    rows = np.sqrt(np.mean(np.square(weights, dtype=np.float64), axis=1))
-    if len(size) != len(rows) or not (np.isfinite(size).all() and size.any() and rows.any()):
+    size, rows = np.asarray(seen.channel_max), np.sqrt(np.mean(np.square(weights, dtype=np.float64), axis=1))
+    if not (np.isfinite(size).all() and size.any() and rows.any()):
         return None
-    size, rows = (np.maximum(v, v.max() * SMALLEST) for v in (size, rows))
+    size, rows = (np.maximum(v, v.max() * SMALLEST) for v in (size / PEAK, rows))
     ratio = np.sqrt(size / rows)
     scales = np.asarray(2.0 ** np.round(np.log2(ratio / np.exp(np.mean(np.log(ratio))))))
-    return scales if _noise(size, rows) > LEAST_GAIN * _noise(size / scales, rows * scales) else None
+    before, after = _noise(size, weights, bits), _noise(size / scales, weights * scales[:, None], bits)
+    return scales if before > LEAST_GAIN * after else None
 
 
-def _noise(size: npt.NDArray[np.float64], rows: npt.NDArray[np.float64]) -> float:
-    """Of the products, up to a factor: the same step in all channels, as large as the largest channel makes it."""
-    return float(size.max() ** 2 * np.sum(rows**2))
+def _noise(size: npt.NDArray[np.float64], weights: npt.NDArray[Any], bits: tuple[int, int | None]) -> float:
+    """Of the products, up to a factor: what codes of the input and codes of the weights add."""
+    weights = weights.astype(np.float64)
+    noise = (LOUD * size.max() / (2 ** bits[0] - 1)) ** 2 * np.sum(weights**2)
+    if bits[1] is not None:
+        step = np.abs(weights).max(axis=0) / max(1, 2 ** (bits[1] - 1) - 1)
+        noise += np.sum(step**2) * np.sum(size**2)
+    return float(noise)
 
 
 def equalize_input(

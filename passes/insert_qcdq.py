@@ -125,7 +125,8 @@ class InsertQcdq(Pass):
             graph = graphs[cell.name]
             if settings.get("chain") and chain_sources(model, boundary_of(model, graph, cell).x):
                 continue
-            scales = channel_scales(seen, arrays["W"])
+            widths = settings["bits"], self.recipe.settings(f"{cell.name}.W.weight").get("bits")
+            scales = channel_scales(seen, arrays["W"], widths)
             if scales is not None:
                 statistics = equalize_input(model, graph, cell, statistics, scales)
         return statistics

@@ -17,10 +17,10 @@ from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, sessio
 
 import rnnqc
 from rnnqc.histogram import Histogram
-from rnnqc.passes.equalize_inputs import LEAST_GAIN, channel_scales
+from rnnqc.passes.equalize_inputs import channel_scales
 from rnnqc.statistics import PointStatistics
 
-SIZES = 2.0 ** np.linspace(0, -9, 24)
+SIZES = 2.0 ** np.linspace(0, -5, 24)
 CASE = LstmCase(T=30, B=3, I=24, H=32)
 OFF = "*.input.equalize=false"
 
@@ -40,7 +40,7 @@ def statistics(sizes: np.ndarray) -> PointStatistics:
     return PointStatistics(
         shape=(1, 1, len(sizes)), count=1, calls=1, min=0.0, max=0.0, avg_min=0.0, avg_max=0.0, mean=0.0, std=0.0,
         mean_abs_dev=0.0, histogram=Histogram(1.0, 0, np.ones(1, np.int64)),
-        second_moment=np.diag(sizes**2),
+        channel_max=sizes, channel_mean=sizes, second_moment=np.diag(sizes**2),
     )  # fmt: skip
 
 
@@ -55,8 +55,13 @@ def test_scales_are_powers_of_two_that_even_out() -> None:
 
 def test_channels_of_one_size_stay() -> None:
     assert channel_scales(statistics(np.ones(24)), np.ones((24, 8), np.float32)) is None
-    assert channel_scales(statistics(np.ones(24)), np.outer(SIZES, np.ones(8)).astype(np.float32)) is None
-    assert LEAST_GAIN > 1
+
+
+def test_coarse_weights_stay() -> None:
+    """Where their noise outweighs that of the input there is nothing to gain."""
+    weights = np.ones((24, 8), np.float32)
+    assert channel_scales(statistics(SIZES), weights, (8, None)) is not None
+    assert channel_scales(statistics(SIZES), weights, (8, 2)) is None
 
 
 @pytest.mark.parametrize("sizes", [np.zeros(4), np.array([1.0, np.inf, 1.0, 1.0]), np.ones(3)])
@@ -84,7 +89,7 @@ def test_uneven_channels_gain() -> None:
         reached[name] = sqnr(expected, outputs[STOCK]["Y"])
     print(reached)
     assert reached["on"] > reached["off"] + 6
-    assert reached["on"] > 38
+    assert reached["on"] > 34
 
 
 def test_every_product_is_the_same_float() -> None:
