@@ -221,6 +221,8 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=frozenset({Property.CANONICAL})).run(loaded)
         _fill(report, loaded, nodes, results)
+        names = [c for e in report.entries for c in e.cells]
+        report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
         report.seconds = timing.seconds
         report.checks = verifier.checks
         if strict and report.float_entries:
@@ -251,7 +253,11 @@ def _statistics(
             "Both calibration data and statistics are given.", supported="one of the two", action="leave one out"
         )
     if state and calibration is None:
-        raise UsageError("States without calibration data.", supported="states of calibration data", action="add it")
+        raise UsageError(
+            "States (--state) without calibration data.",
+            supported="--state together with --calibration DATA",
+            action="leave the states out, or give the data instead of statistics",
+        )
     if calibration is not None:
         return calibrate(model, calibration, state=state)
     return stats if stats is None or isinstance(stats, Statistics) else Statistics.load(stats)

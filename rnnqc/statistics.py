@@ -223,6 +223,9 @@ class Statistics:
             }
         )
 
+    def __repr__(self) -> str:
+        return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
+
     @property
     def silent_cells(self) -> list[str]:
         """Cells that never ran."""
