@@ -53,7 +53,8 @@ class PointStatistics:
             (the same, rounded down).
         channel_max: Largest magnitude of each channel, `[K]`; of `input` and `hidden`.
         channel_mean: Mean of each channel, `[K]`.
-        second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision.
+        second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
+            overflows.
     """
 
     shape: tuple[int, ...]
