@@ -422,6 +422,9 @@ def test_defaults_of_graph_inputs_are_named() -> None:
         ({"bits": 16, "narrow": True}, "bits = 16.*2 to 8 bits"),
         ({"bits": 4, "narrow": True, "group_size": 32}, "group_size = 32.*one scale for each channel"),
         ({"bits": 4, "narrow": True, "wide_channels": 0.1}, "wide_channels = 0.1"),
+        ({"bits": 8, "share": "x"}, "share = x.*scales of their own"),
+        ({"bits": 8, "bias_correction": True}, "bias_correction = true.*biases as they are"),
+        ({"bits": 8, "shift_limits": True}, "shift_limits = true"),
     ],
 )
 def test_formats_that_do_not_exist(settings: dict[str, Any], message: str) -> None:
