@@ -283,6 +283,16 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert json.loads(out.read_text())["settings"]["samples"] == 3
 
 
+def test_no_input_is_overwritten(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.npz"
+    save_arrays(data, LstmCase().feeds())
+    for file in (model, data):
+        before = file.read_bytes()
+        result = in_process(capfd, "calibrate", model, "--data", data, "-o", file)
+        assert result.code == 2 and "is an input" in result.err
+        assert file.read_bytes() == before
+
+
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     files = [tmp_path / "a.json", tmp_path / "b.json"]
