@@ -69,8 +69,10 @@ def check(statistics: rnnqc.Statistics, cell: str, calls: dict[str, list[Call]],
         assert found.histogram.total == found.count
         percentiles = [np.abs(c.values).max() for c in seen][:300]  # up to 50,000 values the largest one
         np.testing.assert_allclose(found.call_percentiles, percentiles, atol=TOLERANCE * scale)
+        # Every step votes, of the input too, whose calls are whole sequences.
+        steps = sum(max(map(len, c.samples)) for c in seen) if point == "input" else len(seen)
         for votes in (v for kinds in found.fix_positions.values() for v in kinds.values()):
-            assert sum(votes.values()) == len(seen)
+            assert sum(votes.values()) == steps
         if point in ("input", "hidden"):
             rows = np.concatenate([np.atleast_2d(s) for c in seen for s in c.samples])
             np.testing.assert_allclose(found.channel_max, np.abs(rows).max(axis=0), atol=TOLERANCE * scale)
