@@ -37,7 +37,8 @@ def calibrate(
     """Measures the values at all quantization points of a float model while it runs on data.
 
     The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
-    on how the data is streamed. Memory depends on the longest sample, not on how many there are.
+    on how the data is streamed. Memory depends on the longest sample, not on how many there are; with a seed, on
+    `limit`, too.
 
     Args:
         model: A path or a ModelProto.
