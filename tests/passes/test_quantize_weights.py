@@ -226,6 +226,18 @@ def test_one_scale_for_all_channels() -> None:
         assert all(n.inputs[1].shape == () for n in nodes_of(model, "DequantizeLinear"))
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
+def test_unsigned_and_asymmetric_codes(bits: int) -> None:
+    """No weight is further from the float one than a whole step."""
+    for settings in ({"signed": False}, {"symmetric": False}, {"signed": False, "symmetric": False}):
+        canonical, model = _quantized(_layer("LSTM", size=7, inputs=5), _recipe(bits=bits, narrow=False, **settings))
+        (before,), (after,) = ([n for n in all_nodes(p) if n.op_type == "LSTM"] for p in (canonical, model.proto))
+        for k in (1, 2):
+            array, found = _Weights(canonical)(before.input[k]), _Weights(model.proto)(after.input[k])
+            step = 2 * np.abs(array).max(axis=2, keepdims=True) / (2**bits - 2)
+            assert (np.abs(found - array) <= step).all(), settings
+
+
 @pytest.mark.parametrize(("name", "share"), [("int8", 0.26), ("int4", 0.14), ("float16", 0.51)])
 def test_size(name: str, share: float) -> None:
     float_proto, model = _quantized(_layer("LSTM", size=128, inputs=128), RECIPES[name])
