@@ -274,6 +274,13 @@ def _check_settings(s: Settings, point: str) -> None:
                 supported="one scale for each channel, or one for all",
                 action=f"--set '{point}.{key}={'none' if key == 'group_size' else 0}'",
             )
+    for key in ("share", "bias_correction", "shift_limits"):
+        if s.get(key):
+            raise CompileError(
+                f"Quantization point {point!r}: {key} = {str(s[key]).lower()} where weights alone are quantized.",
+                supported="weights with scales of their own, biases as they are",
+                action=f"--set '{point}.{key}={'none' if key == 'share' else 'false'}'",
+            )
 
 
 def _defaults(model: Model, node: Node, used: Mapping[int, Sequence[WeightMatrix | None]]) -> list[str]:

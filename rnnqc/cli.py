@@ -539,7 +539,10 @@ def _calibrate(a: argparse.Namespace) -> int:
     from rnnqc.calibrate import calibrate
     from rnnqc.files import check_writable
 
-    check_writable(Path(a.output))
+    output = Path(a.output)
+    check_writable(output)
+    if output.resolve() in [Path(p).resolve() for p in (a.model, a.data)]:
+        raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the statistics")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as shown:
@@ -571,7 +574,7 @@ def _tune(a: argparse.Namespace) -> int:
 
     output = Path(a.output)
     check_writable(output)
-    if output.resolve() in [Path(p).resolve() for p in (a.model, a.stats, a.recipe) if p]:
+    if output.resolve() in [Path(p).resolve() for p in (a.model, a.data, a.stats, a.recipe) if p]:
         raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the recipe")
     if not a.output.endswith(".toml"):
         raise UsageError(

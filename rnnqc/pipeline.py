@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -187,7 +187,6 @@ def lower(
         verify,
         Path(reproducer) if reproducer is not None else None,
         measure,
-        _statistics(model, calibration, stats, state),
     )
     named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     chosen = named.with_overrides(options.overrides)
@@ -198,6 +197,7 @@ def lower(
             supported="recipes of cells, such as int8",
             action="leave the form out, or choose another recipe",
         )
+    options = replace(options, statistics=_statistics(model, calibration, stats, state))
     timing = Timing()
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:

@@ -242,7 +242,7 @@ def cost_of(lowered: Lowered) -> int:
 def recipe_text(tuned: Tuned) -> str:
     """A recipe file: the rules that tuning found, each with what it did, in front of the recipe's own."""
     found, recipe = tuned.found, tuned.recipe
-    builtin = recipe.name in {r.name for r in builtin_recipes()}
+    builtin = recipe in builtin_recipes()  # a file of the user may have the name of one
     start, end = tuned.weight_bytes
     qualities = f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
     head = [
