@@ -539,10 +539,7 @@ def _calibrate(a: argparse.Namespace) -> int:
     from rnnqc.calibrate import calibrate
     from rnnqc.files import check_writable
 
-    output = Path(a.output)
-    check_writable(output)
-    if output.resolve() in [Path(p).resolve() for p in (a.model, a.data)]:
-        raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the statistics")
+    check_writable(Path(a.output), [a.model, a.data])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as shown:
@@ -573,9 +570,7 @@ def _tune(a: argparse.Namespace) -> int:
     from rnnqc.tuning.measure import load_metric
 
     output = Path(a.output)
-    check_writable(output)
-    if output.resolve() in [Path(p).resolve() for p in (a.model, a.data, a.stats, a.recipe) if p]:
-        raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the recipe")
+    check_writable(output, [a.model, a.data, a.stats, a.recipe])
     if not a.output.endswith(".toml"):
         raise UsageError(
             f"-o {a.output}: is no .toml file.", supported="a name that ends in .toml, as --recipe needs it"
@@ -614,6 +609,9 @@ def _tune(a: argparse.Namespace) -> int:
             f"{after:.3g} ms, {tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
             + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
         )
+    for cell in tuned.silent:
+        text = f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats"
+        _err.print(f"[yellow]rnnqc:[/yellow] {escape(text)}.")
     if not found.reached:
         wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
         text = f"the best that was found has {tuned.worded(found.measured.quality)}, {wanted} asked for"

@@ -374,6 +374,10 @@ def test_compensated_codes() -> None:
 
 
 def test_moments_of_another_model() -> None:
+    other = Model.load(_layer("LSTM"))
+    PassManager([Canonicalize()]).run(other)
+    with pytest.raises(CompileError, match=r"nothing about cell 'layer\.forward'; cells: another\.forward.*calibrate"):
+        QuantizeWeights(INT8, {"another.forward.input": np.eye(3)}).run(other)
     model = Model.load(_layer("LSTM"))
     PassManager([Canonicalize()]).run(model)
     with pytest.raises(CompileError, match=r"layer.forward.input.*\[7, 7\] for 3 inputs.*calibrate this model again"):
