@@ -14,7 +14,7 @@ from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model
+from rnnqc.ir import Model, display_name
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -23,16 +23,19 @@ from rnnqc.passes import (
     FuseQuantLstmCell,
     InsertQcdq,
     Instrument,
+    LowerQuantOperators,
     Pass,
     PassManager,
     PassResult,
     QuantizeWeights,
+    ReadQuantLstmCell,
     RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.quant_operators import is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
@@ -121,11 +124,12 @@ def normal_form() -> list[Pass]:
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
+    given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
-        return [*normal_form(), QuantizeWeights(recipe, moments), Cleanup()]
-    passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics)]
+        return [*given, QuantizeWeights(recipe, moments), Cleanup()]
+    passes: list[Pass] = [*given, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
     passes.append(Cleanup())
@@ -209,6 +213,7 @@ def lower(
     with located(loaded.source):
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
+        _check_quantized(loaded, resolved, verify or measure)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
@@ -274,6 +279,24 @@ def _check_forms(model: Model, form: str, unroll: bool) -> None:
                 supported=f"--form {cell.form} or later forms of {', '.join(order[1:])}",
                 action="lower the float model",
             )
+
+
+def _check_quantized(model: Model, form: str, compares: bool) -> None:
+    """Refuses what cannot be done with cells that bring their own quantization."""
+    names = [display_name(n) for g in model.graphs() for n in g.nodes if is_quant_lstm(n)]
+    if not names:
+        return
+    if form == "qcdq":
+        raise UsageError(
+            f'Operator "QuantLSTMCell" (node {names[0]!r}) has no form qcdq in this version.',
+            supported="--form fused and --form integer for cells exported by Brevitas",
+            action="leave --form out",
+        )
+    if compares:
+        raise UsageError(
+            f'Operator "QuantLSTMCell" (node {names[0]!r}) runs nowhere as it was exported; there is nothing to compare.',
+            action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
+        )
 
 
 class _Progress(Instrument):
