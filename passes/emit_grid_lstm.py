@@ -1,7 +1,7 @@
 """The cell in the arithmetic "grid", in standard operators: what the function body of `QuantLSTMCell` computes there.
 
-docs/quant_lstm_cell.md says the same in words. Products are exact, every other operation is one operation in float64, or
-in float32 for the arithmetic "grid32".
+docs/quant_lstm_cell.md says the same in words. Products are exact, every other operation is one operation in float64,
+or in float32 for the arithmetic "grid32".
 """
 
 from __future__ import annotations

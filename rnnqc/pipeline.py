@@ -35,7 +35,7 @@ from rnnqc.passes import (
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
-from rnnqc.passes.quant_operators import is_quant_lstm
+from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
@@ -46,6 +46,8 @@ from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
 WEIGHT_ONLY = "weight-only"
+DEFAULT_RECIPE = "int8"
+AS_EXPORTED = "as exported"
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,39 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
     return passes
 
 
+def exported_passes(form: str, unroll: bool) -> list[Pass]:
+    """The passes for a model that brings its own quantization and gets no other."""
+    passes: list[Pass] = [
+        *normal_form(),
+        ReadQuantLstmCell(functions=form == "fused"),
+        LowerQuantOperators(),
+        Cleanup(),
+    ]
+    if unroll:
+        passes += [Unroll(), Cleanup()]
+    if form == "fused":
+        passes += [FuseQuantLstmCell(), Cleanup()]
+    return passes
+
+
+def _brings_its_own(model: Model) -> bool:
+    """Whether the model has cells or quantizers as Brevitas exports them, and nothing that was lowered before."""
+    nodes = (n for g in model.graphs() for n in g.nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) for n in nodes)
+
+
+def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
+    """A model exported by Brevitas, with its own quantization, as one that onnxruntime runs; None for other models."""
+    try:
+        loaded = Model.load(model)
+    except CompileError:
+        return None
+    return lower(model).proto if _brings_its_own(loaded) else None
+
+
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    recipe: str | Recipe = "int8",
+    recipe: str | Recipe | None = None,
     form: str | None = None,
     *,
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None = None,
@@ -162,7 +194,8 @@ def lower(
 
     Args:
         model: A path or a ModelProto.
-        recipe: Name of a recipe, or a `.toml` file, or a recipe.
+        recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
+            their own quantization gets no other.
         form: "fused" (default), "integer" or "qcdq".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
@@ -183,7 +216,7 @@ def lower(
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
-        recipe,
+        DEFAULT_RECIPE if recipe is None else recipe,
         form,
         unroll,
         dims or {},
@@ -193,7 +226,7 @@ def lower(
         measure,
         _statistics(model, calibration, stats, state),
     )
-    named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    named = options.recipe if isinstance(options.recipe, Recipe) else load_recipe(options.recipe)
     chosen = named.with_overrides(options.overrides)
     resolved = WEIGHT_ONLY if chosen.kind == WEIGHT_ONLY else options.resolved_form
     if resolved == WEIGHT_ONLY and (form is not None or unroll):
@@ -206,9 +239,13 @@ def lower(
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:
         observers.append(_Progress(progress))
-    passes = default_passes(chosen, resolved, unroll, options.statistics)
     loaded = Model.load(model)
-    report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
+    own = recipe is None and not options.overrides and options.statistics is None and _brings_its_own(loaded)
+    if own:
+        passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+    else:
+        passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
+    report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
         if resolved != WEIGHT_ONLY:
@@ -224,8 +261,12 @@ def lower(
         first = len(normal_form())
         results = PassManager(passes[:first], observers).run(loaded)
         nodes = recurrent_nodes(loaded)
-        results += PassManager(passes[first:], observers, given=frozenset({Property.CANONICAL})).run(loaded)
+        results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
+        for entry in report.float_entries if own else ():
+            if not entry.reason:
+                entry.reason = "other layers bring their own quantization, and no recipe was asked for."
+                entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
         report.checks = verifier.checks
         if strict and report.float_entries:
@@ -294,7 +335,7 @@ def _check_quantized(model: Model, form: str, compares: bool) -> None:
         )
     if compares:
         raise UsageError(
-            f'Operator "QuantLSTMCell" (node {names[0]!r}) runs nowhere as it was exported; there is nothing to compare.',
+            f'Operator "QuantLSTMCell" (node {names[0]!r}) does not run as it was exported: nothing to compare.',
             action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
         )
 

@@ -1,4 +1,4 @@
-"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetics "grid" and "grid32", drawn by Hypothesis over what its page allows."""
+"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetics "grid" and "grid32", drawn over what its page allows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cells as Brevitas exports them, lowered and compared bit by bit with Brevitas' arithmetic.
 
-What these would catch: an operation in another order or another precision than Brevitas has it, a quantizer that is left
-out, applied twice or read from the wrong inputs, a gate in the place of another, a state that is rounded again.
+What these would catch: an operation in another order or another precision than Brevitas has it, a quantizer that is
+left out, applied twice or read from the wrong inputs, a gate in the place of another, a state that is rounded again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("pow2", [False, True], ids=["any scale", "powers of two"])
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_one_cell(name: str, pow2: bool, states: bool) -> None:
-    lstm = random_lstm(len(name), pow2=pow2, **VARIATIONS[name])
+    lstm = random_lstm(100 + len(name), pow2=pow2, **VARIATIONS[name])
     feeds = draw_feeds(lstm, 1, states, pow2)
     check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds))
 
@@ -305,11 +305,42 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     lowered = in_process(capfd, "lower", source, "-o", target, "--strict")
     assert lowered.code == 0, lowered.text
     assert_same_codes(oracle(lstm, feeds), run(rnnqc.session(target), feeds), "lowered by the command")
+    np.savez(tmp_path / "inputs.npz", **feeds)  # type: ignore[arg-type]
+    for options in ([], ["--stock"]):
+        ran = in_process(capfd, "run", source, "-i", tmp_path / "inputs.npz", "-o", tmp_path / "out.npz", *options)
+        assert ran.code == 0, ran.text
+        with np.load(tmp_path / "out.npz") as results:
+            assert_same_codes(oracle(lstm, feeds), dict(results), "run as it was exported")
     for arguments in (["--form", "qcdq"], ["--verify"], ["--min-sqnr", "10"]):
         failed = in_process(capfd, "lower", source, "-o", tmp_path / "none.onnx", *arguments)
         assert failed.code == 2
         assert "QuantLSTMCell" in failed.err
         assert not (tmp_path / "none.onnx").exists()
+
+
+def test_float_layers_beside() -> None:
+    """Without a recipe a float LSTM stays as it is, and the report says so; a recipe quantizes it."""
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    model = one_cell(lstm, feeds)
+    shapes = {"W": (1, 16, 9), "R": (1, 16, 4)}
+    for name, shape in shapes.items():
+        array = np.random.default_rng(0).normal(0, 0.3, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    made = onnx.helper.make_node("LSTM", ["outputs", "W", "R"], ["Y"], "float_layer", hidden_size=4)
+    model.graph.node.append(made)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("Y", 1, [None] * 4))
+    alone, both = rnnqc.lower(model), rnnqc.lower(model, "int8")
+    assert alone.report.recipe != both.report.recipe == "int8"
+    status = [{e.node: e.status for e in lowered.report.entries} for lowered in (alone, both)]
+    assert [s["float_layer"] for s in status] == ["float", "lowered"]
+    assert [s["cell_node"] for s in status] == ["lowered"] * 2
+    (left,) = alone.report.float_entries
+    assert "--recipe" in left.action
+    for lowered in (alone, both):
+        got = run(session(lowered.proto, NATIVE), feeds)
+        assert got.pop("Y").any()
+        assert_same_codes(oracle(lstm, feeds), got, "beside a float layer")
 
 
 def test_no_form_qcdq() -> None:
