@@ -8,8 +8,10 @@ from rnnqc.passes.fold_scales import FoldScales
 from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.insert_qcdq import InsertQcdq
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
+from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
+from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 from rnnqc.passes.unroll import Unroll
 
@@ -22,11 +24,13 @@ __all__ = [
     "FuseQuantLstmCell",
     "InsertQcdq",
     "Instrument",
+    "LowerQuantOperators",
     "Pass",
     "PassInfo",
     "PassManager",
     "PassResult",
     "QuantizeWeights",
+    "ReadQuantLstmCell",
     "RecognizeLstmStep",
     "Timing",
     "Unroll",

@@ -14,7 +14,7 @@ from rnnqc.passes.emit_grid_lstm import emit_grid_lstm
 from rnnqc.passes.emit_lstm import Boundary
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
-from rnnqc.passes.grid_numbers import GRID, GridNumbers
+from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers
 
 OP_TYPE = "QuantLSTMCell"
 INPUTS = (
@@ -111,7 +111,7 @@ def emit_integer(
 
 def stored_numbers(cell: Cell) -> Numbers:
     """The numbers of an integer cell, from `Cell.integer`."""
-    kind = GridNumbers if cell.integer.get("arithmetic") == GRID else LstmNumbers
+    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else LstmNumbers
     return kind(**cell.integer)
 
 

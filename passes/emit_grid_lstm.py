@@ -1,6 +1,7 @@
 """The cell in the arithmetic "grid", in standard operators: what the function body of `QuantLSTMCell` computes there.
 
-docs/quant_lstm_cell.md says the same in words. Products are exact, every other operation is one operation in float64.
+docs/quant_lstm_cell.md says the same in words. Products are exact, every other operation is one operation in float64,
+or in float32 for the arithmetic "grid32".
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class _Loop:
         w, r = (grid_product(e, cell, numbers, self.w, key) for key in ("W", "R"))
         sums = w.emit(e, self._input(e, w), "x.product")
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
-        p = b.op("Add", [units, e.cast(self.w.B, "B.real")], "x.projection.exact")
+        bias = e.cast(self.w.B, "B.real")
+        p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
         p = e.quantized_gates(p, numbers.gate_grids("input_product"), "input_product")
         before = self._prepare(e)
         h0, c0 = self._initial_states(e, r)
@@ -95,7 +97,9 @@ class _Loop:
         p_t = body.value("x.projection.step", real_type, [batch, 4 * hidden])
         ph = body.op("Mul", [r.emit(inner, h, "hidden.product"), before.h_multiplier], "hidden.product.scaled")
         ph = inner.quantized_gates(ph, numbers.gate_grids("hidden_product"), "hidden_product")
-        g = body.op("Add", [p_t, ph], "preactivation")
+        g = body.op("Add", [p_t, ph], "products" if numbers.bias_last else "preactivation")
+        if numbers.bias_last:
+            g = body.op("Add", [g, bias], "preactivation")
         c_new, y_exact = self._cell(inner, g, c, before)
         grid = numbers.grid("hidden")
         if numbers.rounded_output:

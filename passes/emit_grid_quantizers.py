@@ -23,7 +23,7 @@ class GridEmitter:
 
     Args:
         b: Collects the nodes.
-        real: The type of all real values, float64.
+        real: The type of all real values, float64 or float32.
         hidden: H.
     """
 
@@ -40,12 +40,13 @@ class GridEmitter:
 
     def multiples(self, value: Value, grid: Grid, name: str) -> Value:
         """The multiples of the scale that stand for `value`."""
-        units = self.b.op("Div", [value, self.constant(grid.scale)], f"{name}.units")
-        return self.b.op(
-            "Clip",
-            [self._rounded(units, grid.rounding, name), self.constant(grid.low), self.constant(grid.high)],
-            f"{name}.multiples",
-        )
+        units: Value = self.b.op("Div", [value, self.constant(grid.scale)], f"{name}.units")
+        if grid.offset:
+            units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
+        whole: Value = self.rounded(units, grid.rounding, name)
+        if grid.offset:
+            whole = self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
+        return self.b.op("Clip", [whole, self.constant(grid.low), self.constant(grid.high)], f"{name}.multiples")
 
     def quantized(self, value: Value, grid: Grid, name: str) -> Value:
         """`value` on the grid; itself without one."""
@@ -70,7 +71,12 @@ class GridEmitter:
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
         units = self.b.op("Div", [value, self._columns([g.scale for g in grids])], f"{name}.units")
-        whole = self._rounded(units, grids[0].rounding, name)
+        offset = grids[0].offset
+        if offset:
+            units = self.b.op("Add", [units, self.constant(offset)], f"{name}.units.offset")
+        whole = self.rounded(units, grids[0].rounding, name)
+        if offset:
+            whole = self.b.op("Sub", [whole, self.constant(offset)], f"{name}.whole")
         if len({(g.low, g.high) for g in grids}) == 1:
             limits = [self.constant(grids[0].low), self.constant(grids[0].high)]
             return self.b.op("Clip", [whole, *limits], f"{name}.multiples")
@@ -83,7 +89,8 @@ class GridEmitter:
             return self.constant(values[0])
         return self.constant(np.repeat(np.asarray(values), self.hidden))
 
-    def _rounded(self, units: Value, rounding: str, name: str) -> Value:
+    def rounded(self, units: Value, rounding: str, name: str) -> Value:
+        """`units` rounded to whole numbers."""
         b = self.b
         if rounding == Rounding.HALF_EVEN.value:
             return b.op("Round", [units], f"{name}.rounded")
@@ -97,6 +104,9 @@ class GridEmitter:
             up = b.op("Floor", [b.op("Add", [units, self.constant(0.5)], f"{name}.raised")], f"{name}.up")
             negative = b.op("Less", [units, self.constant(0.0)], f"{name}.negative")
             return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
+        if rounding == Rounding.TOWARD_ZERO.value:
+            size = b.op("Floor", [b.op("Abs", [units], f"{name}.size")], f"{name}.size.rounded")
+            return b.op("Mul", [b.op("Sign", [units], f"{name}.sign"), size], f"{name}.rounded")
         if rounding == Rounding.HALF_UP.value:
             units = b.op("Add", [units, self.constant(0.5)], f"{name}.raised")
         return b.op("Floor", [units], f"{name}.rounded")
@@ -104,4 +114,4 @@ class GridEmitter:
 
 def is_uniform(grids: Sequence[Grid]) -> bool:
     """Whether all round alike."""
-    return len({g.rounding for g in grids}) == 1
+    return len({(g.rounding, g.offset) for g in grids}) == 1

@@ -127,6 +127,9 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
         raised = b.op("Floor", [b.op("Add", [units, b.f32(0.5)], f"{point}.raised")], f"{point}.up")
         negative = b.op("Less", [units, b.f32(0.0)], f"{point}.negative")
         whole = b.op("Where", [negative, raised, b.op("Round", [units], f"{point}.even")], f"{point}.rounded")
+    elif encoding.rounding is Rounding.TOWARD_ZERO:
+        size = b.op("Floor", [b.op("Abs", [units], f"{point}.size")], f"{point}.size.rounded")
+        whole = b.op("Mul", [size, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
     elif encoding.rounding is Rounding.HALF_AWAY:
         raised = b.op(
             "Floor",

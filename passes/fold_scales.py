@@ -91,7 +91,7 @@ class FoldScales(Pass):
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
-            operands = _operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
+            operands = integer_operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
             target = codes.get(cell.name)
             numbers = folded[cell.name].numbers
             replace_cell(
@@ -145,7 +145,9 @@ def _rest(at: Boundary) -> tuple[Value | None, ...]:
     return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
 
 
-def _operands(model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool) -> Operands:
+def integer_operands(
+    model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool
+) -> Operands:
     """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
 
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:

@@ -12,6 +12,7 @@ from rnnqc.cells.base import GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 
 GRID = "grid"
+GRID32 = "grid32"
 EXACT_BITS = 31
 BYTE = 255
 
@@ -30,7 +31,7 @@ QUANTIZERS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Grid:
-    """One quantizer: `scale * (clip(round(v / scale) + zero_point, minimum, maximum) - zero_point)`.
+    """One quantizer: `scale * (clip(round(v / scale + offset) - offset + zero_point, minimum, maximum) - zero_point)`.
 
     Attributes:
         scale: Real value of one code, a float32 number; 0 for a quantizer that passes values on.
@@ -38,6 +39,7 @@ class Grid:
         minimum: Lowest code.
         maximum: Highest code.
         rounding: A value of `Rounding`.
+        offset: Whole number that is added before rounding.
     """
 
     scale: float = 0.0
@@ -45,6 +47,7 @@ class Grid:
     minimum: int = 0
     maximum: int = 0
     rounding: str = Rounding.HALF_EVEN.value
+    offset: int = 0
 
     @classmethod
     def of(cls, encoding: Encoding, shift: int = 0) -> Grid:
@@ -90,7 +93,8 @@ class GridNumbers:
         rounded_output: Whether Y and Y_h lie on the hidden grid.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
         r_group_size: The same of R.
-        arithmetic: `GRID`.
+        arithmetic: `GRID`, or `GRID32`: the same in float32, with the bias added to the sum of both products.
+        grid_offset: Of each quantizer.
     """
 
     x_mode: str
@@ -106,6 +110,7 @@ class GridNumbers:
     w_group_size: int = 0
     r_group_size: int = 0
     arithmetic: str = GRID
+    grid_offset: list[int] = field(default_factory=lambda: [0] * len(QUANTIZERS))
 
     @classmethod
     def of(cls, x_mode: str, grids: Sequence[Grid], **others: Any) -> GridNumbers:
@@ -117,6 +122,7 @@ class GridNumbers:
             [g.minimum for g in grids],
             [g.maximum for g in grids],
             [g.rounding for g in grids],
+            grid_offset=[g.offset for g in grids],
             **others,
         )
 
@@ -124,7 +130,12 @@ class GridNumbers:
         """The quantizer of a point in `QUANTIZERS`."""
         k = QUANTIZERS.index(name)
         return Grid(
-            self.grid_scale[k], self.grid_zero_point[k], self.grid_min[k], self.grid_max[k], self.grid_rounding[k]
+            self.grid_scale[k],
+            self.grid_zero_point[k],
+            self.grid_min[k],
+            self.grid_max[k],
+            self.grid_rounding[k],
+            self.grid_offset[k],
         )
 
     def gate_grids(self, kind: str) -> list[Grid]:
@@ -134,7 +145,12 @@ class GridNumbers:
     @property
     def real(self) -> np.dtype[Any]:
         """The type of real values."""
-        return np.dtype(np.float64)
+        return np.dtype(np.float32 if self.arithmetic == GRID32 else np.float64)
+
+    @property
+    def bias_last(self) -> bool:
+        """Whether the bias is added to the sum of both products, and not to the input's."""
+        return self.arithmetic == GRID32
 
     @property
     def x_bits(self) -> int:
@@ -150,6 +166,7 @@ class GridNumbers:
         """The attributes of the `QuantLSTMCell` node; those at their defaults are left out."""
         numbers = asdict(self)
         optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, "w_group_size": 0, "r_group_size": 0}
+        optional["grid_offset"] = [0] * len(QUANTIZERS)
         kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
         if cell.clip is not None:

@@ -25,14 +25,10 @@ from rnnqc.ir import (
     shape_of,
 )
 from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, B, NotHandled, P, R, W, read_lstm
+from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
 
 QUANTIZED_OPS = {
     ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
-    ("onnx.brevitas", "QuantLSTMCell"): "it is a cell exported by Brevitas, which this version does not read.",
-    (
-        "qonnx.custom_op.general",
-        "QuantLSTMCell",
-    ): "it is a cell exported by Brevitas, which this version does not read.",
 }
 
 
@@ -133,6 +129,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return RecurrentNode(
             full, name, node.op, refusal=(reason, f"domain {node.domain!r}", "lower the float model instead")
         )
+    if is_quant_lstm(node):
+        return _describe_quant_lstm(full, name, node)
     if node.domain == DOMAIN:
         return None
     if node.domain or node.op not in RECURRENT_OPS:
@@ -177,6 +175,26 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         refusal = (earlier, "an earlier lowering left it float", "lower the original model")
         return RecurrentNode(full, name, node.op, attributes, size, refusal)
     return RecurrentNode(full, name, node.op, attributes, size)
+
+
+def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
+    """A cell of Brevitas, which brings its own quantization."""
+    try:
+        read = read_quant_lstm(node)
+    except NotHandled as error:
+        return RecurrentNode(full, name, node.op, refusal=(error.reason, error.found, error.action))
+    attributes: dict[str, Any] = {
+        "direction": "reverse" if read.reverse else "forward",
+        "hidden_size": read.hidden_size,
+        "input_size": read.input_size,
+        "batch_first": int(read.batch_first),
+        "input_forget": int(read.cifg),
+        "quantization": "its own: " + ", ".join(f"{k} {q.bits} bits" for k, q in read.quantizers.items()),
+    }
+    size = sum(int(p.values.nbytes) for p in (*read.W, *read.R)) + sum(int(b.nbytes) for b in read.bias)
+    earlier = info(node).metadata.get(FLOAT_TAG)
+    refusal = ("", "", "") if earlier is None else (earlier, "an earlier lowering left it", "lower the original model")
+    return RecurrentNode(full, name, node.op, attributes, size, refusal)
 
 
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:

@@ -123,8 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     lower.add_argument("model", metavar="IN.onnx")
     lower.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
     lower.add_argument(
-        "--recipe", default="int8", metavar="NAME|FILE.toml", help="default int8; `rnnqc recipes` lists them"
-    )
+        "--recipe", metavar="NAME|FILE.toml",
+        help="default int8, or none for a model that brings its own quantization; `rnnqc recipes` lists them",
+    )  # fmt: skip
     source = lower.add_mutually_exclusive_group()
     source.add_argument(
         "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"

@@ -5,14 +5,14 @@ float32 division and the zero point is added after rounding, as ONNX QuantizeLin
 
 Rounding, by example (x -> code):
 
-| x    | half_even | half_away | half_up | floor | ceil | half_even_up |
-|------|-----------|-----------|---------|-------|------|--------------|
-|  0.5 |  0        |  1        |  1      |  0    |  1   |  0           |
-|  1.5 |  2        |  2        |  2      |  1    |  2   |  2           |
-|  2.5 |  2        |  3        |  3      |  2    |  3   |  2           |
-| -0.5 |  0        | -1        |  0      | -1    |  0   |  0           |
-| -1.5 | -2        | -2        | -1      | -2    | -1   | -1           |
-| -2.5 | -2        | -3        | -2      | -3    | -2   | -2           |
+| x    | half_even | half_away | half_up | floor | ceil | half_even_up | toward_zero |
+|------|-----------|-----------|---------|-------|------|--------------|-------------|
+|  0.5 |  0        |  1        |  1      |  0    |  1   |  0           |  0          |
+|  1.5 |  2        |  2        |  2      |  1    |  2   |  2           |  1          |
+|  2.5 |  2        |  3        |  3      |  2    |  3   |  2           |  2          |
+| -0.5 |  0        | -1        |  0      | -1    |  0   |  0           |  0          |
+| -1.5 | -2        | -2        | -1      | -2    | -1   | -1           | -1          |
+| -2.5 | -2        | -3        | -2      | -3    | -2   | -2           | -2          |
 
 A code of one bit is binary: -1 for negative numbers and +1 for all others, so that the scale is half the distance of
 the two values.
@@ -42,6 +42,7 @@ class Rounding(enum.Enum):
     CEIL = "ceil"
     HALF_EVEN_UP = "half_even_up"
     """Half to even above zero, halves up below."""
+    TOWARD_ZERO = "toward_zero"
 
 
 def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[Any]:
@@ -59,6 +60,8 @@ def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[A
         return np.asarray(np.where(whole, x, np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)))
     if rounding is Rounding.FLOOR:
         return np.asarray(np.floor(x))
+    if rounding is Rounding.TOWARD_ZERO:
+        return np.asarray(np.trunc(x))
     return np.asarray(np.ceil(x))
 
 

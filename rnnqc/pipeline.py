@@ -14,7 +14,7 @@ from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model
+from rnnqc.ir import Model, display_name
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -23,16 +23,19 @@ from rnnqc.passes import (
     FuseQuantLstmCell,
     InsertQcdq,
     Instrument,
+    LowerQuantOperators,
     Pass,
     PassManager,
     PassResult,
     QuantizeWeights,
+    ReadQuantLstmCell,
     RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
@@ -43,6 +46,8 @@ from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
 WEIGHT_ONLY = "weight-only"
+DEFAULT_RECIPE = "int8"
+AS_EXPORTED = "as exported"
 
 
 @dataclass(frozen=True)
@@ -121,11 +126,12 @@ def normal_form() -> list[Pass]:
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
+    given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
-        return [*normal_form(), QuantizeWeights(recipe, moments), Cleanup()]
-    passes: list[Pass] = [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics)]
+        return [*given, QuantizeWeights(recipe, moments), Cleanup()]
+    passes: list[Pass] = [*given, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
     passes.append(Cleanup())
@@ -136,9 +142,39 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
     return passes
 
 
+def exported_passes(form: str, unroll: bool) -> list[Pass]:
+    """The passes for a model that brings its own quantization and gets no other."""
+    passes: list[Pass] = [
+        *normal_form(),
+        ReadQuantLstmCell(functions=form == "fused"),
+        LowerQuantOperators(),
+        Cleanup(),
+    ]
+    if unroll:
+        passes += [Unroll(), Cleanup()]
+    if form == "fused":
+        passes += [FuseQuantLstmCell(), Cleanup()]
+    return passes
+
+
+def _brings_its_own(model: Model) -> bool:
+    """Whether the model has cells or quantizers as Brevitas exports them, and nothing that was lowered before."""
+    nodes = (n for g in model.graphs() for n in g.nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) for n in nodes)
+
+
+def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
+    """A model exported by Brevitas, with its own quantization, as one that onnxruntime runs; None for other models."""
+    try:
+        loaded = Model.load(model)
+    except CompileError:
+        return None
+    return lower(model).proto if _brings_its_own(loaded) else None
+
+
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    recipe: str | Recipe = "int8",
+    recipe: str | Recipe | None = None,
     form: str | None = None,
     *,
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None = None,
@@ -158,7 +194,8 @@ def lower(
 
     Args:
         model: A path or a ModelProto.
-        recipe: Name of a recipe, or a `.toml` file, or a recipe.
+        recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
+            their own quantization gets no other.
         form: "fused" (default), "integer" or "qcdq".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
@@ -179,7 +216,7 @@ def lower(
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
-        recipe,
+        DEFAULT_RECIPE if recipe is None else recipe,
         form,
         unroll,
         dims or {},
@@ -188,7 +225,7 @@ def lower(
         Path(reproducer) if reproducer is not None else None,
         measure,
     )
-    named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    named = options.recipe if isinstance(options.recipe, Recipe) else load_recipe(options.recipe)
     chosen = named.with_overrides(options.overrides)
     resolved = WEIGHT_ONLY if chosen.kind == WEIGHT_ONLY else options.resolved_form
     if resolved == WEIGHT_ONLY and (form is not None or unroll):
@@ -202,13 +239,18 @@ def lower(
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:
         observers.append(_Progress(progress))
-    passes = default_passes(chosen, resolved, unroll, options.statistics)
     loaded = Model.load(model)
-    report = Report(loaded.source, chosen.name, resolved, float_bytes=loaded.size)
+    own = recipe is None and not options.overrides and options.statistics is None and _brings_its_own(loaded)
+    if own:
+        passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+    else:
+        passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
+    report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
+        _check_quantized(loaded, resolved, verify or measure)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = loaded.proto if verify or measure else None
@@ -219,10 +261,14 @@ def lower(
         first = len(normal_form())
         results = PassManager(passes[:first], observers).run(loaded)
         nodes = recurrent_nodes(loaded)
-        results += PassManager(passes[first:], observers, given=frozenset({Property.CANONICAL})).run(loaded)
+        results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
         names = [c for e in report.entries for c in e.cells]
         report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
+        for entry in report.float_entries if own else ():
+            if not entry.reason:
+                entry.reason = "other layers bring their own quantization, and no recipe was asked for."
+                entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
         report.checks = verifier.checks
         if strict and report.float_entries:
@@ -280,6 +326,24 @@ def _check_forms(model: Model, form: str, unroll: bool) -> None:
                 supported=f"--form {cell.form} or later forms of {', '.join(order[1:])}",
                 action="lower the float model",
             )
+
+
+def _check_quantized(model: Model, form: str, compares: bool) -> None:
+    """Refuses what cannot be done with cells that bring their own quantization."""
+    names = [display_name(n) for g in model.graphs() for n in g.nodes if is_quant_lstm(n)]
+    if not names:
+        return
+    if form == "qcdq":
+        raise UsageError(
+            f'Operator "QuantLSTMCell" (node {names[0]!r}) has no form qcdq in this version.',
+            supported="--form fused and --form integer for cells exported by Brevitas",
+            action="leave --form out",
+        )
+    if compares:
+        raise UsageError(
+            f'Operator "QuantLSTMCell" (node {names[0]!r}) does not run as it was exported: nothing to compare.',
+            action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
+        )
 
 
 class _Progress(Instrument):

@@ -10,6 +10,8 @@ import onnxruntime as ort
 
 from rnnqc import runtime_ops
 from rnnqc.diagnostics import CompileError
+from rnnqc.files import serialized
+from rnnqc.pipeline import runnable
 
 
 def session(
@@ -19,6 +21,8 @@ def session(
     **kwargs: Any,
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
+
+    A model that onnxruntime refuses because Brevitas exported it is lowered first, with its own quantization.
 
     Args:
         model: A path or a ModelProto.
@@ -40,5 +44,8 @@ def session(
     try:
         return ort.InferenceSession(source, options, **kwargs)
     except Exception as error:
+        exported = runnable(model)
+        if exported is not None:
+            return ort.InferenceSession(serialized(exported, "The lowered model"), options, **kwargs)
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error

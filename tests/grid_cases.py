@@ -1,4 +1,4 @@
-"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetic "grid", drawn by Hypothesis over what its page allows."""
+"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetics "grid" and "grid32", drawn over what its page allows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
 from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.cell_function import CellSite, cell_function
-from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.grid_numbers import GRID, GRID32, QUANTIZERS, Grid, GridNumbers
 
-ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up")
+ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up", "toward_zero")
 
 
 @dataclass
@@ -116,10 +116,11 @@ def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rou
     if draw(st.booleans()):
         scale = 2.0 ** round(float(np.log2(scale)))
     rounding = rounding or draw(st.sampled_from(ROUNDINGS))
-    return Grid(float(np.float32(scale)), zero, minimum, maximum, rounding)
+    offset = draw(st.sampled_from([0, 0, zero, -3, 7]))
+    return Grid(float(np.float32(scale)), zero, minimum, maximum, rounding, offset)
 
 
-def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float) -> dict[str, Grid]:
+def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float, widest: int) -> dict[str, Grid]:
     made = {
         "input": grid(draw, bits["input"], 3.0, unsigned=True),
         "hidden": grid(draw, bits["hidden"], 1.0, unsigned=True),
@@ -127,7 +128,7 @@ def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float) -> dict[str,
     }
     for name in ("cell_state.kept", "cell_state.added"):
         present = draw(st.booleans())
-        made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, 32])), 4.0) if present else Grid()
+        made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, widest])), 4.0) if present else Grid()
     for kind in ("input_product", "hidden_product", "acc"):
         how = draw(st.sampled_from(["one", "one", "each", "alike"] + (["none"] if kind != "acc" else [])))
         rounding = draw(st.sampled_from(ROUNDINGS)) if how == "alike" else None
@@ -163,14 +164,15 @@ def _special(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[
 
 @st.composite
 def grid_cases(draw: st.DrawFn) -> GridCase:
-    """Any node in the arithmetic "grid"."""
+    """Any node in the arithmetics "grid" and "grid32"."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     time, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     size, hidden = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     code_bits = st.sampled_from([2, 3, 5, 8, 8, 8, 9, 12, 16, 16])
     bits = {"input": draw(code_bits), "hidden": draw(code_bits), "cell": draw(code_bits), "acc": draw(code_bits)}
     w_bits, r_bits = (draw(st.sampled_from([1, 2, 4, 8, 8, 8, 11, 16, 16])) for _ in range(2))
-    quantizers = _quantizers(draw, bits, draw(st.sampled_from([2.0, 8.0])))
+    arithmetic = draw(st.sampled_from([GRID, GRID32]))
+    quantizers = _quantizers(draw, bits, draw(st.sampled_from([2.0, 8.0])), 32 if arithmetic == GRID else 20)
     x_mode = "codes" if bits["input"] <= 8 and draw(st.booleans()) else "static"
     input_forget = draw(st.booleans())
     if input_forget:
@@ -195,6 +197,7 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
         one=draw(st.sampled_from([1.0, 0.99609375])) if input_forget else 1.0,
         accumulator_bits=draw(st.sampled_from([0, 0, 0, 8, 16, 31, 32])),
         rounded_output=draw(st.booleans()),
+        arithmetic=arithmetic,
     )
     cell = a_cell(
         size,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("encoding", "packing", "tables", "validation", "spelling", "histogram", "checked_json"),
-    ("cells", "compensation", "files", "input_uses", "reference", "weights"),
+    ("cells", "compensation", "files", "input_uses", "qonnx", "reference", "weights"),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir", "statistics"),
     ("range_search", "ranges", "sharing"),

@@ -35,7 +35,7 @@ PUBLIC = {
 }
 LOWER = {
     "model": inspect.Parameter.empty,
-    "recipe": "int8",
+    "recipe": None,
     "form": None,
     "unroll": False,
     "dims": None,

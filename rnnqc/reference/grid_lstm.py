@@ -1,4 +1,4 @@
-"""The arithmetic "grid" of `ai.rnnqc::QuantLSTMCell` in numpy.
+"""The arithmetics "grid" and "grid32" of `ai.rnnqc::QuantLSTMCell` in numpy.
 
 Follows docs/quant_lstm_cell.md sentence by sentence: integer sums are exact in int64, every other operation is one
 operation in the real type. Rows of the batch are computed together; time is a loop.
@@ -37,6 +37,8 @@ ATTRIBUTES: dict[str, Any] = {
     "rounded_output": 0,
     "w_group_size": 0,
     "r_group_size": 0,
+    "grid_offset": (0,) * len(QUANTIZERS),
+    "arithmetic": "grid",
 }
 REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_min", "grid_max")
 
@@ -47,6 +49,7 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "half_even_up": lambda u: np.where(u < 0, np.floor(u + u.dtype.type(0.5)), np.rint(u)),
+    "toward_zero": np.trunc,
 }
 
 
@@ -61,6 +64,7 @@ class Quantizer:
         high: Highest code.
         rounding: Name of the rounding.
         real: The type of real values.
+        offset: Whole number added before rounding.
     """
 
     scale: np.floating[Any]
@@ -69,13 +73,14 @@ class Quantizer:
     high: int
     rounding: str
     real: np.dtype[Any]
+    offset: int
 
     def code(self, values: Array) -> IntArray:
         """Codes of real values."""
-        whole = _ROUNDINGS[self.rounding](np.asarray(values / self.scale))
-        return (
-            np.clip(whole, self.low - self.zero_point, self.high - self.zero_point).astype(np.int64) + self.zero_point
-        )
+        offset = self.real.type(self.offset)
+        whole = _ROUNDINGS[self.rounding](np.asarray(values / self.scale + offset)) - offset
+        limited = np.clip(whole, self.low - self.zero_point, self.high - self.zero_point)
+        return np.asarray(limited.astype(np.int64) + self.zero_point)
 
     def value(self, codes: IntArray) -> Array:
         """Real values of codes."""
@@ -116,6 +121,8 @@ class _Node:
         self.inputs = inputs
         self.hidden = int(self.attributes["hidden_size"])
         self.quantizers = self._quantizers()
+        self.bias_last = self.attributes["arithmetic"] == "grid32"
+        self.bias = self._real(inputs["B"])
         self.W, self.R = (self._centred(key, weights[key]) for key in ("W", "R"))
         self.time, self.batch = inputs["X"].shape[:2]
         if self.time == 0 or self.batch == 0:
@@ -130,10 +137,13 @@ class _Node:
             self.attributes["grid_scale"],
             *(self.attributes[k] for k in ("grid_zero_point", "grid_min", "grid_max")),
             names if len(names) > 1 else names * len(QUANTIZERS),
+            self.attributes["grid_offset"],
         ]
         made = {
-            n: Quantizer(self.real.type(np.float32(scale)), int(zero), int(low), int(high), rounding, self.real)
-            for n, scale, zero, low, high, rounding in zip(QUANTIZERS, *columns, strict=True)
+            n: Quantizer(
+                self.real.type(np.float32(scale)), int(zero), int(low), int(high), rounding, self.real, int(offset)
+            )
+            for n, scale, zero, low, high, rounding, offset in zip(QUANTIZERS, *columns, strict=True)
         }
         used = [f"acc_{g}" for g in GATES if not (g == "f" and self.attributes["input_forget"])]
         absent = [n for n in ("input", "hidden", *used, "cell_state") if not made[n].scale]
@@ -172,9 +182,8 @@ class _Node:
         else:
             codes = self.quantizers["input"].code(self._clean("X"))
         sums = self._product(codes, "input", self.W)
-        return self._gates(
-            "input_product", np.asarray(sums * self._real(self.inputs["x_multiplier"]) + self._real(self.inputs["B"]))
-        )
+        units = np.asarray(sums * self._real(self.inputs["x_multiplier"]))
+        return self._gates("input_product", units if self.bias_last else np.asarray(units + self.bias))
 
     def _gate(self, gate: str, g: Array, state: Array | None) -> Array:
         k = GATES.index(gate)
@@ -195,6 +204,7 @@ class _Node:
         state = q["cell_state"].value(c)
         sums = self._product(h, "hidden", self.R)
         g = np.asarray(p + self._gates("hidden_product", np.asarray(sums * self._real(self.inputs["h_multiplier"]))))
+        g = np.asarray(g + self.bias) if self.bias_last else g
         i = self._gate("i", g, state)
         f = self.real.type(np.float32(self.attributes["one"])) - i if self.attributes["input_forget"] else None
         f = self._gate("f", g, state) if f is None else f

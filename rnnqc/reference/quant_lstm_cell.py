@@ -77,14 +77,14 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
     states = ("initial_h", "initial_c") if attributes.get("state_direction_axis") else ()
     inner = {name: value[0] if name in states else value for name, value in inputs.items()}
     arithmetic = attributes.get("arithmetic", "tables")
-    if arithmetic == "grid":
+    if arithmetic in ("grid", "grid32"):
         weights = {
             key: weight_codes(
                 inputs[key], inputs.get(f"{key}_group_multiplier"), int(attributes.get(f"{key.lower()}_group_size", 0))
             )
             for key in ("W", "R")
         }
-        results = grid_lstm.run(inner, weights, attributes, np.float64)
+        results = grid_lstm.run(inner, weights, attributes, np.float64 if arithmetic == "grid" else np.float32)
     elif arithmetic == "tables":
         with np.errstate(all="ignore"):
             results = _Node(inner, attributes).run()

@@ -26,6 +26,8 @@ def _round(x: Fraction, rounding: Rounding) -> int:
     """Exact, from the definitions."""
     low = math.floor(x)
     rest = x - low
+    if rounding is Rounding.TOWARD_ZERO:
+        return math.trunc(x)
     if rounding is Rounding.FLOOR:
         return low
     if rounding is Rounding.CEIL:

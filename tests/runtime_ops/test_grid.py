@@ -292,7 +292,7 @@ def array(name: str, value: Any) -> Change:
 ACC, CELL = QUANTIZERS.index("output_gate.acc"), QUANTIZERS.index("cell_state")
 REFUSED: list[tuple[str, Change]] = [
     (
-        'arithmetic is "grid64"; this version of the library knows tables, grid. Use a newer',
+        'arithmetic is "grid64"; this version of the library knows tables, grid, grid32. Use a newer',
         attribute(arithmetic="grid64"),
     ),
     ("attribute grid_scale is missing", lambda node: node.attributes.pop("grid_scale")),

@@ -26,8 +26,9 @@ GridQuantizer<Real> Quantizer(const GridPoint& point) {
   quantizer.scale = static_cast<Real>(point.scale);
   quantizer.rounding = point.rounding;
   if (point.scale == 0) return quantizer;
-  quantizer.low = static_cast<Real>(point.low());
-  quantizer.high = static_cast<Real>(point.high());
+  quantizer.low = static_cast<Real>(point.low() + point.offset);
+  quantizer.high = static_cast<Real>(point.high() + point.offset);
+  quantizer.offset = static_cast<Real>(point.offset);
   int exponent = 0;
   const Real inverse = 1 / quantizer.scale;
   // Multiplying by the inverse of a power of two is dividing by it.
@@ -42,7 +43,7 @@ class GridRun {
           int64_t first, int64_t stride)
       : config_(config),
         kernels_(kernels),
-        elementwise_(SelectGridKernels(kernels.isa)),
+        elementwise_(SelectGridKernels<Real>(kernels.isa)),
         packed_(packed),
         args_(args),
         sequences_(config.direction, args.time, args.batch, args.sequence_lens, first, stride),
@@ -111,6 +112,7 @@ class GridRun {
     step_ = {};
     step_.units = units_;
     step_.peephole = packed_.peephole.size() == 0 ? nullptr : packed_.peephole.data();
+    step_.bias = config_.arithmetic == Arithmetic::kGrid ? nullptr : packed_.bias.data();
     for (int64_t gate = 0; gate < kGates; ++gate) {
       if (!config_.gate_is_used(static_cast<int>(gate))) continue;
       const GridPoint& acc = config_.grid.points[GridOrder::kAcc + gate];
@@ -190,8 +192,8 @@ class GridRun {
         }
       }
     }
-    Multiply(packed_.w, x_codes_, x_stride_, input_, x_planes_, rows, packed_.x_multiplier.data(), packed_.bias.data(),
-             input_product_, p_);
+    Multiply(packed_.w, x_codes_, x_stride_, input_, x_planes_, rows, packed_.x_multiplier.data(),
+             config_.arithmetic == Arithmetic::kGrid ? packed_.bias.data() : nullptr, input_product_, p_);
   }
 
   // out [rows, columns] = Q_gate(sums * multiplier + bias). `k` of each row's codes are not padding.
@@ -389,5 +391,8 @@ void RunGrid(const LstmConfig& config, const KernelTable& kernels, const PackedG
 template PackedGrid<double> PackGrid<double>(const LstmConfig&, const KernelTable&, const GridParameters&);
 template void RunGrid<double>(const LstmConfig&, const KernelTable&, const PackedGrid<double>&, const LstmArgs&,
                               Scratch*, Parallel*);
+template PackedGrid<float> PackGrid<float>(const LstmConfig&, const KernelTable&, const GridParameters&);
+template void RunGrid<float>(const LstmConfig&, const KernelTable&, const PackedGrid<float>&, const LstmArgs&, Scratch*,
+                             Parallel*);
 
 }  // namespace rnnqc

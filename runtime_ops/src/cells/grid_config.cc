@@ -11,8 +11,11 @@ namespace {
 constexpr int64_t kLargestCode = int64_t{1} << 32;
 // Codes that index tables, and those of activations.
 constexpr int64_t kLargestWidth = 65535;
+// Whole numbers that a sum with a constant rounds in binary32, and what is added to multiples before.
+constexpr int64_t kLargestSingle = int64_t{1} << 20;
+constexpr int64_t kLargestOffset = int64_t{1} << 20;
 
-void CheckPoint(const GridPoint& point, int64_t index, bool needed) {
+void CheckPoint(const GridPoint& point, int64_t index, bool needed, bool single) {
   const std::string at = "[" + std::to_string(index) + "]";
   if (!(std::isfinite(point.scale) && point.scale >= 0)) {
     FailAttribute("grid_scale" + at, point.scale, "a finite number, 0 or more");
@@ -31,17 +34,23 @@ void CheckPoint(const GridPoint& point, int64_t index, bool needed) {
     FailAttribute("grid_zero_point" + at, point.zero_point,
                   std::to_string(point.min) + " .. " + std::to_string(point.max) + ", a code of this quantizer");
   }
+  if (point.offset < -kLargestOffset || point.offset > kLargestOffset) {
+    FailAttribute("grid_offset" + at, point.offset, "-2^20 .. 2^20");
+  }
+  if (single && (point.low() < -kLargestSingle || point.high() > kLargestSingle)) {
+    FailAttribute("grid_max" + at, point.max, "codes up to 2^20 from the zero point for arithmetic \"grid32\"");
+  }
 }
 
 }  // namespace
 
-void ValidateGrid(const GridConfig& config, bool forget_gate) {
+void ValidateGrid(const GridConfig& config, bool forget_gate, bool single) {
   for (int64_t i = 0; i < GridOrder::kCount; ++i) {
     const GridPoint& point = config.points[i];
     const bool codes = i == GridOrder::kInput || i == GridOrder::kHidden;
     const bool acc = i >= GridOrder::kAcc && i < GridOrder::kKept && (forget_gate || i != GridOrder::kAcc + 2);
     const bool index = acc || i == GridOrder::kCell;
-    CheckPoint(point, i, codes || index);
+    CheckPoint(point, i, codes || index, single);
     const std::string at = "[" + std::to_string(i) + "]";
     if (codes && point.min < 0) FailAttribute("grid_min" + at, point.min, "0 or more for codes of x and h");
     if (codes && point.max > kLargestWidth)

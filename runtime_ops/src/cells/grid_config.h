@@ -15,6 +15,7 @@ struct GridPoint {
   int64_t min = 0;
   int64_t max = 0;
   GridRounding rounding = GridRounding::kHalfEven;
+  int64_t offset = 0;  // added before rounding, taken off after
 
   int64_t low() const { return min - zero_point; }
   int64_t high() const { return max - zero_point; }
@@ -42,7 +43,8 @@ struct GridConfig {
 
 // "grid_scale[2]" and so on; throws std::invalid_argument, naming the attribute, for a value the operator does not
 // allow. `forget_gate`: whether gate f is used.
-void ValidateGrid(const GridConfig& config, bool forget_gate);
+// `single`: whether the arithmetic is in binary32.
+void ValidateGrid(const GridConfig& config, bool forget_gate, bool single);
 
 }  // namespace rnnqc
 

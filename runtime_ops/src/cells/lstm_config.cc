@@ -85,7 +85,7 @@ void ValidateGridNode(const LstmConfig& config) {
   if (config.x_mode == CodeMode::kDynamicRow) {
     FailAttribute("x_mode", "\"dynamic_row\"", "\"static\" or \"codes\" for arithmetic \"grid\"");
   }
-  ValidateGrid(config.grid, !config.input_forget);
+  ValidateGrid(config.grid, !config.input_forget, config.arithmetic == Arithmetic::kGrid32);
   const int64_t largest = config.grid.points[GridOrder::kInput].max;
   if (config.x_mode == CodeMode::kCodes && largest > 255) {
     FailAttribute("grid_max[0]", largest, "up to 255 for x_mode codes");
@@ -102,7 +102,7 @@ void ValidateGridNode(const LstmConfig& config) {
 
 void ValidateConfig(const LstmConfig& config) {
   ValidateCommon(config);
-  if (config.arithmetic == Arithmetic::kGrid) return ValidateGridNode(config);
+  if (config.is_grid()) return ValidateGridNode(config);
   CheckScale("x_scale", config.x_scale, config.x_mode == CodeMode::kStatic);
   CheckScale("h_scale", config.h_scale, config.h_mode == CodeMode::kStatic);
   CheckBits("x_bits", config.x_bits);
@@ -139,7 +139,7 @@ int64_t RequiredGateTableSize(const LstmConfig& config) {
     const GateConfig& gate = config.gates[g];
     int64_t end = 0;
     if (!config.gate_is_used(g)) continue;
-    if (config.arithmetic == Arithmetic::kGrid) {
+    if (config.is_grid()) {
       const GridPoint& acc = config.grid.points[GridOrder::kAcc + g];
       end = gate.table_offset + acc.max - acc.min + 1;
     } else if (gate.kind == Kind::kTable)
@@ -151,7 +151,7 @@ int64_t RequiredGateTableSize(const LstmConfig& config) {
 }
 
 int64_t RequiredCellTableSize(const LstmConfig& config) {
-  if (config.arithmetic == Arithmetic::kGrid) {
+  if (config.is_grid()) {
     const GridPoint& cell = config.grid.points[GridOrder::kCell];
     return cell.max - cell.min + 1;
   }

@@ -12,7 +12,8 @@ namespace rnnqc {
 // Gate order everywhere: i, o, f, c.
 enum Gate : int { kInputGate = 0, kOutputGate = 1, kForgetGate = 2, kCellGate = 3 };
 
-enum class Arithmetic { kTables, kGrid };
+// kGrid32: the arithmetic "grid" in binary32, with the bias after the sum of both products.
+enum class Arithmetic { kTables, kGrid, kGrid32 };
 enum class Direction { kForward, kReverse };
 enum class CodeMode { kDynamicRow, kStatic, kCodes };
 enum class Kind {
@@ -67,6 +68,7 @@ struct LstmConfig {
   Arithmetic arithmetic = Arithmetic::kTables;
   GridConfig grid;
 
+  bool is_grid() const { return arithmetic != Arithmetic::kTables; }
   bool cell_is_quantized() const { return cell_scale > 0; }
   bool gate_is_used(int gate) const { return !(input_forget && gate == kForgetGate); }
 };

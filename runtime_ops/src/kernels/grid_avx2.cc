@@ -7,6 +7,12 @@ namespace {
 
 }  // namespace
 
-GridKernels<double> GridKernelsAvx2() { return {Join<double>, Step<double>, Codes<double>}; }
+template <typename Real>
+GridKernels<Real> GridKernelsAvx2() {
+  return {Join<Real>, Step<Real>, Codes<Real>};
+}
+
+template GridKernels<double> GridKernelsAvx2<double>();
+template GridKernels<float> GridKernelsAvx2<float>();
 
 }  // namespace rnnqc

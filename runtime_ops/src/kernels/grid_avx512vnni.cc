@@ -7,6 +7,12 @@ namespace {
 
 }  // namespace
 
-GridKernels<double> GridKernelsAvx512() { return {Join<double>, Step<double>, Codes<double>}; }
+template <typename Real>
+GridKernels<Real> GridKernelsAvx512() {
+  return {Join<Real>, Step<Real>, Codes<Real>};
+}
+
+template GridKernels<double> GridKernelsAvx512<double>();
+template GridKernels<float> GridKernelsAvx512<float>();
 
 }  // namespace rnnqc

@@ -11,15 +11,17 @@ namespace rnnqc {
 // blocks], zeros in the padding. Every operation on a Real is one IEEE operation in the order written.
 
 // kHalfEvenUp: half to even above zero, halves up below.
-enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil, kHalfEvenUp };
+enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil, kHalfEvenUp, kTowardZero };
 
-// v -> scale * limit(round(v / scale), low, high); scale 0 passes v on. NaN goes to a limit. |low|, |high| <= 2^33.
+// v -> scale * (limit(round(v / scale + offset), low, high) - offset); scale 0 passes v on. NaN goes to a limit.
+// |low|, |high| <= 2^33, or 2^21 for float. `low` and `high` are raised by `offset`.
 template <typename Real>
 struct GridQuantizer {
   Real scale;
   Real inverse;  // 1 / scale where that is exact (a power of two), else 0
   Real low;
   Real high;
+  Real offset;
   GridRounding rounding;
 };
 
@@ -53,6 +55,7 @@ struct GridStepArgs {
   int64_t units;         // padded
   const Real* p;         // planar: the input's share
   Real* g;               // planar: the hidden state's share; changed
+  const Real* bias;      // planar: added to the sum of both; null for none
   const Real* peephole;  // planar, gates i, o, f; null for none
   Real gate_min[kGates];
   Real gate_max[kGates];
@@ -95,12 +98,16 @@ struct GridKernels {
 };
 
 // One for each of the files grid_<isa>.cc.
-GridKernels<double> GridKernelsPortable();
-GridKernels<double> GridKernelsAvx2();
-GridKernels<double> GridKernelsAvx512();
+template <typename Real>
+GridKernels<Real> GridKernelsPortable();
+template <typename Real>
+GridKernels<Real> GridKernelsAvx2();
+template <typename Real>
+GridKernels<Real> GridKernelsAvx512();
 
 // What goes with the products of this instruction set, a name of kernels.inc.
-const GridKernels<double>& SelectGridKernels(const char* isa);
+template <typename Real>
+const GridKernels<Real>& SelectGridKernels(const char* isa);
 
 }  // namespace rnnqc
 

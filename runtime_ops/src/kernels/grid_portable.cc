@@ -7,6 +7,12 @@ namespace {
 
 }  // namespace
 
-GridKernels<double> GridKernelsPortable() { return {Join<double>, Step<double>, Codes<double>}; }
+template <typename Real>
+GridKernels<Real> GridKernelsPortable() {
+  return {Join<Real>, Step<Real>, Codes<Real>};
+}
+
+template GridKernels<double> GridKernelsPortable<double>();
+template GridKernels<float> GridKernelsPortable<float>();
 
 }  // namespace rnnqc

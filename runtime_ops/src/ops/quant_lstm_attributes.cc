@@ -18,15 +18,19 @@ const Choices<Direction>& Directions() {
 }
 
 const Choices<Arithmetic>& Arithmetics() {
-  static const Choices<Arithmetic> choices = {{"tables", Arithmetic::kTables}, {"grid", Arithmetic::kGrid}};
+  static const Choices<Arithmetic> choices = {
+      {"tables", Arithmetic::kTables}, {"grid", Arithmetic::kGrid}, {"grid32", Arithmetic::kGrid32}};
   return choices;
 }
 
 const Choices<GridRounding>& Roundings() {
-  static const Choices<GridRounding> choices = {
-      {"half_even", GridRounding::kHalfEven}, {"half_away", GridRounding::kHalfAway},
-      {"half_up", GridRounding::kHalfUp},     {"floor", GridRounding::kFloor},
-      {"ceil", GridRounding::kCeil},          {"half_even_up", GridRounding::kHalfEvenUp}};
+  static const Choices<GridRounding> choices = {{"half_even", GridRounding::kHalfEven},
+                                                {"half_away", GridRounding::kHalfAway},
+                                                {"half_up", GridRounding::kHalfUp},
+                                                {"floor", GridRounding::kFloor},
+                                                {"ceil", GridRounding::kCeil},
+                                                {"half_even_up", GridRounding::kHalfEvenUp},
+                                                {"toward_zero", GridRounding::kTowardZero}};
   return choices;
 }
 
@@ -136,9 +140,9 @@ void ReadGates(const ort::KernelInfo& info, LstmConfig* config) {
 constexpr size_t kPoints = static_cast<size_t>(GridOrder::kCount);
 
 template <typename Element>
-std::vector<Element> ReadPerPoint(const ort::KernelInfo& info, const char* name) {
-  std::vector<Element> values;
-  if (!info.Read(name, &values)) FailMissing(name);
+std::vector<Element> ReadPerPoint(const ort::KernelInfo& info, const char* name, bool required = true) {
+  std::vector<Element> values(kPoints);
+  if (!info.Read(name, &values) && required) FailMissing(name);
   CheckCount(name, values.size(), kPoints, "quantizers");
   return values;
 }
@@ -164,8 +168,9 @@ void ReadGrid(const ort::KernelInfo& info, LstmConfig* config) {
   const auto min = ReadPerPoint<int64_t>(info, "grid_min");
   const auto max = ReadPerPoint<int64_t>(info, "grid_max");
   const auto rounding = ReadRoundings(info);
+  const auto offset = ReadPerPoint<int64_t>(info, "grid_offset", false);
   for (size_t i = 0; i < kPoints; ++i) {
-    config->grid.points[i] = {scale[i], zero_point[i], min[i], max[i], rounding[i]};
+    config->grid.points[i] = {scale[i], zero_point[i], min[i], max[i], rounding[i], offset[i]};
   }
   info.Read("accumulator_bits", &config->grid.accumulator_bits);
   config->grid.rounded_output = ReadFlag(info, "rounded_output");
@@ -178,11 +183,11 @@ void ReadGrid(const ort::KernelInfo& info, LstmConfig* config) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const auto gate_min = ReadPerGate<float>(info, "gate_min", false, -infinity);
   const auto gate_max = ReadPerGate<float>(info, "gate_max", false, infinity);
-  const auto offset = ReadPerGate<int64_t>(info, "gate_table_offset", false);
+  const auto table_offset = ReadPerGate<int64_t>(info, "gate_table_offset", false);
   for (size_t g = 0; g < static_cast<size_t>(kGates); ++g) {
     config->gates[g].min = gate_min[g];
     config->gates[g].max = gate_max[g];
-    config->gates[g].table_offset = offset[g];
+    config->gates[g].table_offset = table_offset[g];
   }
 }
 
@@ -217,7 +222,7 @@ LstmConfig ReadLstmConfig(const ort::KernelInfo& info) {
   info.Read("one", &config.one);
   info.Read("w_group_size", &config.w_group_size);
   info.Read("r_group_size", &config.r_group_size);
-  if (config.arithmetic == Arithmetic::kGrid) {
+  if (config.is_grid()) {
     ReadGrid(info, &config);
   } else {
     ReadTables(info, &config);

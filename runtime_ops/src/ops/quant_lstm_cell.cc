@@ -200,6 +200,8 @@ class QuantLstmCellKernel {
     ContextParallel parallel(api_, context);
     if (weights.grid != nullptr) {
       RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
+    } else if (weights.grid32 != nullptr) {
+      RunGrid(config_, kernels_, *weights.grid32, args, scratch.get(), &parallel);
     } else {
       RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
     }
@@ -210,12 +212,17 @@ class QuantLstmCellKernel {
   struct PackedWeights {
     std::unique_ptr<PackedLstm> tables;
     std::unique_ptr<PackedGrid<double>> grid;
+    std::unique_ptr<PackedGrid<float>> grid32;
 
-    bool empty() const { return tables == nullptr && grid == nullptr; }
-    int64_t input_size() const { return tables != nullptr ? tables->w.k : grid != nullptr ? grid->w.planes[0].k : -1; }
+    bool empty() const { return tables == nullptr && grid == nullptr && grid32 == nullptr; }
+    int64_t input_size() const {
+      if (tables != nullptr) return tables->w.k;
+      if (grid != nullptr) return grid->w.planes[0].k;
+      return grid32 != nullptr ? grid32->w.planes[0].k : -1;
+    }
   };
 
-  bool IsGrid() const { return config_.arithmetic == Arithmetic::kGrid; }
+  bool IsGrid() const { return config_.is_grid(); }
 
   bool IsReserved(size_t input) const { return input >= kUsedInputs || (IsZeroPoint(input) && !IsGrid()); }
 
@@ -380,8 +387,10 @@ class QuantLstmCellKernel {
                                   ", expected an input size of 1 .. " + std::to_string(largest) + " for this x_mode");
     }
     PackedWeights packed;
-    if (IsGrid()) {
-      packed.grid = std::make_unique<PackedGrid<double>>(PackForGrid(inputs, sizes));
+    if (config_.arithmetic == Arithmetic::kGrid) {
+      packed.grid = std::make_unique<PackedGrid<double>>(PackForGrid<double>(inputs, sizes));
+    } else if (config_.arithmetic == Arithmetic::kGrid32) {
+      packed.grid32 = std::make_unique<PackedGrid<float>>(PackForGrid<float>(inputs, sizes));
     } else {
       packed.tables = std::make_unique<PackedLstm>(PackForTables(inputs, sizes));
     }
@@ -398,7 +407,8 @@ class QuantLstmCellKernel {
     return PackLstm(config_, kernels_, parameters);
   }
 
-  PackedGrid<double> PackForGrid(const OrtValue* const* inputs, const Sizes& sizes) const {
+  template <typename Real>
+  PackedGrid<Real> PackForGrid(const OrtValue* const* inputs, const Sizes& sizes) const {
     GridParameters parameters{};
     std::vector<int8_t> codes[2];
     for (const size_t input : {size_t{kW}, size_t{kR}}) {
@@ -415,7 +425,7 @@ class QuantLstmCellKernel {
       }
     }
     ReadVectors(inputs, sizes, &parameters);
-    return PackGrid<double>(config_, kernels_, parameters);
+    return PackGrid<Real>(config_, kernels_, parameters);
   }
 
   template <typename Parameters>

@@ -1,0 +1,353 @@
+"""Cells as Brevitas exports them, lowered and compared bit by bit with Brevitas' arithmetic.
+
+What these would catch: an operation in another order or another precision than Brevitas has it, a quantizer that is
+left out, applied twice or read from the wrong inputs, a gate in the place of another, a state that is rounded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from brevitas_models import DOMAINS, Exported, random_lstm
+from brevitas_reference import Lstm, Quant
+from commands import in_process
+from running import run
+from running_lowered import NATIVE, STOCK, assert_all_lowered, assert_equals_reference, lower_all, session
+
+import rnnqc
+from rnnqc.diagnostics import UsageError
+
+CASES = ("p01_default_8b", "p02_w4", "p03_po2_8b", "p04_batch_first_w4a6", "p05_cifg_8b", "p06_bidir_8b")
+MODES = ("ROUND", "FLOOR", "CEIL", "ROUND_TO_ZERO", "DPU")
+MARGIN = 1e-4
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+def assert_same_codes(expected: Arrays, actual: Arrays, what: str) -> None:
+    """Equal values; Brevitas gives some zeros a sign."""
+    assert set(actual) == set(expected), what
+    for name, wanted in expected.items():
+        assert actual[name].dtype == np.float32
+        different = int((actual[name] != wanted).sum()) if actual[name].shape == wanted.shape else -1
+        assert different == 0, f"{what}: {name} differs at {different} of {wanted.size} places"
+
+
+LEVELS = ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")
+
+
+def check(model: onnx.ModelProto | Path, feeds: Arrays, expected: Arrays, levels: Sequence[str] = LEVELS) -> None:
+    """Every form in every way of execution, with onnxruntime's optimizations and without."""
+    assert any(len(np.unique(v)) > 4 for v in expected.values()), "a trivial case"
+    for way, lowered in lower_all(model).items():  # type: ignore[arg-type]
+        for level in levels:
+            assert_same_codes(expected, run(session(lowered.proto, way, level), feeds), f"{way}, {level}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exported_by_brevitas(name: str, shared: Callable[[str], Path]) -> None:
+    path = shared(f"brevitas/{name}/model.onnx")
+    with np.load(path.parent / "inputs.npz") as feeds, np.load(path.parent / "expected.npz") as expected:
+        check(path, dict(feeds), dict(expected))
+
+
+def one_cell(
+    lstm: Lstm, feeds: dict[str, npt.NDArray[np.float32]], exported: Exported | None = None, opset: int = 20
+) -> onnx.ModelProto:
+    """A model of one cell with its quantizer of x, and with states if `feeds` has them."""
+    e = exported or Exported()
+    x = e.quant("x", lstm.quantizers["output"], "x_quant")
+    states: list[str | None] = [None, None]
+    for k, (name, q) in enumerate((("h0", "output"), ("c0", "cell_state"))):
+        if name in feeds:
+            zero = e.constant("zero", np.zeros((), np.int64))
+            picked = e.op("Gather", [name, zero], f"{name}_picked", axis=0)
+            states[k] = e.quant(picked, lstm.quantizers[q], f"{name}_quant")
+    outputs = e.cell(lstm, x, "cell", *states)
+    e.op("Identity", [outputs[0]], "outputs")
+    axes = e.constant("axes", np.zeros(1, np.int64))
+    for name, value in (("h", outputs[1]), ("c", outputs[2])):
+        e.op("Unsqueeze", [value, axes], name)
+    shapes = {n: list(v.shape) for n, v in feeds.items()}
+    return e.model(shapes, {"outputs": 3, "h": 3, "c": 3}, opset)
+
+
+def oracle(lstm: Lstm, feeds: Arrays, dtype: Any = np.float32) -> dict[str, npt.NDArray[np.float32]]:
+    x = lstm.quantizers["output"](feeds["x"])
+    states = [feeds[n][0] if n in feeds else None for n in ("h0", "c0")]
+    outputs, h, c = lstm.run(x, *states, dtype=dtype)
+    return {"outputs": outputs, "h": h[np.newaxis], "c": c[np.newaxis]}
+
+
+def draw_feeds(lstm: Lstm, seed: int, states: bool, pow2: bool) -> dict[str, npt.NDArray[np.float32]]:
+    """Inputs that keep away from ties of the accumulators, where scales are such that their sums are rounded."""
+    size, hidden = lstm.W[0].shape[1], lstm.R[0].shape[0]
+    for attempt in range(50):
+        rng = np.random.default_rng([seed, attempt])
+        shape = (3, 6, size) if lstm.batch_first else (6, 3, size)
+        feeds = {"x": rng.normal(0, 0.6, shape).astype(np.float32)}
+        if states:
+            feeds |= {n: rng.normal(0, 0.5, (1, 3, hidden)).astype(np.float32) for n in ("h0", "c0")}
+        first, second = oracle(lstm, feeds), oracle(lstm, feeds, np.float64)
+        if pow2:
+            for name, values in first.items():
+                assert np.array_equal(values, second[name])
+            return feeds
+        if min(lstm.margins) > MARGIN:
+            return feeds
+    raise AssertionError("no inputs away from ties")
+
+
+ASYMMETRIC = {k: {"zero_point": z} for k, z in (("output", 5.0), ("cell_state", -9.0), ("input_acc", 7.0))}
+ASYMMETRIC |= {"cell_tanh": {"zero_point": -3.0}, "forget_sigmoid": {"zero_point": 11.0}}
+MIXED = {
+    "*": {"bits": 6},
+    "output": {"bits": 8},
+    "cell_acc": {"bits": 5},
+    "output_sigmoid": {"bits": 4, "scale": 1 / 15},
+}
+WIDE = {
+    **{f"{g}_acc": {"bits": 16, "scale": 2.0**-11} for g in ("input", "forget", "cell", "output")},
+    "cell_state": {"bits": 16, "scale": 2.0**-12},
+}
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "narrow": {"changes": {"*": {"narrow": 1}}},
+    "wide weights not narrow": {"weight_narrow": 0},
+    "zero points": {"changes": ASYMMETRIC},
+    "unsigned state": {"changes": {"output": {"signed": 0, "zero_point": 120.0}}},
+    "cifg": {"cifg": True},
+    "cifg, sigmoid below one": {"cifg": True, "changes": {"input_sigmoid": {"scale": 0.0033}}},
+    "reverse": {"reverse": True},
+    "batch first": {"batch_first": True},
+    "no bias": {"bias": False},
+    "per channel": {"per_channel": True},
+    "per channel, asymmetric weights": {"per_channel": True, "weight_zero_point": 9.0, "weight_narrow": 0},
+    "unsigned weights": {"weight_signed": 0, "weight_zero_point": 128.0, "weight_narrow": 0},
+    "binary weights": {"weight_bits": 1, "weight_narrow": 0},
+    "ternary weights": {"weight_bits": 2},
+    **{f"{b}-bit weights": {"weight_bits": b} for b in range(3, 8)},
+    "12-bit weights": {"weight_bits": 12},
+    "mixed widths": {"changes": MIXED},
+    "16-bit accumulators and cells": {"changes": WIDE},
+    "16-bit states": {"changes": {"output": {"bits": 16, "scale": 2.0**-14}}},
+    **{f"rounding {m}": {"changes": {"*": {"mode": m}}} for m in MODES},
+    **{f"rounding {m}, zero points": {"changes": {k: {**v, "mode": m} for k, v in ASYMMETRIC.items()}} for m in MODES},
+    "larger": {"size": 40, "hidden": 35},
+}
+
+
+@pytest.mark.parametrize("states", [False, True], ids=["zeros", "initial states"])
+@pytest.mark.parametrize("pow2", [False, True], ids=["any scale", "powers of two"])
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_one_cell(name: str, pow2: bool, states: bool) -> None:
+    lstm = random_lstm(100 + len(name), pow2=pow2, **VARIATIONS[name])
+    feeds = draw_feeds(lstm, 1, states, pow2)
+    check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[int(states) :][:1])
+
+
+@pytest.mark.parametrize("misspelt", [False, True])
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_spellings(domain: str, misspelt: bool) -> None:
+    """The narrow output sigmoid shows in the codes: a reader that misses the attribute gives others."""
+    saturating = {"output_sigmoid": {"narrow": 1, "bits": 3, "scale": 0.11}}
+    lstm = random_lstm(3, changes=saturating)
+    lstm.bias = [b + 2 for b in lstm.bias or []]
+    feeds = draw_feeds(lstm, 2, False, False)
+    expected = oracle(lstm, feeds)
+    wide = random_lstm(3, changes={"output_sigmoid": {**saturating["output_sigmoid"], "narrow": 0}})
+    wide.bias = lstm.bias
+    assert not np.array_equal(oracle(wide, feeds)["outputs"], expected["outputs"])
+    quant = "IntQuant" if misspelt else "Quant"
+    check(one_cell(lstm, feeds, Exported(domain, misspelt, quant)), feeds, expected)
+
+
+def test_lower_case_rounding() -> None:
+    lstm = random_lstm(5, changes={"cell_state": {"mode": "FLOOR"}})
+    feeds = draw_feeds(lstm, 2, False, False)
+    expected = oracle(lstm, feeds)
+    model = one_cell(lstm, feeds)
+    text = model.SerializeToString().replace(b"FLOOR", b"floor")
+    check(onnx.ModelProto.FromString(text), feeds, expected)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
+def test_operator_sets(opset: int) -> None:
+    lstm = random_lstm(6)
+    feeds = draw_feeds(lstm, 3, True, False)
+    check(one_cell(lstm, feeds, opset=opset), feeds, oracle(lstm, feeds))
+
+
+def test_ties() -> None:
+    """Untrained scales: inputs and accumulators fall on ties all the time, and their sums are exact in any order."""
+    powers = {"*": {"scale": 2.0**-7}, **{f"{g}_sigmoid": {"scale": 1 / 255} for g in ("input", "forget", "output")}}
+    for zero in (0.0, 1.0):
+        changes = {
+            **powers,
+            **{k: {"scale": 2.0**-7, "zero_point": zero} for k in ("output", "cell_state", "input_acc")},
+        }
+        lstm = random_lstm(7, pow2=True, changes=changes)
+        feeds = {"x": (np.random.default_rng(4).integers(-256, 256, (6, 3, 7)) / 256).astype(np.float32)}
+        check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds))
+
+
+def test_layers_and_directions() -> None:
+    """Two bidirectional layers; the second one takes what the first one makes."""
+    e = Exported()
+    cells: list[list[Lstm]] = []
+    shared = {k: random_lstm(8).quantizers[k].__dict__ for k in ("output", "cell_state")}
+    value = "x"
+    collected: list[list[str]] = [[], []]
+    axes = e.constant("axes", np.zeros(1, np.int64))
+    for layer, size in enumerate((7, 18)):
+        pair = [random_lstm(10 + 2 * layer + r, size, changes=shared, reverse=bool(r)) for r in (0, 1)]
+        cells.append(pair)
+        made = []
+        for r, lstm in enumerate(pair):
+            x = value if layer else e.quant("x", lstm.quantizers["output"], f"x_quant_{r}")
+            outputs = e.cell(lstm, x, f"cell_{layer}_{r}")
+            made.append(outputs[0])
+            for k in (0, 1):
+                collected[k].append(e.op("Unsqueeze", [outputs[k + 1], axes], f"state_{k}_{layer}_{r}"))
+        value = e.op("Concat", made, f"layer_{layer}", axis=-1)
+    e.op("Identity", [value], "outputs")
+    for name, parts in zip(("h", "c"), collected, strict=True):
+        e.op("Concat", parts, name, axis=0)
+    model = e.model({"x": ["T", "B", 7]}, {"outputs": 3, "h": 3, "c": 3})
+    for attempt in range(50):
+        x = np.random.default_rng(attempt).normal(0, 0.6, (5, 2, 7)).astype(np.float32)
+        sequence, states = cells[0][0].quantizers["output"](x), []
+        for pair in cells:
+            results = [lstm.run(sequence) for lstm in pair]
+            sequence = np.concatenate([r[0] for r in results], axis=-1)
+            states += results
+        if min(m for pair in cells for lstm in pair for m in lstm.margins) > MARGIN:
+            break
+    expected = {"outputs": sequence, "h": np.stack([r[1] for r in states]), "c": np.stack([r[2] for r in states])}
+    lowered = rnnqc.lower(model)
+    assert_all_lowered(lowered, "two layers")
+    for way in (STOCK, NATIVE):
+        assert_same_codes(expected, run(session(lowered.proto, way), {"x": x}), way)
+    assert assert_equals_reference(lowered.proto, {"x": x}) == 4
+
+
+def test_batch_of_the_zero_states_is_free() -> None:
+    """Traced with a batch of 1, run with another one and another length."""
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    model = one_cell(lstm, feeds)
+    shape = next(i for i in model.graph.input if i.name == "x").type.tensor_type.shape
+    for dim, name in zip(shape.dim, ("T", "B"), strict=False):
+        dim.dim_param = name
+    lowered = rnnqc.lower(model)
+    for way in (STOCK, NATIVE):
+        assert_same_codes(oracle(lstm, feeds), run(session(lowered.proto, way), feeds), way)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("zero_point", [0.0, 3.0])
+def test_quantizers_alone(domain: str, mode: str, zero_point: float) -> None:
+    e = Exported(domain)
+    q = Quant(np.float32(0.037), 5, 1, zero_point, 1, mode)
+    e.op("Relu", [e.quant("x", q, "quantized")], "y")
+    e.op("Neg", [e.quant("x", Quant(np.float32(0.3), 1), "bipolar")], "sign")
+    ties = (np.arange(-60, 60) / 2).astype(np.float32) * np.float32(0.037)
+    x = np.concatenate([ties, np.random.default_rng(0).normal(0, 0.4, 200)]).astype(np.float32)
+    lowered = rnnqc.lower(e.model({"x": [len(x)]}, {"y": 1, "sign": 1}))
+    got = run(session(lowered.proto, STOCK), {"x": x})
+    expected = {"y": np.maximum(q(x), 0), "sign": -Quant(np.float32(0.3), 1)(x)}
+    assert_same_codes(expected, got, mode)
+
+
+def refused(change: Callable[[onnx.ModelProto], None]) -> Any:
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    model = one_cell(lstm, feeds)
+    change(model)
+    (entry,) = rnnqc.lower(model).report.entries
+    assert entry.status == "float"
+    assert entry.action
+    return entry
+
+
+def _initializer(model: onnx.ModelProto, name: str, value: float) -> None:
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(value), name))
+
+
+def test_refusals_say_why() -> None:
+    def raw_input(model: onnx.ModelProto) -> None:
+        cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        cell.input[0] = "x"
+
+    def float_weight(model: onnx.ModelProto) -> None:
+        cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        cell.input[3] = "cell_W_input_raw"
+
+    assert "its input is not quantized" in refused(raw_input).reason
+    assert "W is not quantized" in refused(float_weight).reason
+    assert "too wide" in refused(lambda m: _initializer(m, "cell_input_acc_bit_width", 24)).reason
+    assert "zero point" in refused(lambda m: _initializer(m, "cell_cell_tanh_zero_point", 0.5)).reason
+    assert "scale" in refused(lambda m: _initializer(m, "cell_output_scale", 0)).reason
+
+
+def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    source, target = tmp_path / "exported.onnx", tmp_path / "lowered.onnx"
+    onnx.save(one_cell(lstm, feeds), source)
+    inspected = in_process(capfd, "inspect", source)
+    assert inspected.code == 0
+    assert "QuantLSTMCell" in inspected.out
+    lowered = in_process(capfd, "lower", source, "-o", target, "--strict")
+    assert lowered.code == 0, lowered.text
+    assert_same_codes(oracle(lstm, feeds), run(rnnqc.session(target), feeds), "lowered by the command")
+    np.savez(tmp_path / "inputs.npz", **feeds)  # type: ignore[arg-type]
+    for options in ([], ["--stock"]):
+        ran = in_process(capfd, "run", source, "-i", tmp_path / "inputs.npz", "-o", tmp_path / "out.npz", *options)
+        assert ran.code == 0, ran.text
+        with np.load(tmp_path / "out.npz") as results:
+            assert_same_codes(oracle(lstm, feeds), dict(results), "run as it was exported")
+    for arguments in (["--form", "qcdq"], ["--verify"], ["--min-sqnr", "10"]):
+        failed = in_process(capfd, "lower", source, "-o", tmp_path / "none.onnx", *arguments)
+        assert failed.code == 2
+        assert "QuantLSTMCell" in failed.err
+        assert not (tmp_path / "none.onnx").exists()
+
+
+def test_float_layers_beside() -> None:
+    """Without a recipe a float LSTM stays as it is, and the report says so; a recipe quantizes it."""
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    model = one_cell(lstm, feeds)
+    shapes = {"W": (1, 16, 9), "R": (1, 16, 4)}
+    for name, shape in shapes.items():
+        array = np.random.default_rng(0).normal(0, 0.3, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    made = onnx.helper.make_node("LSTM", ["outputs", "W", "R"], ["Y"], "float_layer", hidden_size=4)
+    model.graph.node.append(made)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("Y", 1, [None] * 4))
+    alone, both = rnnqc.lower(model), rnnqc.lower(model, "int8")
+    assert alone.report.recipe != both.report.recipe == "int8"
+    status = [{e.node: e.status for e in lowered.report.entries} for lowered in (alone, both)]
+    assert [s["float_layer"] for s in status] == ["float", "lowered"]
+    assert [s["cell_node"] for s in status] == ["lowered"] * 2
+    (left,) = alone.report.float_entries
+    assert "--recipe" in left.action
+    for lowered in (alone, both):
+        got = run(session(lowered.proto, NATIVE), feeds)
+        assert got.pop("Y").any()
+        assert_same_codes(oracle(lstm, feeds), got, "beside a float layer")
+
+
+def test_no_form_qcdq() -> None:
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, False, False)
+    with pytest.raises(UsageError, match="no form qcdq"):
+        rnnqc.lower(one_cell(lstm, feeds), form="qcdq")
