@@ -122,6 +122,8 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     per_channel = encoding.axis is not None
     zero_point = np.asarray(encoding.zero_points or encoding.zero_point)
     if encoding.bits <= PACKED_BITS:
+        if not encoding.signed:
+            codes, zero_point = codes.astype(np.int16) - RAISED, zero_point - RAISED
         even = np.pad(codes, ((0, 0), (0, rows % 2)))
         packed = constant("packed", np.ascontiguousarray(pack(even).T)[None])
         low = builder.op("Mod", [packed, builder.u8(16)], "low")

@@ -21,13 +21,13 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import cell_is_bounded, encoding_of
+from rnnqc.passes.quantization import CELL_INDEX_BITS, cell_is_bounded, encoding_of
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
 STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
-CELL_INDEX_BITS = 16
+GATE_INDEX_BITS = 16
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset({*PRODUCT_POINTS, "accumulator", "cell_state.kept", "cell_state.added"})
 
@@ -342,6 +342,12 @@ def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
             f"the {GATES[k].replace('_', ' ')} is not tabulated.",
             f"{GATES[k]}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
             "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
+        )
+    if point["bits"] > GATE_INDEX_BITS:
+        raise NotHandled(
+            f"the {GATES[k].replace('_', ' ')} has too large a table.",
+            f"{GATES[k]}.acc.bits = {point['bits']}",
+            f"pre-activations of up to {GATE_INDEX_BITS} bits have an integer form; use --form qcdq",
         )
     return float(point["scale"][0]), int(point["bits"])
 

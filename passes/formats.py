@@ -19,6 +19,7 @@ from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
 from rnnqc.passes.derived_formats import Points, derived_format, is_derived, waits_for
+from rnnqc.passes.format_checks import check_members, check_mode
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -31,7 +32,7 @@ from rnnqc.passes.quantization import (
 )
 from rnnqc.passes.weight_formats import Scales, grid_format, weight_scales
 from rnnqc.ranges import RangeRule, grid_of_statistics
-from rnnqc.recipe import Recipe, Settings, rounding_of
+from rnnqc.recipe import Recipe, Settings, keys_of, rounding_of
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
 
@@ -76,6 +77,8 @@ class _Resolver:
                 label = self._share(cell, point.name)
                 if label is not None and not _unused(cell, point.name):
                     self.shares.setdefault(label, []).append((cell.name, point.name))
+        for label, members in self.shares.items():
+            check_members(label, members)
         self.grids: dict[str, tuple[float, int]] = {}
         self.weights: dict[str, Scales | None] = {}
 
@@ -94,10 +97,12 @@ class _Resolver:
             name, s = point.name, self._settings(cell, point.name)
             if not s.get("bits") or _unused(cell, name):
                 made[name] = FLOAT
-            elif is_derived(s):
-                later.append(name)
-            else:
-                with _named(f"{cell.name}.{name}"):
+                continue
+            with _named(f"{cell.name}.{name}"):
+                check_mode(name, s)
+                if is_derived(s):
+                    later.append(name)
+                else:
                     made[name] = self._point(cell, name, s)
         while later:
             ready = [n for n in later if not waits_for(n, self._settings(cell, n), later)]
@@ -121,12 +126,12 @@ class _Resolver:
     def _share(self, cell: Cell, point: str) -> str | None:
         """The name of the group whose scale the point has; None for a group of its own."""
         s = self._settings(cell, point)
-        if not s.get("share") or not s.get("bits") or s.get("same_as"):
+        if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
             return None
         names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
         try:
             return str(s["share"]).format(**names)
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{cell.name}.{point}: share = {s['share']!r}.",
                 supported="a text with {cell}, {layer}, {gate}, {point}",
@@ -175,14 +180,23 @@ class _Resolver:
         if "scale" not in s and mode == "bounded":
             bound = hidden_bound(cell)
             if bound is None:
-                return {**format_of(s), "mode": "dynamic-row"}
+                return self._row_scales(s)
             like = grid_format({**s, "zero_point": None})
             made = on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"]))))
         elif "scale" not in s and mode == "dynamic-row":
-            return {**format_of(s), "mode": "dynamic-row"}
+            return self._row_scales(s)
         else:
             made = self._grid(cell, "hidden", s)
         return {**made, "rounded_output": True} if s.get("rounded_output") else made
+
+    def _row_scales(self, s: Settings) -> dict[str, Any]:
+        if s.get("rounded_output"):
+            raise UsageError(
+                "rounded_output = true with scales that follow from rows.",
+                supported="rounded outputs of hidden states with one scale",
+                action="choose mode = static, or leave rounded_output out",
+            )
+        return {**format_of(s), "mode": "dynamic-row"}
 
     def _grid(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         """A static format whose scale is given, or follows from statistics."""

@@ -156,6 +156,11 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("group_size", "wide_channels", "one of the two")
         if s.get("limit"):
             raise contradiction("group_size", "limit", "limits of weights without groups")
+        if s.get("range", "min-max") != "min-max":
+            raise contradiction("group_size", "range", "range = min-max")
+        for key in ("pow2", "share"):
+            if s.get(key):
+                raise contradiction("group_size", key, "scales of groups, which follow from the weights alone")
     elif s.get("wide_channels"):
         if s["bits"] >= WIDE_BITS:
             raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 2 to 7")
@@ -163,6 +168,9 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("wide_channels", "granularity", "granularity = per-channel")
         if "scale" in s:
             raise contradiction("wide_channels", "scale", "scales that follow from the weights")
+        for key, wanted in (("signed", True), ("symmetric", True), ("zero_point", 0)):
+            if s.get(key, wanted) != wanted:
+                raise contradiction("wide_channels", key, "signed symmetric codes around 0")
 
 
 def hidden_bound(cell: Cell) -> float | None:

@@ -100,6 +100,7 @@ class QuantizeWeights(Pass):
                 uses.append((f"{path}{display_name(node)}", node, used))
         if names:
             self._check_overrides(names)
+            self._check_moments(names)
         widths: list[int] = []
         for path, node, used in uses:
             if not any(m for matrices in used.values() for m in matrices):
@@ -137,6 +138,15 @@ class QuantizeWeights(Pass):
             model.sort()
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(10.0) if usual else None)
+
+    def _check_moments(self, cells: Sequence[str]) -> None:
+        if self.moments and not any(f"{c}.{v}" in self.moments for c in cells for v in ("input", "hidden")):
+            seen = sorted({name.rpartition(".")[0] for name in self.moments})
+            raise UsageError(
+                f"The statistics say nothing about cell {cells[0]!r}; cells: {', '.join(seen)}.",
+                supported="statistics of the same model",
+                action="calibrate this model, or leave the statistics out",
+            )
 
     def _check_overrides(self, cells: Sequence[str]) -> None:
         check_overrides(self.recipe, cells)
@@ -273,6 +283,13 @@ def _check_settings(s: Settings, point: str) -> None:
                 f"Quantization point {point!r}: {key} = {s[key]} where weights alone are quantized.",
                 supported="one scale for each channel, or one for all",
                 action=f"--set '{point}.{key}={'none' if key == 'group_size' else 0}'",
+            )
+    for key in ("share", "bias_correction", "shift_limits"):
+        if s.get(key):
+            raise CompileError(
+                f"Quantization point {point!r}: {key} = {str(s[key]).lower()} where weights alone are quantized.",
+                supported="weights with scales of their own, biases as they are",
+                action=f"--set '{point}.{key}={'none' if key == 'share' else 'false'}'",
             )
 
 

@@ -37,7 +37,8 @@ def calibrate(
     """Measures the values at all quantization points of a float model while it runs on data.
 
     The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
-    on how the data is streamed. Memory depends on the longest sample, not on how many there are.
+    on how the data is streamed. Memory depends on the longest sample, not on how many there are; with a seed, on
+    `limit`, too.
 
     Args:
         model: A path or a ModelProto.
@@ -60,7 +61,7 @@ def calibrate(
     selection = Selection(limit, seed)
     loaded = Model.load(model)
     with located(loaded.source):
-        carried = _carried(state, loaded.proto)
+        carried = state_pairs(state, loaded.proto)
         if carried and (processes > 1 or scheduler is not None):
             raise UsageError(
                 "A stream with states runs call after call.",
@@ -160,13 +161,6 @@ def _check_observable(proto: onnx.ModelProto, values: Sequence[Observed]) -> Non
             supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
             action="write the Scan as a Loop",
         ) from None
-
-
-def _carried(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
-    if not state:
-        return {}
-    texts = [f"{i}:{o}" for i, o in state.items()] if isinstance(state, Mapping) else list(state)
-    return state_pairs(texts, proto)
 
 
 class _Counted:

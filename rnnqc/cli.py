@@ -241,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(command=_bench)
 
     recipes = commands.add_parser("recipes", help="list recipes, quantization points and keys")
+    recipes.add_argument("recipe", nargs="?", metavar="NAME", help="print the rules of one recipe")
     recipes.set_defaults(command=_recipes)
     passes = commands.add_parser("passes", help="list the passes of the default pipeline")
     passes.add_argument("--markdown", action="store_true", help="as a table for documents")
@@ -315,8 +316,10 @@ def _lower(a: argparse.Namespace) -> int:
     from rnnqc.pipeline import lower
 
     output = Path(a.output)
-    for path in [output, *([Path(a.json_path)] if a.json_path else [])]:
-        check_writable(path)
+    read = [a.stats, a.calibration, a.recipe]
+    check_writable(output, [a.model, *read])
+    if a.json_path:
+        check_writable(Path(a.json_path), read)
     if a.json_path and Path(a.json_path).resolve() in (output.resolve(), Path(a.model).resolve()):
         raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
     start = time.perf_counter()
@@ -338,6 +341,8 @@ def _lower(a: argparse.Namespace) -> int:
             _err.print(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
     if not report.entries:
         _err.print("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
+    for warning in report.warnings:
+        _err.print(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
     for name in sorted({n for n, text in report.checks if text.startswith(NOT_COMPARED)}):
         reason = "onnxruntime does not run the model before it"
         _err.print(f"[yellow]rnnqc: --verify:[/yellow] pass {name!r} was not compared: {reason}.")
@@ -471,7 +476,7 @@ def _run(a: argparse.Namespace) -> int:
     from rnnqc.files import check_writable, load_proto, write_atomically
     from rnnqc.session import session
 
-    check_writable(Path(a.output))
+    check_writable(Path(a.output), [a.model, a.input])
     proto = load_proto(Path(a.model))
     feeds = read_npz(Path(a.input))
     if not a.state:
@@ -534,7 +539,7 @@ def _calibrate(a: argparse.Namespace) -> int:
     from rnnqc.calibrate import calibrate
     from rnnqc.files import check_writable
 
-    check_writable(Path(a.output))
+    check_writable(Path(a.output), [a.model, a.data])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as shown:
@@ -565,9 +570,7 @@ def _tune(a: argparse.Namespace) -> int:
     from rnnqc.tuning.measure import load_metric
 
     output = Path(a.output)
-    check_writable(output)
-    if output.resolve() in [Path(p).resolve() for p in (a.model, a.stats, a.recipe) if p]:
-        raise UsageError(f"-o {a.output}: is an input.", action="choose another file for the recipe")
+    check_writable(output, [a.model, a.data, a.stats, a.recipe])
     if not a.output.endswith(".toml"):
         raise UsageError(
             f"-o {a.output}: is no .toml file.", supported="a name that ends in .toml, as --recipe needs it"
@@ -606,6 +609,9 @@ def _tune(a: argparse.Namespace) -> int:
             f"{after:.3g} ms, {tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
             + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
         )
+    for cell in tuned.silent:
+        text = f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats"
+        _err.print(f"[yellow]rnnqc:[/yellow] {escape(text)}.")
     if not found.reached:
         wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
         text = f"the best that was found has {tuned.worded(found.measured.quality)}, {wanted} asked for"
@@ -644,6 +650,7 @@ def _verify(a: argparse.Namespace) -> int:
         }
         print(_json(data))
     else:
+        _out.print(f"{len(feeds)} {'given' if a.data else 'generated'} feed(s)")
         table = Table("output", "SQNR dB", "max |difference|", "cosine", "equal", box=None, pad_edge=False)
         for c in comparison:
             table.add_row(escape(c.name), f"{c.sqnr_db:.1f}", f"{c.max_abs:.3g}", f"{c.cosine:.6f}", f"{c.equal:.1%}")
@@ -680,8 +687,11 @@ def _bench(a: argparse.Namespace) -> int:
 
 def _recipes(a: argparse.Namespace) -> int:
     from rnnqc.cells.base import LSTM_POINTS
-    from rnnqc.recipe import KEYS, builtin_recipes
+    from rnnqc.recipe import KEYS, builtin_recipes, recipe_text
 
+    if a.recipe:
+        print(recipe_text(a.recipe), end="")
+        return OK
     table = Table("recipe", "summary", box=None, pad_edge=False)
     for recipe in builtin_recipes():
         table.add_row(recipe.name, escape(recipe.summary))

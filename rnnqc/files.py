@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import google.protobuf.message
@@ -160,12 +161,24 @@ def proto_size(proto: onnx.ModelProto, name: str) -> int:
     return len(serialized(proto, name))
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
     """Checks before a long computation that `path` can be written, as far as that can be known.
 
+    Args:
+        path: The output.
+        inputs: What is read; not to be replaced.
+
     Raises:
-        CompileError: It is a directory, its folder does not exist, its name is too long, or either is write-protected.
+        CompileError: It is a directory, its folder does not exist, its name is too long, either is write-protected, or
+            it is one of the inputs.
     """
+    for name in inputs:
+        if name is not None and os.path.exists(name) and os.path.exists(path) and os.path.samefile(name, path):
+            raise CompileError(
+                f"{path}: is an input, which would be replaced.",
+                supported="another file",
+                action="choose another output path",
+            )
     folder = path.parent
     if os.path.isdir(path):
         raise CompileError(f"{path}: is a directory.", supported="a file", action="name the file to write")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -187,7 +187,6 @@ def lower(
         verify,
         Path(reproducer) if reproducer is not None else None,
         measure,
-        _statistics(model, calibration, stats, state),
     )
     named = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     chosen = named.with_overrides(options.overrides)
@@ -198,6 +197,7 @@ def lower(
             supported="recipes of cells, such as int8",
             action="leave the form out, or choose another recipe",
         )
+    options = replace(options, statistics=_statistics(model, calibration, stats, state))
     timing = Timing()
     observers: list[Instrument] = [timing, *instruments]
     if progress is not None:
@@ -221,6 +221,8 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=frozenset({Property.CANONICAL})).run(loaded)
         _fill(report, loaded, nodes, results)
+        names = [c for e in report.entries for c in e.cells]
+        report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
         report.seconds = timing.seconds
         report.checks = verifier.checks
         if strict and report.float_entries:
@@ -251,7 +253,11 @@ def _statistics(
             "Both calibration data and statistics are given.", supported="one of the two", action="leave one out"
         )
     if state and calibration is None:
-        raise UsageError("States without calibration data.", supported="states of calibration data", action="add it")
+        raise UsageError(
+            "States (--state) without calibration data.",
+            supported="--state together with --calibration DATA",
+            action="leave the states out, or give the data instead of statistics",
+        )
     if calibration is not None:
         return calibrate(model, calibration, state=state)
     return stats if stats is None or isinstance(stats, Statistics) else Statistics.load(stats)

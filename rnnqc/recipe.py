@@ -11,7 +11,7 @@ import fnmatch
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,7 @@ class Recipe:
         rules: The first that speaks of a point and key counts.
         overrides: How many of them, from the first on, are overrides of the user.
         kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
+        own: Of a recipe file: how many rules, from the first on, stand in it rather than in its base.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Recipe:
     rules: tuple[Rule, ...]
     overrides: int = 0
     kind: str = "cells"
+    own: int = 0
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -228,7 +230,8 @@ class Recipe:
                 f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
             )
         parsed = tuple(parse_override(o) for o in overrides)
-        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind)
+        own = self.own + len(parsed) if self.own else 0
+        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind, own)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -247,6 +250,15 @@ class Recipe:
             unknown = [k for k in rule.settings if matching and not any(k in keys_of(p) for p in matching)]
             found += [(rule.points, key, matching[0].rpartition(".")[2]) for key in unknown]
         return found
+
+    def idle(self, cells: Sequence[str]) -> list[str]:
+        """What a recipe file says in vain: globs that match no point, keys that no matching point understands."""
+        whole = Recipe(self.name, "", self.rules, self.own)
+        missed = [f"no quantization point matches {points!r}" for points in whole.unmatched(cells)]
+        return missed + [
+            f"{points}.{key}: no quantization point that matches understands {key!r}"
+            for points, key, _ in whole.without_effect(cells)
+        ]
 
     def unmatched(self, cells: Sequence[str]) -> list[str]:
         """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
@@ -332,13 +344,20 @@ def parse_recipe(text: str, source: str) -> Recipe:
     for number, entry in enumerate(entries, 1):
         where = f"{source}, rule {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
-            raise UsageError(f"{where}: 'points' is missing.", supported="a glob over <cell>.<point>")
+            unknown = sorted(set(entry) - {"points", *KEYS}) if isinstance(entry, dict) else []
+            what = f"unknown key {unknown[0]!r}, and no 'points'" if unknown else "'points' is missing, or no text"
+            raise UsageError(
+                f"{where}: {what}.",
+                supported="one glob over <cell>.<point>, or re: and a regular expression",
+                action="write a rule for each glob",
+            )
         _check_points(entry["points"], where)
         settings = {k: _checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
+    own = len(rules)
     if base is not None:
         rules += base.rules
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind)
+    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
 
 
 def _base(name: Any, source: str) -> Recipe | None:
@@ -366,16 +385,30 @@ def load_recipe(name: str) -> Recipe:
     held = {r.name: r for r in builtin_recipes()}
     if name not in held:
         raise UsageError(
-            f"There is no recipe {name!r}.", supported=", ".join(sorted(held)), action="or name a .toml file"
+            f"There is no recipe {name!r}.",
+            supported=", ".join(sorted(held)),
+            action="choose one, or name a .toml file",
         )
     return held[name]
+
+
+def recipe_text(name: str) -> str:
+    """The TOML text of a recipe that comes with rnnqc.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    load_recipe(name)
+    if name.endswith(".toml"):
+        return Path(name).read_text(encoding="utf-8")
+    return (resources.files("rnnqc") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def builtin_recipes() -> list[Recipe]:
     """The recipes that come with rnnqc, by name."""
     folder = resources.files("rnnqc") / "recipes"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return [parse_recipe(f.read_text(encoding="utf-8"), f.name) for f in files]
+    return [replace(parse_recipe(f.read_text(encoding="utf-8"), f.name), own=0) for f in files]
 
 
 def rounding_of(settings: Mapping[str, Any]) -> Rounding:

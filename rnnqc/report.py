@@ -54,6 +54,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         notes: Everything else passes had to say.
+        warnings: What a recipe file says in vain.
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
@@ -66,6 +67,7 @@ class Report:
     form: str
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     float_bytes: int = 0
     bytes: int = 0
     seconds: list[tuple[str, float]] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.diagnostics import UsageError
 from rnnqc.files import write_atomically
-from rnnqc.histogram import Histogram
+from rnnqc.histogram import HALF, Histogram
 
 Vector = npt.NDArray[np.float64]
 FORMAT, VERSION = "rnnqc-statistics", 1
@@ -25,6 +26,9 @@ SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
 ARRAYS = ("channel_max", "channel_mean", "second_moment")
+WHOLE = re.compile(r"-?[0-9]{1,9}")
+CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
+"""Points with statistics of single channels, and how many of these there are."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class PointStatistics:
             (the same, rounded down).
         channel_max: Largest magnitude of each channel, `[K]`; of `input` and `hidden`.
         channel_mean: Mean of each channel, `[K]`.
-        second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision.
+        second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
+            overflows.
     """
 
     shape: tuple[int, ...]
@@ -137,22 +142,33 @@ def _histogram(entry: Entry) -> Histogram:
     counts = np.array([e.whole(0) for e in at["counts"].items()], np.int64)
     if not counts.size or not counts.any():
         at["counts"].refuse("at least one count above 0")
-    return Histogram(width, at["first"].whole(-(2**31), 2**31), counts)
+    first = at["first"].whole(-HALF, HALF - 1)
+    if first + counts.size > HALF:
+        at["counts"].refuse(f"bins from {-HALF} to {HALF - 1}", f"of {counts.size} bins from {first} on")
+    return Histogram(width, first, counts)
 
 
 def _fix_positions(entry: Entry) -> dict[int, dict[str, dict[int, int]]]:
     result: dict[int, dict[str, dict[int, int]]] = {}
     for bits, kinds in entry.entries().items():
-        if not bits.isdecimal() or not 2 <= int(bits) <= 32:
+        if not WHOLE.fullmatch(bits) or not 2 <= int(bits) <= 32:
             entry.refuse("numbers of bits from 2 to 32 as keys", f"an object with the key {bits!r}")
         result[int(bits)] = {}
         for kind, votes in kinds.fields([], SPANS).items():
             result[int(bits)][kind] = {}
             for position, count in votes.entries().items():
-                if not position.removeprefix("-").isdecimal() or abs(int(position)) > 1000:
+                if not WHOLE.fullmatch(position) or abs(int(position)) > 1000:
                     votes.refuse("whole numbers as keys", f"an object with the key {position!r}")
                 result[int(bits)][kind][int(position)] = count.whole(0)
     return result
+
+
+def _check_channels(point: PointStatistics, name: str, cells: Mapping[str, Mapping[str, Any]], entry: Entry) -> None:
+    found = next((len(v) for v in (point.channel_max, point.channel_mean) if v is not None), None)
+    for ending, size in CHANNELS.items():
+        wanted = cells.get(name.removesuffix(ending), {}).get(size)
+        if found is not None and wanted is not None and found != wanted:
+            entry.refuse(f"channel_max and channel_mean of {wanted} numbers, the {size} of the cell", f"of {found}")
 
 
 @dataclass(frozen=True)
@@ -199,6 +215,7 @@ class Statistics:
             if not any(name.startswith(f"{cell}.") for cell in cells):
                 entry.refuse("points of the cells in model.cells", "a point of none of them")
             points[name] = PointStatistics.from_entry(entry)
+            _check_channels(points[name], name, cells, entry)
         at["settings"].entries()
         return cls(points, cells, at["settings"].data, os.fspath(path))
 
@@ -222,6 +239,9 @@ class Statistics:
                 "points": {name: point.as_dict() for name, point in self.points.items()},
             }
         )
+
+    def __repr__(self) -> str:
+        return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
 
     @property
     def silent_cells(self) -> list[str]:

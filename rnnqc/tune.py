@@ -12,7 +12,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -71,6 +71,7 @@ class Tuned:
         call_seconds: Time of the first call, at the start and at the end.
         float_quality: Quality of the float model.
         decibels: Whether quality is SQNR in dB.
+        silent: Cells that the statistics have not seen run; nothing was chosen for them.
         text: A recipe file that says the same.
     """
 
@@ -82,6 +83,7 @@ class Tuned:
     call_seconds: tuple[float, float]
     float_quality: float
     decibels: bool
+    silent: Sequence[str] = ()
     text: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,7 +142,8 @@ def tune(
     statistics = Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats
     chosen = load_recipe(recipe)
     with located(source):
-        units = _units(Model.load(proto), chosen, statistics is not None)
+        silent = frozenset(statistics.silent_cells) if statistics is not None else frozenset()
+        units = _units(Model.load(proto), chosen, statistics is not None, silent)
         judge = Judge(proto, data, state, metric)
         sizes: dict[Assignment, int] = {}
         least = 1 + sum(len(u.choices) - 1 for u in units)
@@ -163,7 +166,9 @@ def tune(
         ends = [lower(proto, _with_rules(chosen, s), stats=statistics).proto for s in ({}, best)]
         before, after = judge.call_seconds(ends)
     both = sizes[(0,) * len(units)], sizes[found.assignment]
-    tuned = Tuned(chosen, units, found, best, both, (before, after), judge.float_quality, metric is None)
+    tuned = Tuned(
+        chosen, units, found, best, both, (before, after), judge.float_quality, metric is None, sorted(silent)
+    )
     tuned.text = recipe_text(tuned)
     return tuned
 
@@ -185,8 +190,8 @@ def _target(min_sqnr: float | None, metric: Metric | None, min_metric: float | N
     return target
 
 
-def _units(model: Model, recipe: Recipe, compensated: bool) -> list[Unit]:
-    """The matrices and activations of every cell of a float model, in order."""
+def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
+    """The matrices and activations of every cell of a float model that the statistics have seen run, in order."""
     PassManager([*normal_form(), DecomposeLstm()]).run(model)
     if not model.cells:
         raise CompileError(
@@ -201,6 +206,8 @@ def _units(model: Model, recipe: Recipe, compensated: bool) -> list[Unit]:
                 f"cell {cell.name!r} is lowered already.", supported="float models",
                 action="tune the model that it was lowered from",
             )  # fmt: skip
+        if cell.name in silent:
+            continue  # nothing that it does could be measured
         for name in WEIGHTS:
             point = f"{cell.name}.{name}"
             extra = COMPENSATION if compensated else {}
@@ -242,11 +249,13 @@ def cost_of(lowered: Lowered) -> int:
 def recipe_text(tuned: Tuned) -> str:
     """A recipe file: the rules that tuning found, each with what it did, in front of the recipe's own."""
     found, recipe = tuned.found, tuned.recipe
-    builtin = recipe.name in {r.name for r in builtin_recipes()}
+    builtin = recipe in builtin_recipes()  # a file of the user may have the name of one
     start, end = tuned.weight_bytes
     qualities = f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
+    compensated = any(s.get("compensation") for s in tuned.settings.values())
     head = [
         f"# {recipe.name}, tuned: {start} -> {end} bytes of recurrent weights, {qualities}.",
+        *(["# With the statistics of a calibration; lowering needs them, too (--stats)."] if compensated else []),
         f"name = {_toml(f'{recipe.name}-tuned')}",
         f"summary = {_toml(f'{recipe.name}, tuned for one model')}",
         f"base = {_toml(recipe.name)}" if builtin else f"kind = {_toml(recipe.kind)}",

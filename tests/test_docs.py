@@ -15,6 +15,7 @@ import pytest
 import rnnqc
 from rnnqc.cli import main
 from rnnqc.passes.cell_function import INPUTS
+from rnnqc.recipe import builtin_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +33,12 @@ def test_table_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["passes", "--markdown"]) == 0
     held = README.split("<!-- passes:begin -->\n")[1].split("<!-- passes:end -->")[0]
     assert held == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
+def test_tables_of_recipes_name_all(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not [r.name for r in builtin_recipes() if f"`{r.name}`" not in text]
 
 
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ class GrowingHistogram:
             largest: The largest magnitude among them.
         """
         part = GrowingHistogram()
-        part.exponent = max(FINEST, math.frexp(largest)[1] - (HALF.bit_length() - 1))
+        if largest > 0.0:
+            part.exponent = max(FINEST, math.frexp(largest)[1] - (HALF.bit_length() - 1))
         bins = np.floor(np.ldexp(values, -part.exponent)).astype(np.intp)
         bins += HALF
         part.counts = np.bincount(bins, minlength=2 * HALF).astype(np.int64)

@@ -219,7 +219,6 @@ class PointObserver:
             return None
         mean = min(max(float(self.sum.value) / self.count, self.low), self.high)
         variance = float(self.squares.value) / self.count - mean * mean
-        moment = None if self.moment is None else (self.moment.value / self.rows).astype(np.float32).astype(np.float64)
         return PointStatistics(
             shape=self.shape,
             count=self.count,
@@ -239,8 +238,18 @@ class PointObserver:
             },
             channel_max=self.channel_max,
             channel_mean=None if self.channel_sum is None else self.channel_sum.value / self.rows,
-            second_moment=moment,
+            second_moment=self._second_moment,
         )
+
+    @property
+    def _second_moment(self) -> Array | None:
+        """With float32 precision; None where float32 cannot hold it."""
+        if self.moment is None:
+            return None
+        moment = self.moment.value / self.rows
+        if np.abs(moment).max() > float(np.finfo(np.float32).max):
+            return None
+        return np.asarray(moment.astype(np.float32).astype(np.float64))
 
 
 def call_percentile(values: Array) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,7 +272,7 @@ def stream(
             sizes = {
                 d.dim_param: n
                 for key, array in feed.items()
-                for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=True)
+                for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
                 if d.dim_param
             }
             for name in carried:
@@ -298,23 +298,36 @@ def _zeros(declared: onnx.ValueInfoProto, sizes: Mapping[str, int], where: str) 
     return zeros_of(bound)
 
 
-def state_pairs(texts: Iterable[str], proto: onnx.ModelProto) -> dict[str, str]:
-    """Inputs that carry states, and the outputs that become them, from texts `IN:OUT`.
+def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
+    """Inputs that carry states, and the outputs that become them, from such pairs or from texts `IN:OUT`.
 
     Raises:
-        UsageError: A text names no input or no output of the model.
+        UsageError: A text names no input or no output of the model, or an input twice.
     """
+    if isinstance(state, str):
+        raise UsageError(f"state = {state!r} is one text.", supported="a list of texts such as 'IN:OUT', or a dict")
     inputs = {i.name for i in true_inputs(proto)}
     outputs = {o.name for o in proto.graph.output}
+    given = list(state.items()) if isinstance(state, Mapping) else [_split(t, inputs, outputs) for t in state or ()]
     carried: dict[str, str] = {}
-    for text in texts:
-        name, separator, output = text.partition(":")
-        if not separator or name not in inputs or output not in outputs:
+    for name, output in given:
+        if name not in inputs or output not in outputs:
             wrong = f"no input {name!r}" if name not in inputs else f"no output {output!r}"
+            text = f"{name}:{output}" if output else name
             raise UsageError(
-                f"--state {text!r}: " + (f"the model has {wrong}." if separator else "not of the form IN:OUT."),
+                f"--state {text!r}: " + (f"the model has {wrong}." if output else "not of the form IN:OUT."),
                 supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}",
                 action="name an input of the model and the output that becomes it",
             )
-        carried[name] = output
+        if carried.setdefault(name, output) != output:
+            found = f"{carried[name]!r} and {output!r}"
+            raise UsageError(f"--state {name}: two outputs, {found}.", supported="one", action="leave one out")
     return carried
+
+
+def _split(text: str, inputs: Container[str], outputs: Container[str]) -> tuple[str, str]:
+    """Input and output of `IN:OUT`, at the colon that gives names of the model: names may have some, too."""
+    parts = text.split(":")
+    pairs = [(":".join(parts[:k]), ":".join(parts[k:])) for k in range(1, len(parts))]
+    known = [(name, output) for name, output in pairs if name in inputs and output in outputs]
+    return (*known, *pairs, (text, ""))[0]

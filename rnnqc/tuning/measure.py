@@ -77,8 +77,7 @@ class Judge:
         state: Mapping[str, str] | Iterable[str] | None = None,
         metric: Metric | None = None,
     ) -> None:
-        texts = [f"{i}:{o}" for i, o in state.items()] if isinstance(state, Mapping) else list(state or ())
-        self._carried = state_pairs(texts, model)
+        self._carried = state_pairs(state, model)
         self._metric = metric
         if isinstance(data, str | os.PathLike):
             data = open_feeds(os.fspath(data), model, self._carried)

@@ -86,8 +86,11 @@ class _Search:
         first = self.measured(start)
         found = Found(first, start, first, first.quality >= self.target)
         self._improve(found, free=True)
-        if not found.reached:
-            self._improve(found, free=False)
+        improved = True
+        while not found.reached and improved:
+            before = found.assignment
+            self._improve(found, free=False)  # what does nothing alone may do something after another change
+            improved = found.assignment != before
         if found.reached:
             self._cheapen(found)
         found.tried = len(self._known)

@@ -6,7 +6,9 @@ caller's model that is changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -48,6 +50,27 @@ def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
 )
 def test_resolved_form(arguments: dict[str, object], form: str) -> None:
     assert LowerOptions(**arguments).resolved_form == form  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"recipe": "no-such-recipe"},
+        {"recipe": "int8-static", "overrides": ["*.input.nothing=1"]},
+        {"recipe": "int8-static", "form": "nothing"},
+        {"recipe": "weight-only-int8", "form": "fused"},
+    ],
+)
+def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> None:
+    taken: list[int] = []
+
+    def data() -> Iterator[dict[str, Any]]:
+        taken.append(1)
+        yield CASE.feeds()
+
+    with pytest.raises(UsageError):
+        lower(CASE.model(), calibration=data(), **arguments)
+    assert not taken
 
 
 def test_forms_that_do_not_exist() -> None:

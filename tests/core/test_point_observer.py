@@ -150,6 +150,16 @@ def test_odd_histograms(values: list[float]) -> None:
         assert min(values) - h.width <= h.percentile(percent) <= max(values) + h.width
 
 
+def test_zeros_do_not_widen_the_bins() -> None:
+    values = np.array([-3e-5, 1e-5, 2e-5])
+    alone, mixed = GrowingHistogram(), GrowingHistogram()
+    for histogram in (alone, mixed):
+        histogram.add(values, 3e-5)
+    mixed.add(np.zeros(7), 0.0)
+    assert mixed.histogram.width == alone.histogram.width == 2.0**-26
+    assert mixed.histogram.total == 10
+
+
 def test_percentiles_are_within_a_bin() -> None:
     values = np.random.default_rng(0).standard_normal(10_000)
     grown = GrowingHistogram()
@@ -309,6 +319,11 @@ def test_the_first_calls_keep_their_percentiles_in_order() -> None:
     for groups in ([8], [1] * 8, [3, 5]):
         found = observe(pieces, groups)
         assert found.call_percentiles == expected and found.calls == 2 * CALLS
+
+
+def test_second_moments_beyond_float32_are_left_out() -> None:
+    rows = np.full((1, 2, 3), 1e25, np.float32)
+    assert observe([Values(rows)], [1], channels=True, moments=True).second_moment is None
 
 
 def test_constant_values_do_not_deviate() -> None:

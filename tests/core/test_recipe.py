@@ -22,6 +22,7 @@ from rnnqc.recipe import (
     load_recipe,
     parse_override,
     parse_recipe,
+    recipe_text,
     require,
     rounding_of,
 )
@@ -244,6 +245,24 @@ def test_regular_expressions_match_whole_paths() -> None:
         parse_recipe('[[rule]]\npoints = "re:("', "mine.toml")
     with pytest.raises(UsageError, match="is no regular expression"):
         parse_override("re:[.bits=4")
+
+
+def test_what_a_file_says_in_vain() -> None:
+    text = '[[rule]]\npoints = "*.inptu"\nbits = 4\n[[rule]]\npoints = "*.input"\ntable = "exact"\nbits = 8\n'
+    recipe = parse_recipe('base = "int8"\n' + text, "mine.toml").with_overrides(["*.weight.bits=4"])
+    assert recipe.idle(["a.forward"]) == [
+        "no quantization point matches '*.inptu'",
+        "*.input.table: no quantization point that matches understands 'table'",
+    ]
+    assert load_recipe("int8").idle(["a.forward"]) == []
+
+
+def test_text_of_a_recipe(tmp_path: Path) -> None:
+    assert parse_recipe(recipe_text("w4a8"), "w4a8.toml").rules == load_recipe("w4a8").rules
+    (tmp_path / "mine.toml").write_text(TEXT, encoding="utf-8")
+    assert recipe_text(str(tmp_path / "mine.toml")) == TEXT
+    with pytest.raises(UsageError, match="no recipe 'int9'"):
+        recipe_text("int9")
 
 
 def test_globs_are_case_sensitive() -> None:

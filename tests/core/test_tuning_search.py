@@ -110,3 +110,16 @@ def test_never_worse_than_the_start(units: list[tuple[float, int]], target: floa
         assert found.reached or found.measured.damage <= found.start.damage
     if not found.reached:
         assert measure((0,) * len(units)).quality < target, "the best of all reaches it, and every step there helps"
+
+
+def test_what_does_nothing_alone_is_tried_again() -> None:
+    """Two changes that only help together with a third: a single pass over the changes would stop short."""
+
+    def measure(assignment: tuple[int, ...]) -> Measured:
+        first, second = assignment
+        quality = 10.0 + 5.0 * first + (5.0 * second if first else 0.0)
+        return Measured(cost=1 + first + second, damage=100.0 - quality, quality=quality)
+
+    found = search([2, 2], measure, target=20.0)
+    assert found.reached
+    assert found.assignment == (1, 1)

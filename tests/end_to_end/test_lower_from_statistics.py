@@ -99,7 +99,7 @@ def test_compensated_weights_need_the_moments_of_the_file(files: tuple[Path, Pat
         (["--stats", "absent.json"], "absent.json"),
         (["--calibration", "absent.npz"], "absent.npz"),
         (["--stats", "MODEL"], "model.onnx"),
-        (["--state", "a:b"], "States without calibration data"),
+        (["--state", "a:b"], "States (--state) without calibration data"),
         (["--recipe", "distiller-avg"], "--calibration DATA or --stats STATS.json"),
     ],
 )
@@ -114,6 +114,35 @@ def test_wrong_options(
     assert message in done.err
     assert "Traceback" not in done.err
     assert not output.exists()
+
+
+def test_outputs_replace_no_inputs(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    model, data, stats = files
+    recipe = model.with_name("mine.toml")
+    recipe.write_text('base = "int8"\n')
+    held = {p: p.read_bytes() for p in (model, data, stats, recipe)}
+    for output in (model, stats, recipe):
+        done = in_process(capfd, "lower", model, "-o", output, "--stats", stats, "--recipe", recipe)
+        assert (done.code, "is an input, which would be replaced" in done.err) == (2, True), output
+    for command in (
+        ["calibrate", model, "--data", data, "-o", model],
+        ["calibrate", model, "--data", data, "-o", data],
+        ["run", model, "-i", data, "-o", data],
+    ):
+        done = in_process(capfd, *command)
+        assert (done.code, "is an input" in done.err) == (2, True), command
+    assert {p: p.read_bytes() for p in held} == held
+
+
+def test_a_recipe_that_says_something_in_vain(
+    files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, _, _ = files
+    recipe = model.with_name("mine.toml")
+    recipe.write_text('base = "int8"\n[[rule]]\npoints = "*.inptu"\nbits = 16\n')
+    done = in_process(capfd, "lower", model, "-o", model.with_name("out.onnx"), "--recipe", recipe)
+    assert done.code == 0
+    assert "no quantization point matches '*.inptu'" in done.err
 
 
 def test_statistics_of_another_model(files: tuple[Path, Path, Path]) -> None:

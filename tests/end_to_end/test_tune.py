@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.diagnostics import UsageError
-from rnnqc.tune import Tuned, tune
+from rnnqc.recipe import Rule, parse_recipe
+from rnnqc.tune import Tuned, recipe_text, tune
 from rnnqc.verify import compare_models
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
@@ -111,6 +113,12 @@ def test_a_start_that_is_too_coarse_gets_wider(model: onnx.ModelProto, feeds: li
     assert {result.settings[f"{SENSITIVE}.forward.{m}.weight"]["bits"] for m in "WR"} == {8}
     assert all(result.settings.get(f"{IDLE}.forward.{m}.weight", {"bits": 4})["bits"] == 4 for m in "WR")
     assert 'base = "w4a8"' in result.text
+
+
+def test_a_recipe_with_the_name_of_another_keeps_its_rules(tuned: Tuned) -> None:
+    mine = replace(tuned.recipe, rules=(Rule("*.input", {"bits": 16}), *tuned.recipe.rules))
+    text = recipe_text(replace(tuned, recipe=mine))
+    assert parse_recipe(text, "tuned.toml").rules[-len(mine.rules) :] == mine.rules
 
 
 def test_sixteen_bit_activations_are_for_what_eight_do_not_reach(

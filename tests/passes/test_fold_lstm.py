@@ -147,6 +147,8 @@ REFUSED = [
     (["*.hidden.rounding=floor"], "the hidden has a format", "floor"),
     (["*.forget_gate.acc.bits=none"], "the forget gate is not tabulated", "acc.bits = None"),
     (["*.cell_gate.activation.bits=none"], "the cell gate is not tabulated", "activation.bits = None"),
+    (["*.acc.bits=17"], "the input gate has too large a table", "input_gate.acc.bits = 17"),
+    (["*.acc.bits=32"], "the input gate has too large a table", "input_gate.acc.bits = 32"),
     (["*.acc.rounding=half_even"], "the input gate is not tabulated", "half_even"),
     (["*.hidden.activation.bits=none"], "the output activation is not tabulated", "hidden.activation.bits = none"),
     (["*.cell_state.rounding=floor"], "the cell state has a format", "floor"),

@@ -234,3 +234,39 @@ def test_what_is_shared_is_the_range() -> None:
     for cell in CELLS:
         x, h = _scale(points, cell, "input"), _scale(points, cell, "hidden")
         assert x * 127 == pytest.approx(h * 32767, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("*.input.mode=activation", r"layer0\.forward\.input.*mode = activation.*dynamic-row or static"),
+        ("*.input.mode=bounded", r"mode = bounded.*dynamic-row or static"),
+        ("*.hidden.mode=product", r"mode = product.*bounded or dynamic-row or static"),
+        ("*.acc.mode=dynamic-row", r"mode = dynamic-row.*activation or static"),
+        ("*.activation.mode=bounded", r"mode = bounded.*mode = static"),
+        ("*.cell_state.mode=dynamic-row", r"mode = dynamic-row.*bounded or static"),
+        ("*_product.mode=dynamic-row", r"mode = dynamic-row.*mode = static"),
+        ("*.bias.mode=bounded", r"mode = bounded.*product or static"),
+    ],
+)
+def test_a_mode_that_a_point_does_not_have_is_no_silence(override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _resolved(_recipe(EIGHT, override))
+
+
+def test_weights_share_no_scale_with_activations() -> None:
+    with pytest.raises(UsageError, match=r"share = 'x' of layer0\.forward\.W\.weight and layer0\.forward\.input"):
+        _resolved(_recipe(EIGHT, "*.share=x"))
+    _resolved(_recipe(EIGHT, "*.weight.share=w", "*.share=x"))
+
+
+@pytest.mark.parametrize("share", ["{cell.size}", "{nothing}", "{cell", "{cell:d}", "x{}"])
+def test_names_that_cannot_be_filled_in(share: str) -> None:
+    with pytest.raises(UsageError, match=r"layer0\.forward\.input: share = .*\{cell\}, \{layer\}"):
+        _resolved(_recipe(EIGHT, f"*.input.share={share}"))
+
+
+def test_rows_have_no_rounded_output() -> None:
+    overrides = ["*.hidden.mode=dynamic-row", "*.hidden.rounded_output=true"]
+    with pytest.raises(UsageError, match=r"hidden.*rounded_output = true.*mode = static"):
+        _resolved(load_recipe("int8").with_overrides(overrides))

@@ -241,7 +241,13 @@ def test_wide_channels() -> None:
             "group_size = 64 with wide_channels = 0.5",
             "one of the two",
         ),
+        (["group_size=32", "bits=4", "range=mse"], "group_size = 32 with range = mse", "range = min-max"),
+        (["group_size=32", "bits=4", "pow2=true"], "group_size = 32 with pow2 = true", "follow from the weights alone"),
+        (["group_size=32", "bits=4", "share=x"], "group_size = 32 with share = x", "follow from the weights alone"),
         (["wide_channels=0.1"], "wide_channels = 0.1 with bits = 8", "2 to 7"),
+        (["wide_channels=0.1", "bits=4", "signed=false", "narrow=false"], "with signed = false", "signed symmetric"),
+        (["wide_channels=0.1", "bits=4", "symmetric=false"], "with symmetric = false", "signed symmetric"),
+        (["wide_channels=0.1", "bits=4", "zero_point=2"], "with zero_point = 2", "around 0"),
         (["wide_channels=0.1", "bits=4", "granularity=per-tensor"], "with granularity = per-tensor", "per-channel"),
         (
             ["wide_channels=0.1", "bits=4", "scale=0.1"],

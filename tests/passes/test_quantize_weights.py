@@ -226,6 +226,18 @@ def test_one_scale_for_all_channels() -> None:
         assert all(n.inputs[1].shape == () for n in nodes_of(model, "DequantizeLinear"))
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
+def test_unsigned_and_asymmetric_codes(bits: int) -> None:
+    """No weight is further from the float one than a whole step."""
+    for settings in ({"signed": False}, {"symmetric": False}, {"signed": False, "symmetric": False}):
+        canonical, model = _quantized(_layer("LSTM", size=7, inputs=5), _recipe(bits=bits, narrow=False, **settings))
+        (before,), (after,) = ([n for n in all_nodes(p) if n.op_type == "LSTM"] for p in (canonical, model.proto))
+        for k in (1, 2):
+            array, found = _Weights(canonical)(before.input[k]), _Weights(model.proto)(after.input[k])
+            step = 2 * np.abs(array).max(axis=2, keepdims=True) / (2**bits - 2)
+            assert (np.abs(found - array) <= step).all(), settings
+
+
 @pytest.mark.parametrize(("name", "share"), [("int8", 0.26), ("int4", 0.14), ("float16", 0.51)])
 def test_size(name: str, share: float) -> None:
     float_proto, model = _quantized(_layer("LSTM", size=128, inputs=128), RECIPES[name])
@@ -362,6 +374,10 @@ def test_compensated_codes() -> None:
 
 
 def test_moments_of_another_model() -> None:
+    other = Model.load(_layer("LSTM"))
+    PassManager([Canonicalize()]).run(other)
+    with pytest.raises(CompileError, match=r"nothing about cell 'layer\.forward'; cells: another\.forward.*calibrate"):
+        QuantizeWeights(INT8, {"another.forward.input": np.eye(3)}).run(other)
     model = Model.load(_layer("LSTM"))
     PassManager([Canonicalize()]).run(model)
     with pytest.raises(CompileError, match=r"layer.forward.input.*\[7, 7\] for 3 inputs.*calibrate this model again"):
@@ -422,6 +438,9 @@ def test_defaults_of_graph_inputs_are_named() -> None:
         ({"bits": 16, "narrow": True}, "bits = 16.*2 to 8 bits"),
         ({"bits": 4, "narrow": True, "group_size": 32}, "group_size = 32.*one scale for each channel"),
         ({"bits": 4, "narrow": True, "wide_channels": 0.1}, "wide_channels = 0.1"),
+        ({"bits": 8, "share": "x"}, "share = x.*scales of their own"),
+        ({"bits": 8, "bias_correction": True}, "bias_correction = true.*biases as they are"),
+        ({"bits": 8, "shift_limits": True}, "shift_limits = true"),
     ],
 )
 def test_formats_that_do_not_exist(settings: dict[str, Any], message: str) -> None:
