@@ -110,6 +110,10 @@ MODELS: dict[str, Callable[[Find], Case]] = {
 }
 
 
+TWINS = {"vitis_rnn/imdb_lstm_torch_dynamo", "vitis_rnn/imdb_lstm_packed_sorted"}
+"""Other exports of a model that is among the rest."""
+
+
 @functools.lru_cache(maxsize=2)
 def _statistics(path: Path, make: Callable[[Find], Case], find: Find) -> Statistics:
     case = make(find)
@@ -126,7 +130,7 @@ def _outputs(running: ort.InferenceSession, case: Case) -> Feeds:
     return {name: np.concatenate([s[name].ravel() for s in steps]) for name in steps[0]}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in TWINS else []) for n in MODELS])
 @pytest.mark.parametrize("recipe", [r.name for r in builtin_recipes()])
 def test_lowers_and_runs(name: str, recipe: str, shared: Find) -> None:
     path = shared(f"models/{name}.onnx")
