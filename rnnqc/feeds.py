@@ -264,7 +264,7 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     Args:
         source: Where the data is.
         proto: The model.
-        carried: Inputs whose array, where it does not count samples, is for the first sample alone.
+        carried: Inputs whose array is for the first sample of an `.npz` alone.
 
     Raises:
         CompileError: The data cannot be read, at once or when a feed is taken.
@@ -336,6 +336,12 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
     stacked = {k for k, r in ranks.items() if k in arrays and arrays[k].ndim == r + 1}
     if not stacked:
         return [arrays]
+    for name in sorted(stacked & once):
+        raise CompileError(
+            f"{source}: array {name!r} of a carried state has a leading axis for samples: each would start anew.",
+            supported=f"its value for the first call, shape {list(arrays[name].shape[1:])}, or no array at all",
+            action=f"leave the array out, or keep its first entry; without {name!r} carried, every sample starts there",
+        )
     counts = {arrays[k].shape[0] for k in stacked}
     if len(counts) != 1:
         raise CompileError(

@@ -21,7 +21,16 @@ from running import assert_same_bits, plain_session, run
 from strategies import lstm_cases
 
 from rnnqc.diagnostics import CompileError
-from rnnqc.feeds import check_feed, generate_feeds, load_feeds, npz_bytes, read_npz, true_inputs, zeros_of
+from rnnqc.feeds import (
+    check_feed,
+    generate_feeds,
+    load_feeds,
+    npz_bytes,
+    open_feeds,
+    read_npz,
+    true_inputs,
+    zeros_of,
+)
 
 CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
 
@@ -199,3 +208,17 @@ def test_different_numbers_of_samples(tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"absent: no such file.*module:function"):
         load_feeds(str(tmp_path / "absent"), CASE.model())
+
+
+def test_a_carried_state_is_for_the_first_sample(tmp_path: Path) -> None:
+    """An array with a state for each sample would start the stream anew each time, without a word."""
+    proto = CASE.model()
+    feeds = [generate_feeds(proto, seed) for seed in range(3)]
+    stacked = {k: np.stack([f[k] for f in feeds]) for k in feeds[0]}
+    path = tmp_path / "data.npz"
+    path.write_bytes(npz_bytes({**stacked, "initial_h": feeds[0]["initial_h"]}))
+    assert [("initial_h" in f) for f in open_feeds(str(path), proto, ["initial_h"])] == [True, False, False]
+    path.write_bytes(npz_bytes(stacked))
+    assert len(list(open_feeds(str(path), proto))) == 3
+    with pytest.raises(CompileError, match=r"'initial_h' of a carried state.*its value for the first call"):
+        open_feeds(str(path), proto, ["initial_h"])
