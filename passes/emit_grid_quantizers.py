@@ -40,12 +40,7 @@ class GridEmitter:
 
     def multiples(self, value: Value, grid: Grid, name: str) -> Value:
         """The multiples of the scale that stand for `value`."""
-        units: Value = self.b.op("Div", [value, self.constant(grid.scale)], f"{name}.units")
-        if grid.offset:
-            units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
-        whole: Value = self.rounded(units, grid.rounding, name)
-        if grid.offset:
-            whole = self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
+        whole = self._rounded(value, self.constant(grid.scale), grid, name)
         return self.b.op("Clip", [whole, self.constant(grid.low), self.constant(grid.high)], f"{name}.multiples")
 
     def quantized(self, value: Value, grid: Grid, name: str) -> Value:
@@ -70,18 +65,21 @@ class GridEmitter:
         """The multiples of the four gates side by side, whose grids are there and round alike."""
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
-        units = self.b.op("Div", [value, self._columns([g.scale for g in grids])], f"{name}.units")
-        offset = grids[0].offset
-        if offset:
-            units = self.b.op("Add", [units, self.constant(offset)], f"{name}.units.offset")
-        whole = self.rounded(units, grids[0].rounding, name)
-        if offset:
-            whole = self.b.op("Sub", [whole, self.constant(offset)], f"{name}.whole")
+        whole = self._rounded(value, self._columns([g.scale for g in grids]), grids[0], name)
         if len({(g.low, g.high) for g in grids}) == 1:
             limits = [self.constant(grids[0].low), self.constant(grids[0].high)]
             return self.b.op("Clip", [whole, *limits], f"{name}.multiples")
         below = self.b.op("Min", [whole, self._columns([g.high for g in grids])], f"{name}.below")
         return self.b.op("Max", [below, self._columns([g.low for g in grids])], f"{name}.multiples")
+
+    def _rounded(self, value: Value, scale: Value, grid: Grid, name: str) -> Value:
+        """Multiples of `scale`, rounded as `grid` does it."""
+        units = self.b.op("Div", [value, scale], f"{name}.units")
+        if not grid.offset:
+            return self.rounded(units, grid.rounding, name)
+        units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
+        whole = self.rounded(units, grid.rounding, name)
+        return self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
 
     def _columns(self, values: Sequence[float]) -> Value:
         """One value for each gate, as `[4H]`."""
