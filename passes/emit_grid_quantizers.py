@@ -15,6 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import GATES
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Value
+from rnnqc.passes.emit_rounding import emit_rounding
 from rnnqc.passes.grid_numbers import Grid
 
 
@@ -74,11 +75,12 @@ class GridEmitter:
 
     def _rounded(self, value: Value, scale: Value, grid: Grid, name: str) -> Value:
         """Multiples of `scale`, rounded as `grid` does it."""
+        rounding = Rounding(grid.rounding)
         units = self.b.op("Div", [value, scale], f"{name}.units")
         if not grid.offset:
-            return self.rounded(units, grid.rounding, name)
+            return emit_rounding(self.b, units, rounding, name, self.real)
         units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
-        whole = self.rounded(units, grid.rounding, name)
+        whole = emit_rounding(self.b, units, rounding, name, self.real)
         return self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
 
     def _columns(self, values: Sequence[float]) -> Value:
@@ -86,28 +88,6 @@ class GridEmitter:
         if len(set(values)) == 1:
             return self.constant(values[0])
         return self.constant(np.repeat(np.asarray(values), self.hidden))
-
-    def rounded(self, units: Value, rounding: str, name: str) -> Value:
-        """`units` rounded to whole numbers."""
-        b = self.b
-        if rounding == Rounding.HALF_EVEN.value:
-            return b.op("Round", [units], f"{name}.rounded")
-        if rounding == Rounding.CEIL.value:
-            return b.op("Ceil", [units], f"{name}.rounded")
-        if rounding == Rounding.HALF_AWAY.value:
-            size = b.op("Add", [b.op("Abs", [units], f"{name}.size"), self.constant(0.5)], f"{name}.size.raised")
-            sign = b.op("Sign", [units], f"{name}.sign")
-            return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")
-        if rounding == Rounding.HALF_EVEN_UP.value:
-            up = b.op("Floor", [b.op("Add", [units, self.constant(0.5)], f"{name}.raised")], f"{name}.up")
-            negative = b.op("Less", [units, self.constant(0.0)], f"{name}.negative")
-            return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
-        if rounding == Rounding.TOWARD_ZERO.value:
-            size = b.op("Floor", [b.op("Abs", [units], f"{name}.size")], f"{name}.size.rounded")
-            return b.op("Mul", [b.op("Sign", [units], f"{name}.sign"), size], f"{name}.rounded")
-        if rounding == Rounding.HALF_UP.value:
-            units = b.op("Add", [units, self.constant(0.5)], f"{name}.raised")
-        return b.op("Floor", [units], f"{name}.rounded")
 
 
 def is_uniform(grids: Sequence[Grid]) -> bool:
