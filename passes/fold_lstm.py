@@ -21,7 +21,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import CELL_INDEX_BITS, cell_is_bounded, encoding_of
+from rnnqc.passes.quantization import CELL_INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
@@ -249,8 +249,8 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
     )
     return FoldedLstm(
         numbers=numbers,
-        x_multiplier=_normal(w_scale * (x_scale or 1.0) / s_g),
-        h_multiplier=_normal(r_scale * (h_scale or 1.0) / s_g),
+        x_multiplier=stored_multiplier(w_scale * (x_scale or 1.0) / s_g),
+        h_multiplier=stored_multiplier(r_scale * (h_scale or 1.0) / s_g),
         B=(b.astype(np.float64) / s_g + zero).astype(np.float32),
         P=None
         if p is None
@@ -283,11 +283,6 @@ def _check_only_known_grids(cell: Cell) -> None:
             )
     if cell.points["hidden"].get("rounded_output"):
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
-
-
-def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
-    # A multiplier that underflows to zero would meet an infinite row scale as NaN.
-    return np.maximum(multiplier, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def _weight_encoding(cell: Cell, name: str) -> Encoding:

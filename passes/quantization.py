@@ -79,6 +79,11 @@ def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
     return [float(v) for v in exact.astype(np.float32)]
 
 
+def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Products of scales as they are stored: float32, never zero, which would meet an infinite row scale as NaN."""
+    return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
+
+
 def on_grid(s: Settings, scale: float) -> dict[str, Any]:
     """A number format with one scale."""
     return {**format_of(s), "scale": stored_scales(s, scale), "axis": None, "mode": "static"}
