@@ -21,9 +21,9 @@ from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINT
 from rnnqc.encoding import Encoding
 from rnnqc.passes.fold_lstm import FloatArray
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import INDEX_BITS, VITIS, GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.grid_tables import VITIS, GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import encoding_of, stored_multiplier
+from rnnqc.passes.quantization import INDEX_BITS, encoding_of, stored_multiplier
 
 WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
 WIDEST_OTHER = 32

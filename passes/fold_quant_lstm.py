@@ -15,10 +15,10 @@ import numpy.typing as npt
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import INDEX_BITS, GridTable, place
+from rnnqc.passes.grid_tables import GridTable, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES, WIDEST_WEIGHT, Parameter, QuantLstm
-from rnnqc.passes.quantization import stored_multiplier
+from rnnqc.passes.quantization import INDEX_BITS, stored_multiplier
 from rnnqc.qonnx import QonnxQuantizer
 
 ACTIVATIONS = (make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh"))

@@ -207,6 +207,23 @@ def _weight(node: Node, k: int, default: tuple[int, ...] | None) -> npt.NDArray[
     name = INPUT_NAMES[k]
     if value is None:
         return np.zeros(default, np.float32) if default else None
+    array = constant_weight(value, name)
+    check_float32(array.dtype, name)
+    x = dtype_of(input_or_none(node, X))
+    if x is not None:
+        check_float32(x, "X")
+    check_finite(array, name)
+    if array.shape[0] == 0 or 0 in array.shape:
+        raise fail(node, f"input {name} has shape {list(array.shape)}.", "no empty dimension")
+    return array
+
+
+def constant_weight(value: Value, name: str) -> npt.NDArray[Any]:
+    """The array of input `name` of a node.
+
+    Raises:
+        NotHandled: It is not constant.
+    """
     array = constant_array(value)
     if array is None:
         raise NotHandled(
@@ -214,20 +231,23 @@ def _weight(node: Node, k: int, default: tuple[int, ...] | None) -> npt.NDArray[
             f"{name} is {describe_source(value)}",
             "make the weights initializers, or constant expressions of initializers",
         )
-    if array.dtype != np.float32:
-        raise NotHandled(f"{name} is {array.dtype}.", f"{name} of type {array.dtype}", "convert the layer to float32")
-    x = dtype_of(input_or_none(node, X))
-    if x is not None and x != np.float32:
-        raise NotHandled(f"X is {x}.", f"X of type {x}", "convert the layer to float32")
+    return array
+
+
+def check_float32(dtype: np.dtype[Any], name: str) -> None:
+    """Raises NotHandled for input `name` of another type."""
+    if dtype != np.float32:
+        raise NotHandled(f"{name} is {dtype}.", f"{name} of type {dtype}", "convert the layer to float32")
+
+
+def check_finite(array: npt.NDArray[Any], name: str) -> None:
+    """Raises NotHandled for weights `name` with NaN or infinity."""
     if not np.isfinite(array).all():
         raise NotHandled(
             f"{name} is not finite.",
             f"NaN or infinity in {name}",
             "repair the weights; the float layer computes nothing useful either",
         )
-    if array.shape[0] == 0 or 0 in array.shape:
-        raise fail(node, f"input {name} has shape {list(array.shape)}.", "no empty dimension")
-    return array
 
 
 def used_output(graph: Graph, node: Node, k: int) -> Value | None:

@@ -23,7 +23,8 @@ from rnnqc.weights import group_scales, mixed_scales
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
-CELL_INDEX_BITS = 16
+INDEX_BITS = 16
+"""Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
 PACKED_BITS = 4
 WIDE_BITS = 8
 
@@ -198,7 +199,7 @@ def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
     """Whether mode "bounded" leaves the cell state of `cell` a float."""
     if s.get("mode") != "bounded":
         return False
-    limit = require(s, "scale", path) * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)
+    limit = require(s, "scale", path) * 2 ** (min(s["bits"], INDEX_BITS) - 1)
     return not cell_is_bounded(cell, limit)
 
 
