@@ -124,7 +124,7 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",
-            supported="models with at least one LSTM layer of constant weights",
+            supported="models with at least one LSTM, GRU or RNN layer of constant weights",
             action="`rnnqc inspect` lists the recurrent layers and why they stay float",
         )
     model.infer_shapes()

@@ -196,7 +196,7 @@ def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[s
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",
-            supported="models with at least one LSTM layer of constant weights",
+            supported="models with at least one LSTM, GRU or RNN layer of constant weights",
             action="`rnnqc inspect` lists the recurrent layers and why they stay float",
         )
     units = []
