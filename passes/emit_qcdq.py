@@ -17,8 +17,8 @@ from rnnqc.cells.base import GATES, INPUT
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
-from rnnqc.passes.emit_lstm import ACCUMULATORS, ONE, Quantizer
 from rnnqc.passes.emit_rounding import emit_rounding
+from rnnqc.passes.emit_step import ACCUMULATORS, ONE, Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100

@@ -27,7 +27,7 @@ from rnnqc.ir import (
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_lstm import Boundary
+from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
 from rnnqc.passes.fold_scales import integer_operands
