@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
 from rnnqc.diagnostics import Remark
@@ -28,6 +30,7 @@ from rnnqc.ir import (
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
     RECURRENT_OPS,
+    TYPE_TAG,
     B,
     NotHandled,
     P,
@@ -159,7 +162,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return None
     type_ = CELL_TYPES[node.op]
     arrays = [constant_array(input_or_none(node, k)) for k in (W, R, B, P) if k < input_count(type_)]
-    size = sum(int(a.nbytes) for a in arrays if a is not None)
+    dtype = info(node).metadata.get(TYPE_TAG)
+    size = sum(int(a.size) * (a if dtype is None else np.dtype(dtype)).itemsize for a in arrays if a is not None)
     shape = shape_of(input_or_none(node, 0))
     attributes: dict[str, Any] = {
         "direction": attribute(node, "direction", "forward"),
@@ -173,6 +177,7 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "clip": attribute(node, "clip", None),
         "input_forget": attribute(node, "input_forget", 0),
         "linear_before_reset": attribute(node, "linear_before_reset", None),
+        **({} if dtype is None else {"type": dtype}),
         "depth": path.count("/") // 2,
     }
     try:

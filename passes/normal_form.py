@@ -6,6 +6,7 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass
 from rnnqc.passes.canonicalize import Canonicalize
+from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
@@ -13,7 +14,7 @@ from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 
 def normal_form() -> list[Pass]:
     """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeLstmStep()]
+    return [Canonicalize(), ComputeInFloat32(), RecognizeLstmStep()]
 
 
 def decompose(model: Model, verb: str) -> None:
@@ -37,6 +38,6 @@ def decompose(model: Model, verb: str) -> None:
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",
-            supported="models with at least one LSTM layer of constant weights",
+            supported="models with at least one recurrent layer of constant weights",
             action="`rnnqc inspect` lists the recurrent layers and why they stay float",
         )
