@@ -71,8 +71,8 @@ void ValidateCodes(const CellConfig& config);
 // Largest input size the operators allow.
 int64_t MaxInputSize(const CellConfig& config);
 
-// Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is out
-// of range.
+// Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is
+// out of range.
 int64_t RequiredTableSize(const GateConfig& gate);
 // Of all gates.
 int64_t RequiredGateTableSize(const CellConfig& config);

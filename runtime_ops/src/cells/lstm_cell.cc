@@ -161,6 +161,7 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
                       int64_t cell_table_size, LinearTables* linear) {
   if (!HasTablesOnly(config)) return false;
   TableExtent tables{};
+  tables.gates = kGates;
   for (int64_t g = 0; g < kGates; ++g) {
     tables.gate_table[g] = gate_table + config.gates[g].table_offset;
     tables.gate_max[g] = config.gates[g].max;
@@ -172,12 +173,10 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel) {
-  const Division division =
-      Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
+  const Division division = Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
   RunDivided(
-      division,
-      [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); }, scratch,
-      parallel);
+      division, [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); },
+      scratch, parallel);
 }
 
 }  // namespace rnnqc

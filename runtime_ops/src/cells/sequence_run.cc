@@ -194,8 +194,7 @@ void SequenceRun::RunAll() {
       active_ = sequences_.Active(step_);
       p_step_ = p_ + row * columns_;
       for (int64_t r = 0; r < active_; ++r) {
-        y_rows_[r] =
-            args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
+        y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
       }
       // The parts of a step read the pre-activations of their own columns only.
       projects_ = step_ == chunk_begin_;
@@ -269,9 +268,8 @@ void SequenceRun::QuantizeInitialHidden(int64_t r) {
 
 void SequenceRun::LimitHidden(const float* values, int64_t n, float* limited) {
   for (int64_t i = 0; i < n; ++i) {
-    limited[i] = std::isnan(values[i])
-                     ? 0.0f
-                     : std::min(std::max(values[i] + 0.0f, -kLargestMagnitude), kLargestMagnitude);
+    limited[i] =
+        std::isnan(values[i]) ? 0.0f : std::min(std::max(values[i] + 0.0f, -kLargestMagnitude), kLargestMagnitude);
   }
 }
 
@@ -354,8 +352,7 @@ void SequenceRun::Project(const Blocks& units) const {
 void SequenceRun::ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const {
   const int64_t stride = packed_.w.k_padded;
   RecurrentArgs sums{};
-  sums.matmul =
-      Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks.begin, blocks.end);
+  sums.matmul = Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks.begin, blocks.end);
   sums.matmul.start = no_start_;
   sums.acc = x_acc_;
   sums.acc_stride = columns_;
@@ -443,7 +440,8 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks) c
       const int64_t to = std::min(last, (block + 1) * kBlockColumns);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t j = from; j < to; ++j) {
-          product.acc[(row + r) * product.columns() + columns[static_cast<size_t>(j)]] += sums[r * kBlockColumns + j % kBlockColumns];
+          product.acc[(row + r) * product.columns() + columns[static_cast<size_t>(j)]] +=
+              sums[r * kBlockColumns + j % kBlockColumns];
         }
       }
     }

@@ -163,7 +163,8 @@ struct Division {
   int64_t parts = 1;   // of the columns of each step, at most
 };
 
-// `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads took part in the last call.
+// `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads took part in the last
+// call.
 Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
                 const CellArgs& args, int64_t members);
 
