@@ -135,7 +135,12 @@ def _parser() -> argparse.ArgumentParser:
         "--state", action="append", default=[], metavar="IN:OUT",
         help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
     )  # fmt: skip
-    lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
+    lower.add_argument(
+        "--form",
+        choices=("fused", "integer", "qcdq", "qonnx"),
+        default=None,
+        help="default fused; qonnx: Brevitas' cells",
+    )
     lower.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )

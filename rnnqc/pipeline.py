@@ -33,9 +33,10 @@ from rnnqc.passes import (
     Timing,
     Unroll,
     VerifyNumerics,
+    WriteQonnx,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
-from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, is_quant, is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
@@ -44,7 +45,8 @@ from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
 from rnnqc.verify import compare_models
 
-FORMS = ("fused", "integer", "qcdq")
+FORMS = ("fused", "integer", "qcdq", "qonnx")
+QONNX = "qonnx"
 WEIGHT_ONLY = "weight-only"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
@@ -56,7 +58,8 @@ class LowerOptions:
 
     Attributes:
         recipe: Name of a recipe, or a `.toml` file, or a recipe.
-        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined) or "qcdq" (before folding).
+        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined), "qcdq" (before folding) or "qonnx"
+            (Brevitas' cells, for other tools).
         unroll: Write loops out; the form is "integer" then, unless "qcdq" is asked for.
         dims: Symbolic dimensions to bind.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
@@ -87,9 +90,10 @@ class LowerOptions:
             return "integer" if self.unroll else "fused"
         if self.form not in FORMS:
             raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
-        if self.unroll and self.form == "fused":
+        if self.unroll and self.form in ("fused", QONNX):
             raise UsageError(
-                "A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq"
+                f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
+                action="use --form integer or --form qcdq",
             )
         return self.form
 
@@ -126,6 +130,8 @@ def normal_form() -> list[Pass]:
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
+    if form == QONNX:
+        return [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics), WriteQonnx(), Cleanup()]
     given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}
@@ -144,6 +150,8 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
 
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
     """The passes for a model that brings its own quantization and gets no other."""
+    if form == QONNX:
+        return [*normal_form(), Cleanup()]
     passes: list[Pass] = [
         *normal_form(),
         ReadQuantLstmCell(functions=form == "fused"),
@@ -196,7 +204,7 @@ def lower(
         model: A path or a ModelProto.
         recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
             their own quantization gets no other.
-        form: "fused" (default), "integer" or "qcdq".
+        form: "fused" (default), "integer", "qcdq" or "qonnx".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
         stats: The statistics of an earlier calibration instead, or their file.
@@ -263,6 +271,7 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
+        loaded.release_cells(n for n, c in loaded.cells.items() if c.form == QONNX)
         names = [c for e in report.entries for c in e.cells]
         report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
         for entry in report.float_entries if own else ():
@@ -365,6 +374,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+        elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
+            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
             entry.status = "float"
             entry.bytes = node.weight_bytes
