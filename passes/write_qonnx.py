@@ -9,7 +9,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.encoding import Rounding
-from rnnqc.ir import Constant, Graph, Model, Value, constant_array
+from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
@@ -124,8 +124,17 @@ def _emit(model: Model, graph: Graph, cell: Cell, at: Boundary) -> Builder:
     for name in QUANTIZERS:
         inputs += [b.f32(q[name].scale), b.f32(q[name].zero_point), b.f32(q[name].bits)]
     outputs = [v if v is not None else b.value(n) for v, n in zip((at.y, at.y_h, at.y_c), OUTPUTS, strict=True)]
+    for k, value in enumerate(outputs):
+        # No tool infers them: the node is nobody's.
+        _declare(graph, value, [*([cell.static_length] if k == 0 else []), cell.static_batch, cell.hidden_size])
     b.add(CELL_OP, inputs, outputs, "cell", domain=DOMAIN, **_attributes(lstm))
     return b
+
+
+def _declare(graph: Graph, value: Value, shape: list[int | None]) -> None:
+    """Says what is known of the shape of a float value, unless it is an output of the graph, which has its own."""
+    if isinstance(value, Variable) and not any(v is value for v in graph.outputs):
+        value.dtype, value.shape = np.dtype(np.float32), shape
 
 
 def _attributes(lstm: QuantLstm) -> dict[str, int | str]:
