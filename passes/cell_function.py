@@ -10,8 +10,8 @@ import onnx
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
+from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_grid_lstm import emit_grid_lstm
-from rnnqc.passes.emit_lstm import Boundary
 from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
 from rnnqc.passes.fold_lstm import LstmNumbers
 from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Model, Node, Value, Variable
+from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
 from rnnqc.passes.emit_grid_product import GridProduct, grid_product
 from rnnqc.passes.emit_grid_quantizers import GridEmitter, is_uniform
-from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
 from rnnqc.passes.emit_quant_lstm import Operands, Wanted, finish_integer, without_nan
 from rnnqc.passes.grid_numbers import Grid, GridNumbers
 

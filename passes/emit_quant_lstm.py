@@ -15,7 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Graph, Model, Node, Value, Variable
-from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, LengthMasks, dimensions, lens64, positive_zeros, scan
+from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, LengthMasks, dimensions, lens64, positive_zeros, scan
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.emit_wide_codes import (
     WIDE_BITS,

@@ -21,13 +21,12 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import CELL_INDEX_BITS, cell_is_bounded, encoding_of
+from rnnqc.passes.quantization import INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
 STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
-GATE_INDEX_BITS = 16
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset({*PRODUCT_POINTS, "accumulator", "cell_state.kept", "cell_state.added"})
 
@@ -216,13 +215,13 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
     output = cell.activations[2]
     cell_table, cell_index_scale = None, 0.0
     if output.kind == TABLE:
-        bits = CELL_INDEX_BITS
-        step = cell_scale or output.limit / 2 ** (CELL_INDEX_BITS - 1)
+        bits = INDEX_BITS
+        step = cell_scale or output.limit / 2 ** (INDEX_BITS - 1)
         cell_table = _table(cell, "hidden", output, bits, step, 1.0)
         cell_index_scale = 0.0 if cell_scale else 1.0 / step
     elif output.kind == RELU_TABLE:
-        step = output.limit / 2 ** (CELL_INDEX_BITS - 1)
-        cell_table = TableSpec(output, CELL_INDEX_BITS, step)
+        step = output.limit / 2 ** (INDEX_BITS - 1)
+        cell_table = TableSpec(output, INDEX_BITS, step)
         cell_index_scale = 1.0 / step
     sizes = {t.size for t in tables}
     numbers = LstmNumbers(
@@ -249,8 +248,8 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
     )
     return FoldedLstm(
         numbers=numbers,
-        x_multiplier=_normal(w_scale * (x_scale or 1.0) / s_g),
-        h_multiplier=_normal(r_scale * (h_scale or 1.0) / s_g),
+        x_multiplier=stored_multiplier(w_scale * (x_scale or 1.0) / s_g),
+        h_multiplier=stored_multiplier(r_scale * (h_scale or 1.0) / s_g),
         B=(b.astype(np.float64) / s_g + zero).astype(np.float32),
         P=None
         if p is None
@@ -283,11 +282,6 @@ def _check_only_known_grids(cell: Cell) -> None:
             )
     if cell.points["hidden"].get("rounded_output"):
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
-
-
-def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
-    # A multiplier that underflows to zero would meet an infinite row scale as NaN.
-    return np.maximum(multiplier, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def _weight_encoding(cell: Cell, name: str) -> Encoding:
@@ -343,11 +337,11 @@ def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
             f"{GATES[k]}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
             "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
         )
-    if point["bits"] > GATE_INDEX_BITS:
+    if point["bits"] > INDEX_BITS:
         raise NotHandled(
             f"the {GATES[k].replace('_', ' ')} has too large a table.",
             f"{GATES[k]}.acc.bits = {point['bits']}",
-            f"pre-activations of up to {GATE_INDEX_BITS} bits have an integer form; use --form qcdq",
+            f"pre-activations of up to {INDEX_BITS} bits have an integer form; use --form qcdq",
         )
     return float(point["scale"][0]), int(point["bits"])
 

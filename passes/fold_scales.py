@@ -15,7 +15,7 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_lstm import Boundary, boundary_of
+from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_quant_lstm import Operands
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid

@@ -23,7 +23,8 @@ from rnnqc.weights import group_scales, mixed_scales
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
-CELL_INDEX_BITS = 16
+INDEX_BITS = 16
+"""Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
 PACKED_BITS = 4
 WIDE_BITS = 8
 
@@ -77,6 +78,11 @@ def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
         multiplier, shift = multiplier_and_shift(exact, s["scale_bits"])
         exact = np.ldexp(multiplier.astype(np.float64), -shift)
     return [float(v) for v in exact.astype(np.float32)]
+
+
+def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Products of scales as they are stored: float32, never zero, which would meet an infinite row scale as NaN."""
+    return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def on_grid(s: Settings, scale: float) -> dict[str, Any]:
@@ -193,7 +199,7 @@ def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
     """Whether mode "bounded" leaves the cell state of `cell` a float."""
     if s.get("mode") != "bounded":
         return False
-    limit = require(s, "scale", path) * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)
+    limit = require(s, "scale", path) * 2 ** (min(s["bits"], INDEX_BITS) - 1)
     return not cell_is_bounded(cell, limit)
 
 

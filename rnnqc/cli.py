@@ -692,7 +692,7 @@ def _bench(a: argparse.Namespace) -> int:
 
 
 def _recipes(a: argparse.Namespace) -> int:
-    from rnnqc.cells.base import LSTM_POINTS
+    from rnnqc.cells.types import CELL_TYPES
     from rnnqc.recipe import KEYS, builtin_recipes, recipe_text
 
     if a.recipe:

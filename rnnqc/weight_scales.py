@@ -13,6 +13,7 @@ from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.grids import GridFormat
+from rnnqc.percentile import kth_smallest
 from rnnqc.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
@@ -106,18 +107,12 @@ def _percentile(array: FloatArray, groups: int, rule: WeightRule, format_: GridF
     assert rule.percentile is not None
     members = _members(array, groups)
     if format_.symmetric:
-        bound = np.array([_kth(np.abs(m), rule.percentile) for m in members])
+        bound = np.array([kth_smallest(np.abs(m), rule.percentile) for m in members])
         return format_.grids(np.where(_extremes(array, groups)[0] < 0.0, -bound, 0.0), bound)
     inside = (100.0 + rule.percentile) / 2.0
-    high = np.array([_kth(m, inside) for m in members])
-    low = np.array([-_kth(-m, inside) for m in members])
+    high = np.array([kth_smallest(m, inside) for m in members])
+    low = np.array([-kth_smallest(-m, inside) for m in members])
     return format_.grids(np.minimum(low, high), np.maximum(low, high))
-
-
-def _kth(values: Vector, percent: float) -> float:
-    """Brevitas: the k-th smallest, `k = floor(0.01 * percent * n + 0.5)`."""
-    k = min(max(int(np.floor(0.01 * percent * values.size + 0.5)), 1), values.size)
-    return float(np.partition(values, k - 1)[k - 1])
 
 
 def _members(array: FloatArray, groups: int) -> list[Vector]:
