@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS, Cell
+from rnnqc.cells.types import LSTM
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Variable
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS
-from rnnqc.passes.grid_tables import INDEX_BITS
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import WIDEST_WEIGHT, Parameter, QuantLstm
+from rnnqc.passes.quantization import INDEX_BITS
 from rnnqc.qonnx import FloatArray, QonnxQuantizer
 
 ROUNDING_NAMES = {
@@ -57,6 +58,8 @@ class Misfit:
 
 def misfits(cell: Cell) -> list[Misfit]:
     """What keeps the cell, whose points are resolved, from Brevitas' contract; empty if it fits."""
+    if cell.type is not LSTM:
+        return [Misfit("operator", cell.op, LSTM.op)]
     return [*_of_layer(cell), *_of_points(cell)]
 
 

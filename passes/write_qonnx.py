@@ -10,10 +10,10 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
-from rnnqc.numerics import Lossy
+from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
-from rnnqc.passes.emit_lstm import Boundary, boundary_of
+from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.properties import Property
@@ -43,7 +43,7 @@ class WriteQonnx(Pass):
     info = PassInfo(
         name="write-qonnx",
         summary="write quantized cells as Brevitas exports them",
-        numerics=Lossy(20.0),
+        numerics=Bitwise(),
         requires=frozenset({Property.CELLS_QUANTIZED}),
     )
 
