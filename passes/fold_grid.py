@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
+from rnnqc.cells.types import LSTM
 from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_lstm import FloatArray
+from rnnqc.passes.fold_cell import FloatArray
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import VITIS, GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.grid_tables import GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import INDEX_BITS, encoding_of, stored_multiplier
+from rnnqc.vitis_tables import VITIS
 
 WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
 WIDEST_OTHER = 32
@@ -63,7 +65,9 @@ class FoldedGrid:
 
 
 def needs_grid(cell: Cell) -> bool:
-    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+    """Whether a format of the cell is one that only the arithmetic "grid" has; LSTM alone has that arithmetic."""
+    if cell.type is not LSTM:
+        return False
     points = cell.points
     present = [p for p in (*PRODUCT_POINTS, *_SUMMANDS, "accumulator") if points.get(p, {}).get("bits") is not None]
     activations = [points[f"{n}.activation"] for n in (*GATES, "hidden")]

@@ -45,7 +45,17 @@ QUANTIZED_OPS = {
 
 
 FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
-PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "P", "hidden_bias", "W_group_multiplier", "R_group_multiplier")
+PARAMETERS = (
+    "W",
+    "R",
+    "x_multiplier",
+    "h_multiplier",
+    "B",
+    "P",
+    "hidden_bias",
+    "W_group_multiplier",
+    "R_group_multiplier",
+)
 """Operands of a fused cell that belong to one layer alone."""
 
 
@@ -124,11 +134,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if (
-                node.domain == DOMAIN
-                and node.op in FUSED_OPS
-                and info(node).metadata.get(CELL_TAG) not in model.cells
-            ):
+            if node.domain == DOMAIN and node.op in FUSED_OPS and info(node).metadata.get(CELL_TAG) not in model.cells:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
@@ -205,7 +211,10 @@ def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     """Size of the initializers with the weights of `cells`, each counted once; tables belong to no single layer."""
     names = {
-        n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P, c.hidden_bias]) if n
+        n
+        for c in cells
+        for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P, c.hidden_bias])
+        if n
     }
     held: dict[str, Constant] = {}
     for graph in model.graphs():

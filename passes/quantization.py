@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
+from rnnqc.cells.equations import UPDATE
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.grids import multiplier_and_shift
@@ -180,11 +182,25 @@ def _check_weight(s: Settings, path: str) -> None:
 
 
 def hidden_bound(cell: Cell) -> float | None:
-    """The largest possible magnitude of the hidden state, from the activations; None if there is none."""
-    o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
-    if o is None or h is None:
+    """The largest possible magnitude of the hidden state, from the activations; None if there is none.
+
+    Initial states of a GRU beyond it saturate in the products.
+    """
+    if cell.type is LSTM:
+        o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
+        return None if o is None or h is None else max(map(abs, o)) * max(map(abs, h))
+    made = cell.activations[-1].bounds
+    if made is None or not keeps_hidden_bounded(cell):
         return None
-    return max(map(abs, o)) * max(map(abs, h))
+    return max(map(abs, made))
+
+
+def keeps_hidden_bounded(cell: Cell) -> bool:
+    """Whether a step of a GRU moves the hidden state between what it was and the candidate: z is in 0 .. 1."""
+    if not cell.type.reads_hidden:
+        return True
+    z = cell.gate_activation(UPDATE).bounds
+    return z is not None and z[0] >= 0.0 and z[1] <= 1.0
 
 
 def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError
 from rnnqc.ir import (
     Graph,
@@ -204,7 +205,7 @@ class QuantizeWeights(Pass):
         home = homes[id(source)]
         key = (id(home), digest, array.shape, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, source, direction, home, s)
+            shared[key] = WeightMatrix(point, source, direction, home, s, len(CELL_TYPES[node.op].gates))
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import GATES
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.fix_position import CANDIDATES, fix_position, scale_of
@@ -35,6 +35,7 @@ class WeightRule:
         granularity: One of `GRANULARITIES`.
         percentile: Rule "percentile": how many of 100 weights are inside the range.
         limit: Weights count as no larger than this.
+        gates: Number of gates among the output channels, for granularity "per-gate".
 
     Raises:
         UsageError: An unknown rule or granularity, or a parameter is missing or out of range.
@@ -44,6 +45,7 @@ class WeightRule:
     granularity: str = "per-channel"
     percentile: float | None = None
     limit: float | None = None
+    gates: int = len(LSTM.gates)
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
@@ -82,11 +84,11 @@ def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tu
             f"Weights of shape {list(array.shape)} are no matrix of finite numbers.", supported="finite weights [K, n]"
         )
     columns = array.shape[1]
-    if rule.granularity == "per-gate" and columns % len(GATES):
-        raise UsageError(f"granularity = per-gate of {columns} output channels.", supported=f"{len(GATES)} gates alike")
+    if rule.granularity == "per-gate" and columns % rule.gates:
+        raise UsageError(f"granularity = per-gate of {columns} output channels.", supported=f"{rule.gates} gates alike")
     if rule.limit is not None:
         array = np.clip(array, np.float32(-rule.limit), np.float32(rule.limit))
-    groups = {"per-channel": columns, "per-gate": len(GATES), "per-tensor": 1}[rule.granularity]
+    groups = {"per-channel": columns, "per-gate": rule.gates, "per-tensor": 1}[rule.granularity]
     scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, format_)
     if rule.granularity == "per-gate":
         scale, zero_point = np.repeat(scale, columns // groups), np.repeat(zero_point, columns // groups)
