@@ -30,8 +30,9 @@ def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, Folded
     model = before("fold-scales", (case or LstmCase()).model(), recipe)
     cell = next(iter(model.cells.values()))
     held = graph_info(model.graph).initializers
-    arrays = [constant_array(held[n]) if n is not None else None for n in (cell.W, cell.B, cell.P)]
-    return cell, fold_cell(cell, *arrays)  # type: ignore[arg-type]
+    names = {"W": cell.W, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
+    return cell, fold_cell(cell, arrays.pop("W"), arrays)  # type: ignore[arg-type]
 
 
 def test_multipliers_and_bias_by_hand() -> None:
