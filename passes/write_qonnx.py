@@ -77,8 +77,12 @@ def _check(cell: Cell) -> None:
         found.insert(0, Misfit("sequence_lens", "an input of the layer", "whole sequences"))
     if not found:
         return
-    shown = "; ".join(map(str, found[:_SHOWN]))
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for misfit in found:
+        alike.setdefault((misfit.found, misfit.supported), []).append(misfit.point)
+    texts = [str(Misfit(", ".join(points), *texts)) for texts, points in alike.items()]
+    shown = "; ".join(texts[:_SHOWN])
+    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     raise UsageError(
         f"Cell {cell.name!r} has no form qonnx. {shown}{more}.",
         supported="layers and number formats that Brevitas' QuantLSTMCell has (docs/brevitas.md)",

@@ -47,8 +47,10 @@ from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
 
-FORMS = ("fused", "integer", "qcdq", "qonnx")
+FORMS = ("fused", "integer", "qcdq")
+"""The forms that every recipe has."""
 QONNX = "qonnx"
+EVERY_FORM = (*FORMS, QONNX)
 WEIGHT_ONLY = "weight-only"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
@@ -90,8 +92,8 @@ class LowerOptions:
         """
         if self.form is None:
             return "integer" if self.unroll else "fused"
-        if self.form not in FORMS:
-            raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
+        if self.form not in EVERY_FORM:
+            raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
         if self.unroll and self.form in ("fused", QONNX):
             raise UsageError(
                 f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
@@ -349,7 +351,7 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
 
 def _check_forms(model: Model, form: str, unroll: bool) -> None:
     """Refuses a model whose cells are past the form asked for: passes only go forward."""
-    order = ("float", *reversed(FORMS))
+    order = ("float", *reversed(EVERY_FORM))
     for cell in model.cells.values():
         if order.index(cell.form) > order.index(form) or (unroll and cell.form == "fused"):
             raise UsageError(
