@@ -717,13 +717,13 @@ def _recipes(a: argparse.Namespace) -> int:
 
 
 def _passes(a: argparse.Namespace) -> int:
-    from rnnqc.passes import Unroll
+    from rnnqc.passes import Unroll, WriteQonnx
     from rnnqc.pipeline import default_passes
     from rnnqc.recipe import load_recipe
 
     infos = []
     weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), *weights_only]:
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), WriteQonnx(), *weights_only]:
         if pass_.info not in infos:
             infos.append(pass_.info)
     if a.markdown:
