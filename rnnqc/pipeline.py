@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 
 from rnnqc.calibrate import calibrate
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -135,7 +136,7 @@ def normal_form() -> list[Pass]:
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
     if form == QONNX:
-        return [*normal_form(), DecomposeLstm(), InsertQcdq(recipe, statistics), WriteQonnx(), Cleanup()]
+        return [*normal_form(), DecomposeLstm((LSTM.op,)), InsertQcdq(recipe, statistics), WriteQonnx(), Cleanup()]
     given = [*normal_form(), _read(form), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}

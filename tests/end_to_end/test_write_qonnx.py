@@ -261,3 +261,23 @@ def test_published_model(shared: Callable[[str], Path]) -> None:
     _, written = round_trip(path, feeds[:3], feeds[3])
     assert len([n for n in written.graph.node if n.op_type == "QuantLSTMCell"]) == 2
     assert {n.domain for n in written.graph.node} == {"", DOMAIN}
+
+
+def test_other_layers_stay_as_they_are() -> None:
+    """A GRU beside the LSTM has no cell of Brevitas; it stays float, and the report says so."""
+    case = LstmCase(T=5, B=2, I=3, H=4)
+    model = case.model()
+    rng = np.random.default_rng(1)
+    for name, shape in {"gru_W": (1, 15, 3), "gru_R": (1, 15, 5)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name))
+    gru = onnx.helper.make_node("GRU", ["X", "gru_W", "gru_R"], ["gru_Y"], "the_gru", hidden_size=5)
+    model.graph.node.append(gru)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("gru_Y", 1, [5, 1, 2, 5]))
+    written = rnnqc.lower(model, RECIPE, form="qonnx", calibration=[case.feeds()])
+    assert {e.node: e.status for e in written.report.entries} == {"the_lstm": "lowered", "the_gru": "float"}
+    (left,) = written.report.float_entries
+    assert "form" in left.reason
+    assert "GRU" in left.found
+    read = rnnqc.lower(written.proto)
+    got, expected = (run(session(m, STOCK), case.feeds())["gru_Y"] for m in (read.proto, model))
+    assert np.array_equal(got, expected)
