@@ -631,10 +631,14 @@ def _tune(a: argparse.Namespace) -> int:
 def _verify(a: argparse.Namespace) -> int:
     from rnnqc.feeds import load_feeds, with_dimensions_of
     from rnnqc.files import load_proto
-    from rnnqc.pipeline import generated_feeds
+    from rnnqc.pipeline import executable, generated_feeds
     from rnnqc.verify import compare_models
 
-    reference, candidate = load_proto(Path(a.float_model)), load_proto(Path(a.quantized_model))
+    protos = []
+    for path in (a.float_model, a.quantized_model):
+        with located(path):
+            protos.append(executable(load_proto(Path(path))))
+    reference, candidate = protos
     with located(a.float_model):
         feeds = (
             load_feeds(a.data, reference) if a.data else generated_feeds(with_dimensions_of(reference, candidate), 4)

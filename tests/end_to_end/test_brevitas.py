@@ -445,6 +445,8 @@ def test_comparisons(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert compared.code == 0, compared.text
     assert "verified" in compared.out
+    verified = in_process(capfd, "verify", source, tmp_path / "out.onnx", "--min-sqnr", "30")
+    assert verified.code == 0, verified.text
 
 
 def test_a_pass_that_changes_an_exported_cell_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,8 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     np.savez(tmp_path / "feeds.npz", **case.feeds())  # type: ignore[arg-type]
     ran = in_process(capfd, "run", target, "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz")
     assert ran.code == 0, ran.text
+    verified = in_process(capfd, "verify", source, target, "--data", tmp_path / "feeds.npz", "--min-sqnr", "15")
+    assert verified.code == 0, verified.text
     direct = rnnqc.lower(source, RECIPE, calibration=str(data))
     with np.load(tmp_path / "out.npz") as outputs:
         assert_same_bits(run(session(direct.proto, STOCK), case.feeds()), dict(outputs), "run as it was written")
