@@ -202,6 +202,18 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     calibrate.set_defaults(command=_calibrate)
 
+    layer = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
+    layer.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
+    layer.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    layer.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="a state and what becomes of it; by default the inputs after the first and the first outputs, in order",
+    )  # fmt: skip
+    layer.add_argument("--reverse", action="store_true", help="run from the last step to the first")
+    layer.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
+    layer.add_argument("--initial-states", action="store_true", help="make the initial states inputs")
+    layer.set_defaults(command=_layer)
+
     tune = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
     tune.add_argument("model", metavar="IN.onnx")
     tune.add_argument("--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function")
@@ -540,6 +552,18 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
         for name, value in results.items():
             collected.setdefault(name, []).append(value)
     return {name: values[-1] if name in carried.values() else np.stack(values) for name, values in collected.items()}
+
+
+def _layer(a: argparse.Namespace) -> int:
+    from rnnqc.files import check_writable, serialized, write_atomically
+    from rnnqc.layer import layer
+
+    check_writable(Path(a.output), [a.cell])
+    made = layer(a.cell, state=a.state, reverse=a.reverse, lengths=a.lengths, initial_states=a.initial_states)
+    write_atomically(Path(a.output), serialized(made, a.output))
+    inputs, outputs = (", ".join(v.name for v in values) for values in (made.graph.input, made.graph.output))
+    _out.print(escape(f"{a.output}: {inputs} -> {outputs}"))
+    return OK
 
 
 def _calibrate(a: argparse.Namespace) -> int:
