@@ -51,8 +51,8 @@ def layer(
         `[T,B,H]`; under their names the cell's other outputs `[T,B,...]`; under their names the final states `[B,H]`.
 
     Raises:
-        CompileError: It is no valid model, or no cell: too few inputs or outputs, states of unknown width, or of another
-            shape after the step.
+        CompileError: It is no valid model, or no cell: too few inputs or outputs, states of unknown width, or of
+            another shape after the step.
         UsageError: `state` names no input or output of it.
     """
     proto = onnx.ModelProto()
