@@ -26,7 +26,7 @@ from rich.markup import escape as escape_markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rnnqc.diagnostics import CompileError, InternalError, Outcome, RnnqcError, UsageError, located
+from rnnqc.diagnostics import CompileError, InternalError, Outcome, Remark, RnnqcError, UsageError, located
 
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
@@ -448,7 +448,12 @@ def _inspect(a: argparse.Namespace) -> int:
     with located(a.model):
         PassManager(normal_form()).run(model)
         present = recurrent_nodes(model)
-        refused = {r.node: r for r in DecomposeLstm()(model).remarks if r.outcome is Outcome.FLOAT}
+        remarks = DecomposeLstm()(model).remarks
+        refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+        notes: dict[str, list[Remark]] = {}
+        for remark in remarks:
+            if remark.outcome is Outcome.NOTE and remark.action:
+                notes.setdefault(remark.node, []).append(remark)
     nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
     cells: dict[str, list[str]] = {}
     for cell in model.cells.values():
@@ -459,6 +464,7 @@ def _inspect(a: argparse.Namespace) -> int:
                 "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
                 "lowering": n.status, "form": n.form, "cells": cells.get(n.path, []),
                 "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+                "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in notes.get(n.path, [])],
             }
             for n in nodes
         ]  # fmt: skip
@@ -481,6 +487,8 @@ def _inspect(a: argparse.Namespace) -> int:
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
             "done": f"done ({n.form})",
         }[n.status]
+        for r in notes.get(n.path, []):
+            verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
         table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
     if nodes:
         _out.print(table)
