@@ -165,6 +165,7 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(p_, chunk_rows * columns_);
   pieces(acc_, rows_ * h_planes_ * columns_);
   pieces(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
+  VisitScratch(pieces);
   pieces(h_[0], rows_ * h_planes_ * units_padded_);
   pieces(h_[1], rows_ * h_planes_ * units_padded_);
   pieces(h_zero_point_, rows_ * h_planes_);
@@ -172,7 +173,6 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(y_rows_, rows_);
   pieces(y_scratch_, args_.y == nullptr ? rows_ * hidden_ : 0);
   pieces(limited_h_, hidden_);
-  VisitScratch(pieces);
 }
 
 void SequenceRun::Run(Team* team, int64_t most_parts) {
@@ -184,7 +184,7 @@ void SequenceRun::Run(Team* team, int64_t most_parts) {
 void SequenceRun::RunAll() {
   sequences_.Sort();
   InitializeCodes();
-  for (int64_t r = 0; r < rows_; ++r) InitializeRow(r);
+  InitializeStates();
   const int64_t steps = sequences_.length(0);
   for (chunk_begin_ = 0; chunk_begin_ < steps; chunk_begin_ += chunk_steps_) {
     chunk_end_ = std::min(chunk_begin_ + chunk_steps_, steps);

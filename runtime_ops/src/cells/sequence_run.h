@@ -56,8 +56,8 @@ class SequenceRun {
 
   // What a subclass adds.
   virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of row r before its first step, with the codes in CodesBefore(0), which are those of zero so far.
-  virtual void InitializeRow(int64_t r) = 0;
+  // States of all rows before their first step, with the codes in CodesBefore(0), which are those of zero so far.
+  virtual void InitializeStates() = 0;
   // The running step: one or more calls of RunPhase, with what has to be done by one thread in between.
   virtual void RunStep() = 0;
   // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
