@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cells/division.h"
 #include "cells/hidden_run.h"
 #include "kernels/rounding.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cells/division.h"
 #include "cells/generic_step.h"
 #include "cells/sequence_run.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cells/division.h"
 #include "cells/hidden_run.h"
 
 namespace rnnqc {
