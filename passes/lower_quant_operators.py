@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Model, Value, constant_array, display_name
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.emit_grid_quantizers import GridEmitter
+from rnnqc.passes.emit_rounding import emit_rounding
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import is_quant, read_quant
 from rnnqc.qonnx import QonnxQuantizer
@@ -56,7 +54,7 @@ class LowerQuantOperators(Pass):
                     continue
                 b = Builder(model, prefix=display_name(node))
                 node.outputs.clear()
-                _emit(b, quantizer, source, target)
+                emit_quant(b, quantizer, source, target)
                 model.insert_nodes(graph, node, b.nodes)
                 model.remove_nodes(graph, [node])
         if count:
@@ -65,7 +63,8 @@ class LowerQuantOperators(Pass):
         return PassResult(count > 0, tuple(remarks), {"quantizers": count})
 
 
-def _emit(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
+def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
+    """`target` is `x` through a quantizer of constant parameters."""
     scale = b.f32(q.scale)
     if q.bipolar:
         positive = b.op("GreaterOrEqual", [x, b.f32(0.0)], "positive")
@@ -74,7 +73,7 @@ def _emit(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
         units: Value = b.op("Div", [x, scale], "units")
         if q.zero_point.any():
             units = b.op("Add", [units, b.f32(q.zero_point)], "shifted")
-        whole = GridEmitter(b, np.float32, 0).rounded(units, q.rounding.value, "codes")
+        whole = emit_rounding(b, units, q.rounding, "codes")
         codes = b.op("Clip", [whole, b.f32(q.minimum), b.f32(q.maximum)], "codes")
         if q.zero_point.any():
             codes = b.op("Sub", [codes, b.f32(q.zero_point)], "multiples")
