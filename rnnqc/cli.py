@@ -428,7 +428,7 @@ def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
     from rnnqc.passes import DecomposeLstm, PassManager
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.pipeline import normal_form
+    from rnnqc.passes.normal_form import normal_form
 
     model = Model.load(a.model)
     opset = model.opset
@@ -459,6 +459,7 @@ def _inspect(a: argparse.Namespace) -> int:
         options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
         options += ["input_forget"] if at.get("input_forget") else []
         options += at.get("activations", [])
+        options += [at["type"]] if at.get("type") else []
         sizes = [
             str(at.get(k) if at.get(k) is not None else "?")
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
