@@ -26,6 +26,7 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, B, NotHandled, P, R, W, read_lstm
 from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 
 QUANTIZED_OPS = {
     ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
@@ -164,6 +165,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
             "none; the layer runs in float",
         )
         return RecurrentNode(full, name, node.op, attributes, size, refusal)
+    if WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R)):
+        return RecurrentNode(full, name, node.op, attributes, size, form="weight-only")
     try:
         lstm = read_lstm(node)
     except NotHandled as error:

@@ -421,18 +421,19 @@ def _finite(data: Any) -> Any:
 
 def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
-    from rnnqc.passes import DecomposeLstm, PassManager
+    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell, normal_form
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.pipeline import normal_form
+    from rnnqc.pipeline import brings_its_own
 
     model = Model.load(a.model)
     opset = model.opset
     earlier = lowered_nodes(model)
     with located(a.model):
-        PassManager(normal_form()).run(model)
+        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
-        refused = {r.node: r for r in DecomposeLstm()(model).remarks if r.outcome is Outcome.FLOAT}
-    nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
+        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
+        refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
     cells: dict[str, list[str]] = {}
     for cell in model.cells.values():
         cells.setdefault(cell.node, []).append(cell.name)

@@ -16,7 +16,6 @@ from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import (
-    Canonicalize,
     Cleanup,
     DecomposeLstm,
     FoldScales,
@@ -29,14 +28,15 @@ from rnnqc.passes import (
     PassResult,
     QuantizeWeights,
     ReadQuantLstmCell,
-    RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
+    normal_form,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
-from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
+from rnnqc.passes.quant_operators import is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_weights import stored_weight_bytes
+from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, load_recipe
@@ -119,11 +119,6 @@ class Lowered:
         write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
 
-def normal_form() -> list[Pass]:
-    """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeLstmStep()]
-
-
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
     given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
@@ -145,7 +140,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
     """The passes for a model that brings its own quantization and gets no other."""
     passes: list[Pass] = [
-        *normal_form(),
+        *normal_form(keep_codes=True),
         ReadQuantLstmCell(functions=form == "fused"),
         LowerQuantOperators(),
         Cleanup(),
@@ -157,19 +152,19 @@ def exported_passes(form: str, unroll: bool) -> list[Pass]:
     return passes
 
 
-def _brings_its_own(model: Model) -> bool:
-    """Whether the model has cells or quantizers as Brevitas exports them, and nothing that was lowered before."""
+def brings_its_own(model: Model) -> bool:
+    """Whether the model has quantizers, or recurrent layers with weights of few bits, and no cells of rnnqc."""
     nodes = (n for g in model.graphs() for n in g.nodes)
-    return not model.cells and any(is_quant_lstm(n) or is_quant(n) for n in nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) or is_trunc(n) or has_weight_codes(n) for n in nodes)
 
 
 def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
-    """A model exported by Brevitas, with its own quantization, as one that onnxruntime runs; None for other models."""
+    """A model with a quantization of its own, as Brevitas exports it, as one that onnxruntime runs; None for others."""
     try:
         loaded = Model.load(model)
     except CompileError:
         return None
-    return lower(model).proto if _brings_its_own(loaded) else None
+    return lower(model).proto if brings_its_own(loaded) else None
 
 
 def lower(
@@ -240,7 +235,7 @@ def lower(
     if progress is not None:
         observers.append(_Progress(progress))
     loaded = Model.load(model)
-    own = recipe is None and not options.overrides and options.statistics is None and _brings_its_own(loaded)
+    own = recipe is None and not options.overrides and options.statistics is None and brings_its_own(loaded)
     if own:
         passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     else:
@@ -365,6 +360,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+            if node.form:  # it came with these weights
+                entry.float_bytes = entry.bytes
         elif remark is not None or not cells:
             entry.status = "float"
             entry.bytes = node.weight_bytes
