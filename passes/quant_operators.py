@@ -37,11 +37,13 @@ class Parameter:
         values: float32, on the grid if there is one.
         quantizer: What it passed; None for raw values.
         codes: Its codes; None for raw values.
+        raw: What the quantizer was given; None for raw values.
     """
 
     values: FloatArray
-    quantizer: QonnxQuantizer | None
-    codes: npt.NDArray[np.int64] | None
+    quantizer: QonnxQuantizer | None = None
+    codes: npt.NDArray[np.int64] | None = None
+    raw: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -207,14 +209,14 @@ def _parameter(node: Node, index: int, name: str) -> Parameter:
     value = node.inputs[index]
     array = constant_array(value)
     if array is not None:
-        return Parameter(np.asarray(array, np.float32), None, None)
+        return Parameter(np.asarray(array, np.float32))
     producer = value.inputs[0] if len(value.inputs) == 1 else None
     if producer is None or not is_quant(producer):
         made = "a graph input" if producer is None else f"the output of {producer.op}"
         raise NotHandled(f"the {name} is not constant.", made, _EXPORT)
     quantizer = read_quant(producer)
     raw = _constant(producer, 0, name)
-    return Parameter(quantizer(raw), quantizer, quantizer.codes(raw))
+    return Parameter(quantizer(raw), quantizer, quantizer.codes(raw), raw)
 
 
 def _constant(node: Node, index: int, name: str) -> FloatArray:

@@ -35,7 +35,9 @@ from rnnqc.passes.fold_scales import integer_operands
 from rnnqc.passes.grid_numbers import Grid
 from rnnqc.passes.insert_qcdq import MOVERS
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.output_shapes import infer_output_shapes
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
+from rnnqc.passes.weight_doubts import doubt_about_weights
 from rnnqc.properties import Property
 from rnnqc.qonnx import QonnxQuantizer
 
@@ -97,6 +99,9 @@ class ReadQuantLstmCell(Pass):
                     _lower(model, graph, node, read, name, tables, grids)
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
+                    doubt = doubt_about_weights(read)
+                    if doubt is not None:
+                        remarks.append(self.remark(Outcome.NOTE, name, node.op, *doubt))
                 except NotHandled as refusal:
                     _write_out(model, graph, node, read, grids)
                     reason = f"{refusal.reason} It runs in float32 operators, exactly but without a native kernel."
@@ -106,6 +111,7 @@ class ReadQuantLstmCell(Pass):
         if count:
             model.remove_dead()
             model.sort()
+            infer_output_shapes(model, grids.known)
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
@@ -253,6 +259,8 @@ def _surroundings(
     The node loses its outputs; those that nothing uses are None.
     """
     targets = [_used_output(graph, node, k) for k in range(3)]
+    sizes = (shape_of(x) or [None] * 3)[:2]
+    batch = 0 if read.batch_first else 1
     around = Builder(model, prefix=safe_name(display_name(node)))
     node.outputs.clear()
     if read.batch_first:
@@ -265,9 +273,10 @@ def _surroundings(
             continue
         assert isinstance(target, Variable)
         target.dtype = np.dtype(np.float32)
+        target.shape = [*(sizes if k == 0 else sizes[batch : batch + 1]), read.hidden_size]
         inner = target
         if read.batch_first and k == 0:
-            inner = around.value("Y.time_first", np.float32, [None, None, read.hidden_size])
+            inner = around.value("Y.time_first", np.float32, [*sizes[::-1], read.hidden_size])
             around.add("Transpose", [inner], [target], "Y.batch_first", perm=[1, 0, 2])
         made.append(inner)
         for value in (target, inner):

@@ -23,6 +23,7 @@ from rnnqc.ir import (
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, SEQUENCE_LENS, X
+from rnnqc.passes.output_shapes import infer_output_shapes
 
 _STEPS = 64
 _MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Tile", "Slice")
@@ -39,7 +40,7 @@ class RepairLstmExport(Pass):
     2. Initial states that are zeros are what LSTM takes by default; they go, and their shapes with them.
     3. Sequence lengths that are all the length of X go as well.
 
-    Constants that are graph inputs as well may be replaced by a run and stay.
+    Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted topologically.
     """
 
     info = PassInfo(
@@ -52,33 +53,33 @@ class RepairLstmExport(Pass):
         """Repairs every LSTM node of every graph."""
         remarks: list[Remark] = []
         counts = {"squeezes": 0, "states": 0, "lengths": 0}
-        shapes = False
-        for path, graph in list(model.paths()):
-            for node in list(graph.nodes):
-                if node.op != "LSTM" or node.domain:
-                    continue
-                squeezed = _repair_squeezes(model, node)
-                counts["squeezes"] += squeezed
-                if squeezed:
-                    reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
-                    remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
-                listed = _listed(model, graph)
-                for k in (INITIAL_H, INITIAL_C):
-                    value = input_or_none(node, k)
-                    if value is not None and _is_zero(value, listed):
-                        node.inputs[k] = Variable.empty()
-                        counts["states"] += 1
-                lengths = input_or_none(node, SEQUENCE_LENS)
-                if lengths is not None:
-                    if not shapes:
-                        model.infer_shapes()
-                        shapes = True
-                    if _is_whole_length(lengths, node, listed):
-                        node.inputs[SEQUENCE_LENS] = Variable.empty()
-                        counts["lengths"] += 1
-        changed = any(counts.values())
-        if changed:
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        after = [n for g in model.graphs() for n in g.nodes]
+        sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        for path, graph, node in sites:
+            squeezed = _repair_squeezes(model, node)
+            counts["squeezes"] += squeezed
+            if squeezed:
+                reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
+                remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
+            for k in (INITIAL_H, INITIAL_C):
+                value = input_or_none(node, k)
+                if value is not None and _is_zero(value, _listed(model, graph)):
+                    node.inputs[k] = Variable.empty()
+                    counts["states"] += 1
+        if counts["squeezes"]:
+            infer_output_shapes(model)
+        elif any(input_or_none(node, SEQUENCE_LENS) is not None for _, _, node in sites):
+            model.infer_shapes()
+        for _, graph, node in sites:
+            lengths = input_or_none(node, SEQUENCE_LENS)
+            if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
+                node.inputs[SEQUENCE_LENS] = Variable.empty()
+                counts["lengths"] += 1
+        if any(counts.values()):
             model.remove_dead()
+        changed = any(counts.values()) or any(a is not b for a, b in zip(before, after, strict=True))
         return PassResult(changed, tuple(remarks), counts)
 
 

@@ -423,10 +423,12 @@ def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell, normal_form
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+    from rnnqc.passes.lost_layers import ACTION, independent_outputs
     from rnnqc.pipeline import brings_its_own
 
     model = Model.load(a.model)
     opset = model.opset
+    independent = independent_outputs(model)
     earlier = lowered_nodes(model)
     with located(a.model):
         PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
@@ -446,7 +448,7 @@ def _inspect(a: argparse.Namespace) -> int:
             }
             for n in nodes
         ]  # fmt: skip
-        print(_json({"model": a.model, "opset": opset, "nodes": entries}))
+        print(_json({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
         return OK
     _out.print(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
     table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
@@ -467,6 +469,9 @@ def _inspect(a: argparse.Namespace) -> int:
         table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
     if nodes:
         _out.print(table)
+    if independent:
+        names = ", ".join(map(repr, independent))
+        _err.print(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
     return OK
 
 

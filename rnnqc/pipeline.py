@@ -34,6 +34,8 @@ from rnnqc.passes import (
     normal_form,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
+from rnnqc.passes.lost_layers import independent_outputs, lost_everything
 from rnnqc.passes.quant_operators import is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.read_weight_codes import has_weight_codes
@@ -159,12 +161,18 @@ def brings_its_own(model: Model) -> bool:
 
 
 def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
-    """A model with a quantization of its own, as Brevitas exports it, as one that onnxruntime runs; None for others."""
+    """A model that does not run as Brevitas exports it, with its own quantization, as one that does; else None."""
     try:
         loaded = Model.load(model)
+        if brings_its_own(loaded):
+            return lower(model).proto
+        repair, *others = normal_form(keep_codes=True)
+        if not repair(loaded).statistics["squeezes"]:
+            return None
+        PassManager(others).run(loaded)
     except CompileError:
         return None
-    return lower(model).proto if brings_its_own(loaded) else None
+    return loaded.proto
 
 
 def lower(
@@ -243,12 +251,13 @@ def lower(
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
+        report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
         _check_quantized(loaded, resolved, verify or measure)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
-        float_proto = loaded.proto if verify or measure else None
+        float_proto = _reference(loaded) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
         verifier = VerifyNumerics(feeds, options.reproducer)
         if verify:
@@ -259,7 +268,9 @@ def lower(
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
         names = [c for e in report.entries for c in e.cells]
-        report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
+        if names:
+            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)]
+        report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         for entry in report.float_entries if own else ():
             if not entry.reason:
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."
@@ -304,6 +315,12 @@ def _statistics(
     return stats if stats is None or isinstance(stats, Statistics) else Statistics.load(stats)
 
 
+def _reference(model: Model) -> onnx.ModelProto:
+    """The model to compare with: itself, or one that runs where onnxruntime does not run it as it was exported."""
+    proto = model.proto
+    return runnable(proto) or proto
+
+
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
     readable = Model.load(proto)
@@ -339,6 +356,29 @@ def _check_quantized(model: Model, form: str, compares: bool) -> None:
             f'Operator "QuantLSTMCell" (node {names[0]!r}) does not run as it was exported: nothing to compare.',
             action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
         )
+
+
+def _check_outputs(model: Model) -> list[str]:
+    """Refuses a model of which nothing is left but constants; a warning where that concerns some outputs.
+
+    Raises:
+        CompileError: No output depends on an input.
+    """
+    lost = lost_everything(model)
+    if lost is not None:
+        raise CompileError(
+            f"nothing in the model depends on its inputs: the outputs are {lost[1]} ({lost[0]}).",
+            supported="models that compute something",
+            action=LOST_LAYERS,
+        )
+    names = independent_outputs(model)
+    return [f"no input has an influence on output {n!r}; {LOST_LAYERS}." for n in names]
+
+
+def _unlowered_quantizers(results: Sequence[PassResult]) -> list[Remark]:
+    """What keeps the model from running: quantizers that no pass knows."""
+    name = LowerQuantOperators.info.name
+    return [r for result in results for r in result.remarks if r.pass_name == name and r.action]
 
 
 class _Progress(Instrument):
