@@ -10,13 +10,13 @@ from rnnqc.passes.insert_qcdq import InsertQcdq
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
 from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
-from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.unroll import Unroll
+from rnnqc.passes.write_qonnx import WriteQonnx
 
 __all__ = [
     "Canonicalize",
@@ -41,5 +41,5 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
-    "normal_form",
+    "WriteQonnx",
 ]

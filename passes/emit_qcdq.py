@@ -17,12 +17,18 @@ from rnnqc.cells.base import GATES, INPUT
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
-from rnnqc.passes.emit_lstm import ACCUMULATORS, ONE, Quantizer
+from rnnqc.passes.emit_rounding import emit_rounding
+from rnnqc.passes.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
 COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
+# Values that have the format of another point.
+ALIASES = {ONE: COUPLED_GATE, **dict(zip(INITIAL_STATES, ("hidden", "cell_state"), strict=True))}
+WIDEST = 8
+_OPSET_OF_PROPAGATION = 21
+_STATES = ("hidden", "cell_state", *INITIAL_STATES)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in ACCUMULATORS:
             return emit_accumulator(b, point, value, points)
-        settings = points.get(COUPLED_GATE if point == ONE else point, {"bits": None})
+        settings = points.get(ALIASES.get(point, point), {"bits": None})
         if settings["bits"] is None or "mode" not in settings:
             return value
         if settings["mode"] == "dynamic-row":
@@ -49,11 +55,21 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
         encoding = encoding_of(settings)
         if point in weights:
             return emit_weight(b, point, weights[point], encoding)
-        if encoding.bits <= 8 and encoding.rounding is Rounding.HALF_EVEN:
+        if has_operators(b, point, encoding.bits, encoding.rounding):
             return emit_qcdq(b, point, value, encoding)
         return emit_fake_quant(b, point, value, encoding)
 
     return quantize
+
+
+def has_operators(b: Builder, point: str, bits: int, rounding: Rounding) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used.
+
+    Not for states from operator set 21 on: onnxruntime 1.31 moves the QuantizeLinear of signed codes past the view
+    operators that follow states, gives it unsigned ones there, and refuses the model.
+    """
+    exposed = point in _STATES and b.model.opset >= _OPSET_OF_PROPAGATION
+    return bits <= WIDEST and rounding is Rounding.HALF_EVEN and not exposed
 
 
 def emit_accumulator(b: Builder, point: str, value: Value, points: Mapping[str, Mapping[str, Any]]) -> Value:
@@ -119,27 +135,7 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
     """Div, round, Clip, Mul."""
     scale = b.f32(encoding.scale_array(2))
     units = b.op("Div", [value, scale], f"{point}.units")
-    if encoding.rounding is Rounding.HALF_EVEN:
-        whole = b.op("Round", [units], f"{point}.rounded")
-    elif encoding.rounding is Rounding.CEIL:
-        whole = b.op("Ceil", [units], f"{point}.rounded")
-    elif encoding.rounding is Rounding.HALF_EVEN_UP:
-        raised = b.op("Floor", [b.op("Add", [units, b.f32(0.5)], f"{point}.raised")], f"{point}.up")
-        negative = b.op("Less", [units, b.f32(0.0)], f"{point}.negative")
-        whole = b.op("Where", [negative, raised, b.op("Round", [units], f"{point}.even")], f"{point}.rounded")
-    elif encoding.rounding is Rounding.TOWARD_ZERO:
-        size = b.op("Floor", [b.op("Abs", [units], f"{point}.size")], f"{point}.size.rounded")
-        whole = b.op("Mul", [size, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
-    elif encoding.rounding is Rounding.HALF_AWAY:
-        raised = b.op(
-            "Floor",
-            [b.op("Add", [b.op("Abs", [units], f"{point}.size"), b.f32(0.5)], f"{point}.raised")],
-            f"{point}.size.rounded",
-        )
-        whole = b.op("Mul", [raised, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
-    else:
-        raised = units if encoding.rounding is Rounding.FLOOR else b.op("Add", [units, b.f32(0.5)], f"{point}.raised")
-        whole = b.op("Floor", [raised], f"{point}.rounded")
+    whole = emit_rounding(b, units, encoding.rounding, point)
     low, high = encoding.minimum - encoding.zero_point, encoding.maximum - encoding.zero_point
     codes = b.op("Clip", [whole, b.f32(low), b.f32(high)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")

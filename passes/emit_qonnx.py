@@ -9,7 +9,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
-from rnnqc.passes.emit_grid_quantizers import GridEmitter
+from rnnqc.passes.emit_rounding import emit_rounding
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import rounding_of
 from rnnqc.qonnx import QonnxQuantizer, QonnxRounding
@@ -146,7 +146,7 @@ def emit_trunc(b: Builder, t: Truncation, x: Value, target: Value) -> None:
 def rounded(b: Builder, units: Value, rounding: Rounding | QonnxRounding, name: str) -> Value:
     """Whole numbers."""
     if isinstance(rounding, Rounding):
-        return GridEmitter(b, np.float32, 0).rounded(units, rounding.value, name)
+        return emit_rounding(b, units, rounding, name)
     size: Value = b.op("Abs", [units], f"{name}.size")
     if rounding is QonnxRounding.HALF_TOWARD_ZERO:
         size = b.op("Sub", [size, b.f32(0.5)], f"{name}.size.lowered")

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.passes.fold_grid import FoldedGrid
-from rnnqc.passes.fold_lstm import FloatArray
 from rnnqc.passes.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import INDEX_BITS, GridTable, place
+from rnnqc.passes.grid_tables import GridTable, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES, WIDEST_WEIGHT, Parameter, QuantLstm, check_zero_point
+from rnnqc.passes.quantization import INDEX_BITS, stored_multiplier
 from rnnqc.qonnx import QonnxQuantizer, QonnxRounding
 
 ACTIVATIONS = (make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh"))
@@ -105,16 +105,16 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         rounded_output=True,
         arithmetic=GRID32,
     )
-    w, w_zero, w_scale = _stored("W", node.W)
-    r, r_zero, r_scale = _stored("R", node.R)
+    w, w_zero, w_scale = stored_weights("W", node.W)
+    r, r_zero, r_scale = stored_weights("R", node.R)
     return FoldedGrid(
         numbers=numbers,
         W=w,
         R=r,
         W_zero_point=w_zero,
         R_zero_point=r_zero,
-        x_multiplier=_multiplier(w_scale, x.scale),
-        h_multiplier=_multiplier(r_scale, hidden.scale),
+        x_multiplier=stored_multiplier(w_scale * x.scale),
+        h_multiplier=stored_multiplier(r_scale * hidden.scale),
         B=np.concatenate(node.bias),
         P=None,
         gate_tables=tuple(tables),
@@ -157,7 +157,7 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
     return found
 
 
-def _stored(
+def stored_weights(
     key: str, parameters: Sequence[Parameter]
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
     """Codes `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
@@ -185,10 +185,6 @@ def _stored(
     zero_point[bipolar] = -shift
     dtype = np.int16 if wide else np.int8
     return (joined - shift).astype(dtype), zero_point if zero_point.any() else None, columns[:, 1]
-
-
-def _multiplier(scale: npt.NDArray[np.float64], codes: float) -> FloatArray:
-    return np.maximum(scale * codes, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def _gate_table(node: QuantLstm, gate: str, argument: Grid) -> GridTable:
