@@ -13,7 +13,9 @@ from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
+from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
+from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.unroll import Unroll
 from rnnqc.passes.write_qonnx import WriteQonnx
 
@@ -34,7 +36,9 @@ __all__ = [
     "PassResult",
     "QuantizeWeights",
     "ReadQuantLstmCell",
+    "ReadWeightCodes",
     "RecognizeLstmStep",
+    "RepairLstmExport",
     "Timing",
     "Unroll",
     "VerifyModified",
