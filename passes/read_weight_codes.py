@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, info, input_or_none, safe_name
-from rnnqc.numerics import Bitwise
+from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
@@ -32,13 +32,13 @@ class ReadWeightCodes(Pass):
 
     * Weights that differ in scale along their inputs, that have more than 8 bits, or that are made in a way that is not
       known, become floats or stay as they are.
-    * The bits of the weights are equal either way.
+    The bits of the weights are equal either way; onnxruntime multiplies constants in another order than values.
     """
 
     info = PassInfo(
         name="read-weight-codes",
         summary="store weights that come as codes in one constant",
-        numerics=Bitwise(),
+        numerics=Close(1e-6),
     )
 
     def __init__(self, *, keep: bool = False) -> None:

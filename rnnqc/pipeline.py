@@ -15,7 +15,7 @@ from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model
+from rnnqc.ir import Model, attribute
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
@@ -203,7 +203,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type == "LSTM" for n in nodes):
         return proto
     read = Model.load(proto)
-    if not exported and not any(squeezes_wrong_axis(n) for g in read.graphs() for n in g.nodes if n.op == "LSTM"):
+    layers = [n for g in read.graphs() for n in g.nodes if n.op == "LSTM" and not n.domain]
+    if not exported and not any(squeezes_wrong_axis(n) or attribute(n, "layout", 0) for n in layers):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)

@@ -125,10 +125,10 @@ def assert_same(expected: list[Any], got: Mapping[str, npt.NDArray[Any]], what: 
 
 
 def check(model: onnx.ModelProto, feeds: Mapping[str, Any], expected: list[Any], what: str) -> None:
-    lowered = rnnqc.lower(model)
-    assert_all_lowered(lowered, what)
-    for way in (STOCK, NATIVE):
-        assert_same(expected, run(session(lowered.proto, way), feeds), f"{what}, {way}")
+    lowered, qcdq = rnnqc.lower(model), rnnqc.lower(model, form="qcdq")
+    for way, made in ((STOCK, lowered), (NATIVE, lowered), ("form qcdq", qcdq)):
+        assert_all_lowered(made, what)
+        assert_same(expected, run(session(made.proto, way), feeds), f"{what}, {way}")
 
 
 def slow(values: Iterable[Any], chosen: Container[Any]) -> list[Any]:
