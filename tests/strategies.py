@@ -115,7 +115,7 @@ LSTM_ONLY = ("initial_c", "peepholes", "input_forget")
 
 
 def gru_and_rnn_cases(**fixed: Any) -> st.SearchStrategy[RecurrentCase]:
-    """Cases of both, GRU twice as often: it has two forms. What only LSTM has may stand in `fixed`; it does not count."""
+    """Cases of both, GRU twice as often: it has two forms. What only LSTM has does not count in `fixed`."""
     kept = {k: v for k, v in fixed.items() if k not in LSTM_ONLY}
     return st.sampled_from(["GRU", "GRU", "RNN"]).flatmap(lambda op: recurrent_cases(op=op, **kept))
 
