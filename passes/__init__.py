@@ -12,7 +12,7 @@ from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
-from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
+from rnnqc.passes.recognize_steps import RecognizeSteps
 from rnnqc.passes.unroll import Unroll
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "PassResult",
     "QuantizeWeights",
     "ReadQuantLstmCell",
-    "RecognizeLstmStep",
+    "RecognizeSteps",
     "Timing",
     "Unroll",
     "VerifyModified",

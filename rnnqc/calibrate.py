@@ -15,7 +15,7 @@ from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeLstmStep
+from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeSteps
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.statistics import Statistics, identity
 
@@ -120,7 +120,7 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
             supported="float models",
             action="calibrate the model that it was lowered from",
         )
-    PassManager([Canonicalize(), RecognizeLstmStep(), DecomposeLstm()]).run(model)
+    PassManager([Canonicalize(), RecognizeSteps(), DecomposeLstm()]).run(model)
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",

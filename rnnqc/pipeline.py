@@ -29,7 +29,7 @@ from rnnqc.passes import (
     PassResult,
     QuantizeWeights,
     ReadQuantLstmCell,
-    RecognizeLstmStep,
+    RecognizeSteps,
     Timing,
     Unroll,
     VerifyNumerics,
@@ -121,7 +121,7 @@ class Lowered:
 
 def normal_form() -> list[Pass]:
     """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeLstmStep()]
+    return [Canonicalize(), RecognizeSteps()]
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
