@@ -90,6 +90,12 @@ class RowReader:
         held = self._rows.get(id(value))
         return None if held is None else held[1]
 
+    def _array(self, value: Value) -> npt.NDArray[np.generic] | None:
+        """The array of a constant; products of constant states count as products."""
+        if value.inputs and value.inputs[0].op != "Constant" and self.known(value) is not None:
+            return None
+        return self.constants.array(value)
+
     def cut(self, value: Value) -> Atom | None:
         """Makes a leaf of `value`: what it is made of is not looked into from here on."""
         held = self.rows(value)
@@ -131,7 +137,7 @@ class RowReader:
         if op in ("MatMul", "Gemm"):
             return [self._product(node)]
         first = input_or_none(node, 0)
-        if first is None or self.constants.array(first) is not None:
+        if first is None or self._array(first) is not None:
             return []
         rows = self.rows(first)
         if rows is None:
@@ -155,7 +161,7 @@ class RowReader:
 
     def _arithmetic(self, node: Node) -> Rows | None:
         a, b = node.inputs
-        constants = [self.constants.array(v) for v in (a, b)]
+        constants = [self._array(v) for v in (a, b)]
         if all(c is not None for c in constants):
             return None
         sides: list[Rows | npt.NDArray[np.float32] | None] = []
