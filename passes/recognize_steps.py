@@ -204,20 +204,23 @@ def _emit(model: Model, graph: Graph, reader: RowReader, node: StepNode, weights
         inputs += [state(node.c, "initial_c"), stored("P", node.P)]
     while inputs[-1] is None:
         inputs.pop()
+    views: list[tuple[Value, Value, list[int | str | None]]] = []
     targets = [v for v in (node.h_next, node.c_next) if v is not None]
-    outputs: list[Value] = [b.value(k, np.float32) for k in ("Y_h", "Y_c")[: len(targets)]]
-    made = b.add(node.op, inputs, [Variable.empty(), *outputs], name, **node.attributes)
-    made.name = name
-    for value, target, key in zip(outputs, targets, ("h", "c"), strict=False):
-        old = target.inputs[0]
-        position = next(k for k, v in enumerate(old.outputs) if v is target)
+    outputs: list[Value] = []
+    for target, key in zip(targets, ("Y_h", "Y_c"), strict=False):
         shape = reader.shape(target)
         assert shape is not None
-        old.outputs[position] = b.value(f"{key}.replaced")
+        old = target.inputs[0]
+        old.outputs[next(k for k, v in enumerate(old.outputs) if v is target)] = b.value(f"{key}.replaced")
+        outputs.append(target if len(shape) == 3 and shape[0] == 1 else b.value(key, np.float32))
+        if outputs[-1] is not target:
+            views.append((outputs[-1], target, shape))
+    b.add(node.op, inputs, [Variable.empty(), *outputs], name, **node.attributes).name = name
+    for value, target, shape in views:
         if len(shape) == 2:
-            b.add("Squeeze", [value, b.i64([0])], [target], key)
+            b.add("Squeeze", [value, b.i64([0])], [target], f"{value.name.rpartition('/')[2]}.rows")
         else:
             rows = [1 if d == 1 else -1 for d in shape[:-1]]
-            b.add("Reshape", [value, b.i64([*rows, hidden])], [target], key)
+            b.add("Reshape", [value, b.i64([*rows, hidden])], [target], f"{value.name.rpartition('/')[2]}.rows")
     model.insert_nodes(graph, anchor, b.nodes)
     return name

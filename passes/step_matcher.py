@@ -33,6 +33,7 @@ class FoundStep:
         cell_atom: The new cell state as an atom, for the peephole of o.
         input_forget: Whether f = 1 - i.
         negated: Gates whose pre-activation has the other sign.
+        like: Of a step without a hidden state (zeros): a step of the same layer that has one.
     """
 
     op: str
@@ -47,6 +48,7 @@ class FoundStep:
     cell_atom: Atom | None = None
     input_forget: bool = False
     negated: tuple[str, ...] = ()
+    like: FoundStep | None = None
 
     @property
     def width(self) -> int:

@@ -39,9 +39,10 @@ def steps_of(finder: StepFinder, pairs: Pairs) -> list[FoundStep]:
             open_.append(step)
     known = [s for s in steps if s.op == "LSTM" and s.hidden is not None]
     for step in open_:
-        match = next((m for m in (_as_in(step, k) for k in known) if m is not None), None)
+        match = next(((m[0], k) for k in known for m in [_as_in(step, k)] if m is not None), None)
         if match is not None:
-            step.hidden = match[0]
+            step.hidden, like = match
+            step.like = like if step.hidden is None else None
             continue
         candidates = step.candidates()
         # Where nothing else tells, the second operand of the addition is taken for h, as Keras and torch write it.
@@ -99,6 +100,7 @@ def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
             hidden = next((a for a, w in _dense(source) if w.key == key), None)
             first = rnn_step(source, finder.activations[source], hidden)
             if first is not None:
+                first.like = step if hidden is None else None
                 steps[source] = first
     return list(steps.values())
 

@@ -118,6 +118,8 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
         R[rows] += step.recurrent.terms[hidden].array.T
         if step.recurrent.bias is not None:
             B[1, rows] += step.recurrent.bias
+    if step.like is not None:
+        R = step_node(step.like, constants).R
     return StepNode(
         step.op,
         tuple(value for value, _, _ in bases.values()),
