@@ -13,6 +13,9 @@ from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.roll_steps import RollSteps
+from rnnqc.passes.simplify_sequences import SimplifySequences
 from rnnqc.passes.unroll import Unroll
 
 __all__ = [
@@ -32,6 +35,9 @@ __all__ = [
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "RecognizeSteps",
+    "RecoverLoops",
+    "RollSteps",
+    "SimplifySequences",
     "Timing",
     "Unroll",
     "VerifyModified",

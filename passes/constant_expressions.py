@@ -68,6 +68,32 @@ class Constants:
             self._arrays[id(value)] = held
         return held[1]
 
+    def zero(self, value: Value) -> bool:
+        """Whether all elements of `value` are 0, whatever its shape."""
+        while True:
+            array = self.array(value)
+            if array is not None:
+                return not array.any()
+            if len(value.inputs) != 1 or value.inputs[0].domain:
+                return False
+            node = value.inputs[0]
+            if node.op == "ConstantOfShape":
+                held = node.attrs.get("value")
+                return held is None or not np.asarray(held.values).any()
+            if node.op not in (
+                "Expand",
+                "Unsqueeze",
+                "Squeeze",
+                "Reshape",
+                "Transpose",
+                "Identity",
+                "Cast",
+                "Slice",
+                "Tile",
+            ):
+                return False
+            value = node.inputs[0]
+
     def key(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Equal for arrays with equal contents."""
         held = self._keys.get(id(array))

@@ -66,13 +66,16 @@ def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:
 
 
 def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
-    """Shapes of states by the id of the value in the body, where shape inference does not tell them: those of the first
-    trip, but for the dimensions that may change."""
+    """Shapes of states by the id of the value in the body, as far as shape inference does not tell them.
+
+    They are those of the first trip, but for the dimensions that may change.
+    """
     shapes: dict[int, list[int | str | None]] = {}
     for state in states_of(node):
         shape = shape_of(state.initial)
         if shape is not None and len(shape) >= 2:
-            shapes[id(state.before)] = [d if d == 1 and len(shape) - k > 2 else None for k, d in enumerate(shape[:-1])] + shape[-1:]
+            kept: list[int | str | None] = [1 if d == 1 and k < len(shape) - 2 else None for k, d in enumerate(shape)]
+            shapes[id(state.before)] = [*kept[:-1], shape[-1]]
     return shapes
 
 

@@ -29,8 +29,8 @@ class RecognizeSteps(Pass):
 
     After: `LSTM(x [1,B,I], initial_h = h, initial_c = c) -> Y_h, Y_c`
 
-    How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one sum;
-    it is looked for in loops, and where it is written out several times in a row. What is left alone, with a note:
+    How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one
+    sum; it is looked for in loops, and where it is written out several times in a row. What is left alone, with a note:
 
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
@@ -75,12 +75,26 @@ class RecognizeSteps(Pass):
                     expand = _rows_differ(model, reader, node)
                 except NoNode as refusal:
                     action = "none; the step stays as it is written"
-                    remarks.append(self.remark(Outcome.NOTE, where, step.op, f"a step is not taken over: {refusal.reason}", refusal.found, action))
+                    remarks.append(
+                        self.remark(
+                            Outcome.NOTE,
+                            where,
+                            step.op,
+                            f"a step is not taken over: {refusal.reason}",
+                            refusal.found,
+                            action,
+                        )
+                    )
                     continue
                 name = _emit(model, graph, reader, node, weights, expand)
                 made += 1
                 remarks.append(
-                    self.remark(Outcome.NOTE, f"{path}{name}", step.op, f"made of the step around node {display_name(anchor)!r}.")
+                    self.remark(
+                        Outcome.NOTE,
+                        f"{path}{name}",
+                        step.op,
+                        f"made of the step around node {display_name(anchor)!r}.",
+                    )
                 )
         if made:
             model.remove_dead()
@@ -149,7 +163,9 @@ def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
     if len({_batch(reader, v) for v in node.x}) > 1:
         raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
     if sizes[0] == 1 and any(s not in (1, None) for s in sizes):
-        raise NoNode("one input row is used with several rows of a state.", f"{values[0].name!r} {reader.shape(values[0])}")
+        raise NoNode(
+            "one input row is used with several rows of a state.", f"{values[0].name!r} {reader.shape(values[0])}"
+        )
     return True
 
 

@@ -8,7 +8,18 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, input_or_none, output_or_none, shape_of, subgraphs
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    display_name,
+    input_or_none,
+    output_or_none,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
@@ -27,9 +38,9 @@ class RollSteps(Pass):
 
     After: `LSTM(Concat(x_0, x_1, ...), h, c) -> Y, Y_h, Y_c; Split(Y) -> h_0, h_1, ...`
 
-    The nodes need equal weights and attributes. A chain ends where a cell state is used by anything but the next step: the
-    node hands out the last one alone. Chains stay as they are, with a note, where the input of a step is made from an
-    earlier step of the same chain.
+    The nodes need equal weights and attributes. A chain ends where a cell state is used by anything but the next step:
+    the node hands out the last one alone. Chains stay as they are, with a note, where the input of a step is made from
+    an earlier step of the same chain.
     """
 
     info = PassInfo(
@@ -50,12 +61,18 @@ class RollSteps(Pass):
                 op = chain[0].node.op
                 found = _feedback(graph, chain)
                 if found is not None:
-                    what = f"{len(chain)} steps with the same weights stay apart: the input of a step is made from an earlier step."
-                    remarks.append(self.remark(Outcome.NOTE, name, op, what, found, "none; each step is a layer of its own"))
+                    what = (
+                        f"{len(chain)} steps of one layer stay apart: the input of a step is made from an earlier one."
+                    )
+                    remarks.append(
+                        self.remark(Outcome.NOTE, name, op, what, found, "none; each step is a layer of its own")
+                    )
                     continue
                 _roll(model, graph, chain)
                 rolled, steps = rolled + 1, steps + len(chain)
-                remarks.append(self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out."))
+                remarks.append(
+                    self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out.")
+                )
         if rolled:
             model.remove_dead()
             model.sort()
@@ -76,7 +93,7 @@ def _single(node: Node) -> bool:
         return False
     x = input_or_none(node, X)
     shape = shape_of(x)
-    if shape is not None and len(shape) == 3 and shape[0] is not None:
+    if shape is not None and len(shape) == 3 and isinstance(shape[0], int):
         return shape[0] == 1
     return x is not None and bool(x.inputs) and x.inputs[0].op == "Unsqueeze"
 
@@ -141,7 +158,9 @@ def _ends(value: Value, outputs: set[int]) -> list[Node | None]:
 
 
 def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
-    if a.op != b.op or {k: v for k, v in a.attrs.items() if v is not None} != {k: v for k, v in b.attrs.items() if v is not None}:
+    if a.op != b.op or {k: v for k, v in a.attrs.items() if v is not None} != {
+        k: v for k, v in b.attrs.items() if v is not None
+    }:
         return False
     for k in _CONSTANTS if a.op == "LSTM" else _CONSTANTS[:3]:
         one, other = input_or_none(a, k), input_or_none(b, k)
@@ -194,7 +213,9 @@ def _roll(model: Model, graph: Graph, chain: list[_Link]) -> None:
     used: list[list[Value | None]] = []
     for node, following in zip(nodes, [*nodes[1:], Node("")], strict=True):
         values = [output_or_none(node, k) for k in range(3)]
-        used.append([v if v is not None and any(n is not following for n in _ends(v, outputs)) else None for v in values])
+        used.append(
+            [v if v is not None and any(n is not following for n in _ends(v, outputs)) else None for v in values]
+        )
     elements_of_x, others, name = [n.inputs[X] for n in nodes], list(head.inputs[1:]), display_name(head)
     for node in nodes:  # before there is an equal node: graphsurgeon cuts edges by equality
         node.inputs.clear()

@@ -45,13 +45,13 @@ class Weight:
             return self
         return Weight(("columns", self.key, low, high), self.array[..., low:high])
 
-    def times(self, row: Floats) -> Weight:
+    def times(self, row: Floats | np.float32) -> Weight:
         """The weight with its columns multiplied by a number or a row."""
         if np.all(row == 1):
             return self
         product = np.asarray(self.array * row, np.float32)
         if self.dense:
-            return Weight(("times", self.key, _row_key(row)), product)
+            return Weight(("times", self.key, _row_key(np.asarray(row))), product)
         return elementwise(product)
 
     def plus(self, other: Weight) -> Weight:
@@ -159,7 +159,7 @@ class Form:
         biases = [b for b in (self.bias, other.bias) if b is not None]
         return Form(self.width, terms, np.sum(biases, axis=0, dtype=np.float32) if biases else None)
 
-    def times(self, row: Floats) -> Form:
+    def times(self, row: Floats | np.float32) -> Form:
         """Every column multiplied by a number or by its element of a row."""
         terms = {a: w.times(row) for a, w in self.terms.items()}
         return Form(

@@ -12,6 +12,7 @@ from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.row_algebra import ONE, Atom, Atoms, Form, Weight
+from rnnqc.passes.sequence_elements import element_of
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Sigmoid": {},
@@ -74,6 +75,9 @@ class RowReader:
         held = self._rows.get(id(value))
         if held is not None and held[1] is not None:
             return [*held[1].lead, held[1].width]
+        if value.inputs and value.inputs[0].op == "SequenceAt":  # shape inference ignores that torch drops the axis
+            element = element_of(value, self.indices)
+            return element.shape if element is not None else None
         known = shape_of(value)
         return known if known is not None else self.shapes.get(id(value))
 
@@ -146,7 +150,7 @@ class RowReader:
             return [self._activation(node, rows)]
         if op in ("Identity", "Dropout", "Cast"):
             same = op != "Cast" or attribute(node, "to", 0) == 1
-            return [rows if same and op != "Dropout" or input_or_none(node, 2) is None and same else None]
+            return [rows if (same and op != "Dropout") or (input_or_none(node, 2) is None and same) else None]
         if op == "Neg":
             return [Rows(rows.lead, tuple(s.times(np.float32(-1)) for s in rows.segments))]
         if op == "Split":
@@ -180,12 +184,12 @@ class RowReader:
             if node.op == "Mul":
                 return Rows(lead, tuple(self.atoms.multiplied(x, y) for x, y in forms))
             return Rows(lead, tuple(x.plus(y.times(sign)) for x, y in forms))
-        rows, array = (left, right) if isinstance(left, Rows) else (right, left)
-        assert isinstance(rows, Rows) and isinstance(array, np.ndarray)
-        lead = _broadcast(rows.lead, array.shape[:-1])
-        if lead is None:
+        rows, added = (left, right) if isinstance(left, Rows) else (right, left)
+        assert isinstance(rows, Rows) and isinstance(added, np.ndarray)
+        dims = _broadcast(rows.lead, added.shape[:-1])
+        if dims is None:
             return None
-        row = np.broadcast_to(array.reshape(-1, array.shape[-1])[0], (rows.width,))
+        row = np.broadcast_to(added.reshape(-1, added.shape[-1])[0], (rows.width,))
         forms_: list[Form] = []
         low = 0
         for s in rows.segments:
@@ -199,7 +203,7 @@ class RowReader:
                 forms_.append(s.plus(Form(s.width, {}, -part)))
             else:
                 forms_.append(s.times(np.float32(-1)).plus(Form(s.width, {}, part)))
-        return Rows(lead, tuple(forms_))
+        return Rows(dims, tuple(forms_))
 
     def _constant_side(
         self, value: Value, array: npt.NDArray[np.generic], node: Node, other: Value
@@ -211,7 +215,7 @@ class RowReader:
         if rows is None:
             return None
         if array.size == 1:
-            return array.reshape((1,) * max(array.ndim, 1))
+            return np.asarray(array, np.float32).reshape((1,) * max(array.ndim, 1))
         whole = array.reshape(-1, array.shape[-1])
         state = array.ndim >= 2 and array.shape[-1] == rows.width and not all(s.linear for s in rows.segments)
         if state:
@@ -265,7 +269,9 @@ class RowReader:
 
     def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
         """A leaf whose number of columns only the product with a matrix tells."""
-        if self.constants.array(value) is not None or id(value) in self._rows and self._rows[id(value)][1] is not None:
+        if self.constants.array(value) is not None or (
+            id(value) in self._rows and self._rows[id(value)][1] is not None
+        ):
             return None
         shape = self.shape(value)
         if shape is None and rank is not None:
@@ -280,14 +286,17 @@ class RowReader:
         name = node.op
         if name == "Clip":
             limits = [self.constants.array(input_or_none(node, k)) for k in (1, 2)]
-            if any(v is None or v.size != 1 for v in limits) or [float(v.reshape(-1)[0]) for v in limits if v is not None] != [0.0, 1.0]:
+            if any(v is None or v.size != 1 for v in limits) or [
+                float(v.reshape(-1)[0]) for v in limits if v is not None
+            ] != [0.0, 1.0]:
                 return None
-            name, parameters = "HardSigmoid", (("alpha", 1.0), ("beta", 0.0))
+            name = "HardSigmoid"
+            parameters = {"alpha": 1.0, "beta": 0.0}
         else:
-            parameters = tuple((k, float(attribute(node, k, d))) for k, d in ACTIVATIONS[name].items())
+            parameters = {k: float(attribute(node, k, d)) for k, d in ACTIVATIONS[name].items()}
         forms = []
         for segment in rows.segments:
-            atom = self.atoms.activation(name, segment, parameters)
+            atom = self.atoms.activation(name, segment, tuple(parameters.items()))
             forms.append(Form(segment.width, {atom: ONE}))
         return Rows(rows.lead, tuple(forms))
 
@@ -390,7 +399,9 @@ class RowReader:
         lead = _broadcast(a.lead, b.lead)
         if lead is None:
             return None
-        ends = sorted({*np.cumsum([s.width for s in a.segments]).tolist(), *np.cumsum([s.width for s in b.segments]).tolist()})
+        ends = sorted(
+            {*np.cumsum([s.width for s in a.segments]).tolist(), *np.cumsum([s.width for s in b.segments]).tolist()}
+        )
         pairs, low = [], 0
         for high in ends:
             (x,), (y,) = (self._columns(r, low, high).segments for r in (a, b))

@@ -28,6 +28,12 @@ class Element:
     index: Index
     axes: tuple[int, ...]
 
+    @property
+    def shape(self) -> list[int | str | None] | None:
+        """Shape of the value."""
+        whole = shape_of(self.sequence)
+        return None if whole is None else [1 if a in (NEW, self.axis) else whole[a] for a in self.axes]
+
     def stacked_at(self, position: int) -> bool:
         """Whether the value is the element with an axis of size 1 at `position`, and nothing else done to it."""
         axes = list(self.axes)
@@ -42,7 +48,11 @@ def element_of(value: Value, indices: Indices) -> Element | None:
     """The element that `value` is; None if it is none."""
     views: list[Node] = []
     current = value
-    while len(current.inputs) == 1 and current.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity") and not current.inputs[0].domain:
+    while (
+        len(current.inputs) == 1
+        and current.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity")
+        and not current.inputs[0].domain
+    ):
         views.append(current.inputs[0])
         current = current.inputs[0].inputs[0]
     if len(current.inputs) != 1 or current.inputs[0].domain:
@@ -103,7 +113,7 @@ def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
     if node.op == "Split":
         axis = attribute(node, "axis", 0) % len(shape)
         sizes = indices.numbers(input_or_none(node, 1)) if input_or_none(node, 1) is not None else None
-        if sizes is None and shape[axis] != len(node.outputs) or sizes is not None and set(sizes) != {1}:
+        if (sizes is None and shape[axis] != len(node.outputs)) or (sizes is not None and set(sizes) != {1}):
             return None
         position = next(k for k, v in enumerate(node.outputs) if v is value)
         return Element(source, axis, Index(position), axes)
@@ -129,8 +139,8 @@ def _from_sequence(node: Node, indices: Indices) -> Element | None:
         return None
     axis = attribute(split, "axis", 0) % len(shape)
     axes = tuple(range(len(shape)))
-    # The specification ignores `keepdims` where `split` is given; onnxruntime does so for a vector only, and torch counts
-    # on that.
+    # The specification ignores `keepdims` where `split` is given; onnxruntime does so for a vector only, and torch
+    # counts on that.
     dropped = not attribute(split, "keepdims", 1) and (given is None or _is_scalar(given, indices))
     kept = axes[:axis] + axes[axis + 1 :] if dropped else axes
     return Element(source, axis, _from_start(at, shape[axis]), kept)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, input_or_none, output_or_none, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, info, input_or_none, output_or_none, shape_of
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cleanup import cancel_squeezes, drop_identities
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.index_expressions import Indices
+from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import bodies
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, R, W, X
-from rnnqc.passes.sequence_elements import consecutive, element_of, flip_of, flipped, moved
+from rnnqc.passes.sequence_elements import consecutive, element_of, flip_of, flipped
 from rnnqc.properties import Property
 
 FLIPPED = {"forward": "reverse", "reverse": "forward"}
@@ -24,7 +25,8 @@ class SimplifySequences(Pass):
     1. `Concat(S[0], S[1], ...)` becomes `S`, its elements in reverse order `S` backwards.
     2. A layer over a sequence that is turned around becomes one of the other direction; turning twice is nothing.
     3. The last element of an output sequence becomes the final state.
-    4. A layer with an identity for W, over `S MatMul V + b`, takes V for W.
+    4. Squeeze after Unsqueeze, Identity and Expand that changes no shape go, where rnnqc has made them.
+    5. A layer with an identity for W, over `S MatMul V + b`, takes V for W.
 
     Before: `Slice(X MatMul V + b, steps=-1) -> RNN(W = identity)`
 
@@ -40,12 +42,15 @@ class SimplifySequences(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Applies the steps until nothing changes."""
-        statistics = {"joined": 0, "turned": 0, "final": 0, "projections": 0}
+        statistics = {"views": 0, "joined": 0, "turned": 0, "final": 0, "projections": 0}
         graphs = [g for g, _, _ in bodies(model) if any(n.op in RECURRENT_OPS and not n.domain for n in g.nodes)]
+        every = list(model.graphs())
         while graphs:
             before = sum(statistics.values())
             for graph in graphs:
                 indices = Indices(Constants(model), shape_of)
+                statistics["views"] += cancel_squeezes(model, graph, every) + drop_identities(model, graph, every)
+                statistics["views"] += _idle_expands(model, graph, indices)
                 statistics["joined"] += _join(model, graph, indices)
                 statistics["turned"] += _turn(model, graph, indices)
                 statistics["final"] += _final_states(model, graph, indices)
@@ -103,6 +108,20 @@ def _join(model: Model, graph: Graph, indices: Indices) -> int:
     return count
 
 
+def _idle_expands(model: Model, graph: Graph, indices: Indices) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        if node.op != "Expand" or node.domain or info(node).proto is not None:
+            continue
+        shape, target = shape_of(node.inputs[0]), indices.vector(node.inputs[1])
+        if shape is None or target is None or None in shape:
+            continue
+        if [Index(d) if isinstance(d, int) else unknown(d) for d in shape] == target:
+            _replace(model, graph, node.outputs[0], node.inputs[0], Builder(model, prefix=node.name))
+            count += 1
+    return count
+
+
 def _turn(model: Model, graph: Graph, indices: Indices) -> int:
     count = 0
     for node in list(graph.nodes):
@@ -139,7 +158,12 @@ def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> 
     if len(target.outputs) != 1 or any(v is target for v in graph.outputs):
         return 0
     user = target.outputs[0]
-    if user.domain or user.op not in ("Squeeze", "Transpose", "Add", "MatMul") or user.op in ("Add", "MatMul") or user.inputs[0] is not target:
+    if (
+        user.domain
+        or user.op not in ("Squeeze", "Transpose", "Add", "MatMul")
+        or user.op in ("Add", "MatMul")
+        or user.inputs[0] is not target
+    ):
         return 0
     if not any(u is n for u in [user] for n in graph.nodes):
         return 0
@@ -189,7 +213,8 @@ def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
         layer = y.inputs[0] if len(y.inputs) == 1 else None
         if layer is None or layer.op not in RECURRENT_OPS or layer.domain or layer.outputs[0] is not y:
             continue
-        if input_or_none(layer, 4) is not None or not np.array_equal(constant_array(input_or_none(source.inputs[0], 1)), [1]):
+        axes = constant_array(input_or_none(source.inputs[0], 1))
+        if input_or_none(layer, 4) is not None or axes is None or not np.array_equal(axes, [1]):
             continue
         direction = attribute(layer, "direction", "forward")
         backwards = (direction == "reverse") != (source is not squeezed)
@@ -215,7 +240,9 @@ def _projections(model: Model, graph: Graph, indices: Indices) -> int:
         weights = constant_array(input_or_none(node, W))
         if weights is None or weights.ndim != 3 or weights.shape[1] != weights.shape[2]:
             continue
-        if not np.array_equal((weights != 0).sum(axis=2), np.ones(weights.shape[:2])) or not np.all(weights[weights != 0] == 1):
+        if not np.array_equal((weights != 0).sum(axis=2), np.ones(weights.shape[:2])) or not np.all(
+            weights[weights != 0] == 1
+        ):
             continue
         found = _projection(node.inputs[X], indices)
         if found is None:
@@ -241,7 +268,14 @@ def _projections(model: Model, graph: Graph, indices: Indices) -> int:
 
 def _projection(
     value: Value, indices: Indices
-) -> tuple[Value, np.ndarray[tuple[int, ...], np.dtype[np.float32]], np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None] | None:
+) -> (
+    tuple[
+        Value,
+        np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+        np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None,
+    ]
+    | None
+):
     """x, V and b where `value` is `x MatMul V + b` and nothing else uses the product."""
     added = None
     current = value

@@ -1,4 +1,4 @@
-"""Finds the steps of LSTM, GRU and RNN layers in a graph, however they are written; the one place that knows their equations."""
+"""Finds the steps of LSTM, GRU and RNN layers in a graph; the one place that knows their equations."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FoundStep:
         return next(iter(self.gates.values())).width
 
     def operands(self) -> Iterator[tuple[str, Atom, Floats, object]]:
-        """Gate, atom, weight (a matrix, or its diagonal) and its key, for everything the pre-activations are made of."""
+        """Gate, atom, weight (a matrix, or its diagonal) and its key, for everything pre-activations are made of."""
         for gate, form in self.gates.items():
             for atom, weight in form.terms.items():
                 yield gate, atom, weight.array, weight.key
@@ -168,7 +168,7 @@ def _parameters(atom: Atom) -> object:
 
 def _weights(form: Form, *numbers: float) -> list[Atom] | None:
     """The atoms of `form` whose weights are `numbers`, each once, in that order; None if it is another form."""
-    if form.bias is not None and np.any(form.bias) or len(form.terms) != len(numbers):
+    if (form.bias is not None and np.any(form.bias)) or len(form.terms) != len(numbers):
         return None
     left = dict(form.terms)
     found = []
@@ -213,7 +213,7 @@ def _with_forget_gate(value: Value, forget: Atom, before: Atom, entered: Atom, s
 
 
 def _coupled(value: Value, form: Form, before: Atom) -> _CellState | None:
-    """c' = c + i * g - i * c."""
+    """C' = c + i * g - i * c."""
     terms = {a: w for a, w in form.terms.items() if a is not before}
     plus = _weights(Form(form.width, terms, form.bias), 1.0, -1.0)
     if plus is None or any(a.kind != "product" or len(a.factors) != 2 for a in plus):

@@ -1,5 +1,7 @@
-"""Which operand of a step is its hidden state: by the equations, by the loop, by the step before, or by other steps with the
-same weights."""
+"""Which operand of a step is its hidden state.
+
+The equations say so, or the loop, or the step before, or another step with the same weights.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rnnqc.ir import Value
-from rnnqc.passes.row_algebra import Atom, Form
+from rnnqc.passes.row_algebra import Atom, Form, Weight
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.step_matcher import FoundStep, StepFinder, rnn_step
 
@@ -64,7 +66,11 @@ def _as_in(step: FoundStep, model: FoundStep) -> tuple[Atom | None] | None:
     for atom in step.candidates():
         if {gate: key for gate, a, _, key in step.operands() if a is atom} == wanted:
             return (atom,)
-    inputs = {(gate, key) for gate, atom, _, key in model.operands() if atom is not model.hidden and atom is not model.cell_atom}
+    inputs = {
+        (gate, key)
+        for gate, atom, _, key in model.operands()
+        if atom is not model.hidden and atom is not model.cell_atom
+    }
     own = {(gate, key) for gate, atom, _, key in step.operands() if atom is not step.cell_atom}
     return (None,) if inputs == own else None
 
@@ -105,7 +111,7 @@ def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
     return list(steps.values())
 
 
-def _dense(atom: Atom) -> list[tuple[Atom, object]]:
+def _dense(atom: Atom) -> list[tuple[Atom, Weight]]:
     form = atom.form
     return [] if form is None or not form.linear else [(a, w) for a, w in form.terms.items() if w.dense]
 
@@ -116,7 +122,9 @@ def _first_of(source: Atom, atom: Atom, hidden: Atom) -> bool:
     if first is None or second is None or not first.linear or not second.linear:
         return False
     rest = Form(second.width, {a: w for a, w in second.terms.items() if a is not hidden}, second.bias)
-    if not rest.terms or sorted(repr(w.key) for w in first.terms.values()) != sorted(repr(w.key) for w in rest.terms.values()):
+    if not rest.terms or sorted(repr(w.key) for w in first.terms.values()) != sorted(
+        repr(w.key) for w in rest.terms.values()
+    ):
         return False
     zeros = np.zeros(first.width, np.float32)
     return np.array_equal(zeros if first.bias is None else first.bias, zeros if rest.bias is None else rest.bias)

@@ -103,7 +103,9 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
                 R[rows] += sign * (array.T if array.ndim == 2 else np.diag(np.broadcast_to(array, (width,))))
             elif atom in (cell, step.cell_atom):
                 if array.ndim == 2 or gate not in _PEEPHOLES or (atom is step.cell_atom) != (gate == "o"):
-                    raise NoNode("its cell state goes into a gate in another way than through a peephole.", f"gate {gate}")
+                    raise NoNode(
+                        "its cell state goes into a gate in another way than through a peephole.", f"gate {gate}"
+                    )
                 P[_PEEPHOLES.index(gate)] += sign * array
             else:
                 key, _, _ = _base(atom)
@@ -165,8 +167,7 @@ def _state(atom: Atom | None, constants: Constants) -> Value | None:
         return None
     if atom.value is None:
         raise NoNode("a state is made in parts.", f"an intermediate {atom.kind} without a value of its own")
-    array = constants.array(atom.value)
-    return None if array is not None and not array.any() else atom.value
+    return None if constants.zero(atom.value) else atom.value
 
 
 def _attributes(step: FoundStep) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeSteps
+from rnnqc.passes import DecomposeLstm, PassManager
+from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.statistics import Statistics, identity
 
@@ -120,7 +121,7 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
             supported="float models",
             action="calibrate the model that it was lowered from",
         )
-    PassManager([Canonicalize(), RecognizeSteps(), DecomposeLstm()]).run(model)
+    PassManager([*normal_form(), DecomposeLstm()]).run(model)
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",

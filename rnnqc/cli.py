@@ -423,7 +423,7 @@ def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
     from rnnqc.passes import DecomposeLstm, PassManager
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.pipeline import normal_form
+    from rnnqc.passes.normal_form import normal_form
 
     model = Model.load(a.model)
     opset = model.opset

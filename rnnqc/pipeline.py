@@ -16,7 +16,6 @@ from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import (
-    Canonicalize,
     Cleanup,
     DecomposeLstm,
     FoldScales,
@@ -29,12 +28,12 @@ from rnnqc.passes import (
     PassResult,
     QuantizeWeights,
     ReadQuantLstmCell,
-    RecognizeSteps,
     Timing,
     Unroll,
     VerifyNumerics,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
@@ -117,11 +116,6 @@ class Lowered:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, atomically."""
         write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
-
-
-def normal_form() -> list[Pass]:
-    """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeSteps()]
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:

@@ -21,7 +21,8 @@ import onnx
 from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.passes import DecomposeLstm, PassManager
-from rnnqc.pipeline import Lowered, lower, normal_form
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.pipeline import Lowered, lower
 from rnnqc.recipe import KINDS, Recipe, Rule, builtin_recipes, load_recipe
 from rnnqc.statistics import Statistics
 from rnnqc.tuning.measure import Judge, Metric
