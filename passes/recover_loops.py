@@ -195,10 +195,10 @@ class _Recovery:
         self._keep_finals(layer, made)
         y, h = outputs[0], outputs[1]
         if h is not None:  # [1,B,H] in each trip, and [T,1,B,H] for all of them
-            self.vectorizer.known[id(h)] = Sequence(made[0], 3)
+            self.vectorizer.known[id(h)] = Sequence(made[0], 3, frozenset({0}))
         if y is not None:
             self.vectorizer.known[id(y)] = Sequence(
-                self.b.op("Unsqueeze", [made[0], self.b.i64([1])], f"{name}/Y.trips"), 4
+                self.b.op("Unsqueeze", [made[0], self.b.i64([1])], f"{name}/Y.trips"), 4, frozenset({0, 1})
             )
 
     def _one_step(self, x: Value) -> bool:
@@ -340,21 +340,21 @@ class _Recovery:
         if attribute(user, "new_axis", 0):
             return self._moved(elements, axis % (elements.rank + 1), display_name(user))
         axis %= elements.rank
+        name = display_name(user)
         shape = shape_of(element)
-        if shape is not None and shape[axis] == 1:
-            one = Sequence(
-                self.b.op("Squeeze", [elements.value, self.b.i64([axis + 1])], display_name(user)), elements.rank - 1
-            )
-            return self._moved(one, axis, display_name(user))
-        value = self._moved(elements, axis, display_name(user))
-        if axis == 0 and shape is not None and all(isinstance(d, int) for d in shape[1:]):
-            return self.b.op(
-                "Reshape", [value, self.b.i64([-1, *(d for d in shape[1:] if isinstance(d, int))])], display_name(user)
-            )
-        zeros = [0] * axis + [-1] + [d if isinstance(d, int) else None for d in (shape or [])[axis + 1 :]]
-        if shape is None or None in zeros:
-            raise NoNode("elements of unknown size are joined.", f"node {display_name(user)!r} ({user.op})")
-        return self.b.op("Reshape", [value, self.b.i64(zeros)], display_name(user))
+        if axis in elements.ones or (shape is not None and shape[axis] == 1):
+            one = self.b.op("Squeeze", [elements.value, self.b.i64([axis + 1])], f"{name}.elements")
+            return self._moved(Sequence(one, elements.rank - 1), axis, name)
+        value = self._moved(elements, axis, f"{name}.elements")
+        whole = self.b.op("Shape", [value], f"{name}.sizes")
+        parts = [
+            self.b.op("Slice", [whole, self.b.i64([low]), self.b.i64([high])], f"{name}.sizes.{low}")
+            for low, high in ((0, axis), (axis + 2, elements.rank + 1))
+            if low < high
+        ]
+        parts.insert(1 if axis else 0, self.b.i64([-1]))
+        target = self.b.op("Concat", parts, f"{name}.joined", axis=0) if len(parts) > 1 else parts[0]
+        return self.b.op("Reshape", [value, target], name)
 
     def _moved(self, sequence: Sequence, axis: int, name: str) -> Value:
         if axis == 0:

@@ -29,10 +29,12 @@ class Sequence:
     Attributes:
         value: `[T, ...]`.
         rank: Rank in the body.
+        ones: Axes in the body that are known to have size 1.
     """
 
     value: Value
     rank: int
+    ones: frozenset[int] = frozenset()
 
 
 class Vectorizer:
@@ -181,8 +183,23 @@ class Vectorizer:
         outputs, rank = made
         for old, new in zip(node.outputs, outputs, strict=False):
             if old.name:
-                self.known[id(old)] = Sequence(new, rank)
+                self.known[id(old)] = Sequence(new, rank, self._ones(node, operands[0], rank))
         return self.known[id(value)]
+
+    def _ones(self, node: Node, first: Sequence | Value, rank: int) -> frozenset[int]:
+        """Axes of size 1 of what `node` makes of its first operand."""
+        if not isinstance(first, Sequence) or node.op not in ("Squeeze", "Unsqueeze", "Identity"):
+            return frozenset()
+        changed = self.trips.indices.numbers(input_or_none(node, 1)) if node.op != "Identity" else []
+        if changed is None:
+            return frozenset()
+        if node.op == "Unsqueeze":
+            added = {a % rank for a in changed}
+            kept = [k for k in range(rank) if k not in added]
+            return frozenset(added | {kept[k] for k in first.ones})
+        dropped = {a % first.rank for a in changed}
+        left = [k for k in range(first.rank) if k not in dropped]
+        return frozenset(k for k, old in enumerate(left) if old in first.ones)
 
     def _apply(self, node: Node, operands: list[Sequence | Value]) -> tuple[list[Value], int] | None:
         name = display_name(node)
