@@ -19,6 +19,7 @@ from rnnqc.ir import (
     constant_array,
     display_name,
     info,
+    input_or_none,
     output_or_none,
     safe_name,
     shape_of,
@@ -26,7 +27,7 @@ from rnnqc.ir import (
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_lstm import Boundary
+from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
 from rnnqc.passes.fold_scales import integer_operands
@@ -75,11 +76,15 @@ class ReadQuantLstmCell(Pass):
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions)
         grids = _Grids()
-        count = 0
+        count, inferred = 0, 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
                 if not is_quant_lstm(node) or FLOAT_TAG in info(node).metadata:
                     continue
+                shape = shape_of(input_or_none(node, 0))
+                if count > inferred and (shape is None or None in shape):  # it may follow another cell
+                    model.infer_shapes()
+                    inferred = count
                 name = f"{path}{display_name(node)}"
                 try:
                     _lower(model, graph, node, name, tables, grids)
@@ -91,7 +96,8 @@ class ReadQuantLstmCell(Pass):
                         self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
                     )
                 count += 1
-                model.infer_shapes()
+        if count > inferred:
+            model.infer_shapes()
         if count:
             model.remove_dead()
             model.sort()
