@@ -95,3 +95,16 @@ def capture_invariants(model: Model, node: Node) -> int:
                     user.inputs[k] = state.initial
                     changed += 1
     return changed
+
+
+def owners(graph: Graph) -> dict[int, Node]:
+    """The node of `graph` that each node in it, or in a subgraph below, belongs to; by the id of the latter."""
+    found: dict[int, Node] = {}
+    for node in graph.nodes:
+        found[id(node)] = node
+        stack = [g for _, g in subgraphs(node)]
+        while stack:
+            for inner in stack.pop().nodes:
+                found[id(inner)] = node
+                stack.extend(g for _, g in subgraphs(inner))
+    return found

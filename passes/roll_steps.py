@@ -18,12 +18,11 @@ from rnnqc.ir import (
     input_or_none,
     output_or_none,
     shape_of,
-    subgraphs,
 )
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.loop_states import bodies
+from rnnqc.passes.loop_states import bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
 from rnnqc.properties import Property
 
@@ -177,14 +176,7 @@ def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
 def _feedback(graph: Graph, chain: list[_Link]) -> str | None:
     """The input of a step that depends on an earlier step, except through the states; None if there is none."""
     members = {id(c.node) for c in chain}
-    owner = {id(n): n for n in graph.nodes}
-    for node in graph.nodes:
-        stack = [g for _, g in subgraphs(node)]
-        while stack:
-            inner = stack.pop()
-            for n in inner.nodes:
-                owner[id(n)] = node
-                stack.extend(g for _, g in subgraphs(n))
+    owner = owners(graph)
     reached: set[int] = set()
     seen: set[int] = set()
     stack_ = [v for c in chain for v in c.node.outputs if v.name]
