@@ -71,7 +71,7 @@ class RecognizeSteps(Pass):
                 where = f"{path}{display_name(anchor)}"
                 try:
                     node = step_node(step, constants)
-                    _check_uses(graph, reader, node)
+                    _check_uses(graph, reader, step, node)
                     expand = _rows_differ(model, reader, node)
                 except NoNode as refusal:
                     action = "none; the step stays as it is written"
@@ -103,7 +103,7 @@ class RecognizeSteps(Pass):
         return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
 
 
-def _check_uses(graph: Graph, reader: RowReader, node: StepNode) -> None:
+def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> None:
     """Refuses a step that has a value that is used elsewhere."""
     stops = {id(v) for v in (*node.x, node.h, node.c) if v is not None}
     ends = {id(v) for v in (node.h_next, node.c_next) if v is not None}
@@ -119,7 +119,7 @@ def _check_uses(graph: Graph, reader: RowReader, node: StepNode) -> None:
             inside[id(producer)] = producer
             stack.extend(v for v in producer.inputs if id(v) not in stops)
     outputs = {id(v) for v in graph.outputs}
-    states = {reader_atom for v in (node.h, node.c) if v is not None for reader_atom in _atoms(reader, v)}
+    states = {a for a in (step.hidden, step.cell) if a is not None}
     for producer in inside.values():
         for value in producer.outputs:
             users = [u for u in value.outputs if id(u) not in inside]
@@ -133,11 +133,6 @@ def _check_uses(graph: Graph, reader: RowReader, node: StepNode) -> None:
             if not plain:
                 user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
                 raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
-
-
-def _atoms(reader: RowReader, value: Value) -> list[object]:
-    rows = reader.known(value)
-    return [] if rows is None else [a for s in rows.segments for a in s.terms]
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:

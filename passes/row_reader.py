@@ -343,13 +343,16 @@ class RowReader:
         rank = len(known[0].lead)
         if attribute(node, "axis", 0) not in (-1, rank) or any(len(p.lead) != rank for p in known):
             return None
-        if any(p.lead != known[0].lead for p in known):
-            return None
+        lead = known[0].lead
+        for part in known[1:]:
+            if any(None not in (d, e) and d != e for d, e in zip(lead, part.lead, strict=True)):
+                return None
+            lead = tuple(e if d is None else d for d, e in zip(lead, part.lead, strict=True))
         for part, value in zip(known, node.inputs, strict=True):
             if part.single is None and len(part.segments) == 1:
                 atom = self.atoms.linear(part.segments[0])
                 atom.value = atom.value or value
-        return Rows(known[0].lead, tuple(s for p in known for s in p.segments))
+        return _checked(lead, tuple(s for p in known for s in p.segments))
 
     def _view(self, node: Node, rows: Rows) -> Rows | None:
         lead = rows.lead

@@ -140,7 +140,9 @@ class _Layer:
                 inputs.append(make_tensor_value_info(f"{name}0", FLOAT, [case.batch, width]))
                 start.append(f"{name}0")
             elif case.initial == "dynamic":
-                rows = outer.op("Gather", [outer.op("Shape", [x], f"{name}_x_shape"), outer.constant("axis_1", [1])], f"{name}_rows")
+                rows = outer.op(
+                    "Gather", [outer.op("Shape", [x], f"{name}_x_shape"), outer.constant("axis_1", [1])], f"{name}_rows"
+                )
                 size = outer.op("Concat", [rows, outer.constant(f"{name}_width", [width])], f"{name}_shape", axis=0)
                 start.append(outer.op("ConstantOfShape", [size], f"{name}_start"))
             else:
@@ -302,7 +304,10 @@ class _Layer:
                 make_tensor_value_info("keep_in", BOOL, []),
                 *(make_tensor_value_info(n, FLOAT, None) for n in names),
             ],
-            [make_tensor_value_info(outputs[0], BOOL, []), *(make_tensor_value_info(n, FLOAT, None) for n in outputs[1:])],
+            [
+                make_tensor_value_info(outputs[0], BOOL, []),
+                *(make_tensor_value_info(n, FLOAT, None) for n in outputs[1:]),
+            ],
         )
 
     # ---- the step -----------------------------------------------------------------------------------------------
@@ -373,7 +378,9 @@ class _Layer:
                     operands.append(self._weight(b, f"{key}_b", bias, suffix))
                 return b.op("Gemm", operands, key, transB=1)
             made = b.op("MatMul", [value, self._weight(b, key, weights, suffix)], key)
-            return made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
+            return (
+                made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
+            )
 
         bx = self.b if case.bias in ("x", "both") else None
         bh = self.rb if case.bias in ("h", "both") else None
