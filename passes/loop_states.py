@@ -27,12 +27,29 @@ class State:
     final: Value | None
 
     @property
+    def new(self) -> Value:
+        """What the body hands on, or what it hands on where a mask does not keep what it gets."""
+        value = behind_views(self.after)
+        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        if node is not None and node.op == "Where" and behind_views(node.inputs[2]) is self.before:
+            return node.inputs[1]
+        return self.after
+
+    @property
     def invariant(self) -> bool:
         """Whether the body hands on what it gets."""
         value = self.after
         while value is not self.before and len(value.inputs) == 1 and value.inputs[0].op == "Identity":
             value = value.inputs[0].inputs[0]
         return value is self.before
+
+
+def behind_views(value: Value) -> Value:
+    """What `value` is made of by changes of shape that keep the order of its elements."""
+    views = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
+    while len(value.inputs) == 1 and value.inputs[0].op in views and not value.inputs[0].domain:
+        value = value.inputs[0].inputs[0]
+    return value
 
 
 def is_loop(node: Node) -> bool:

@@ -61,7 +61,7 @@ class RecognizeSteps(Pass):
             reader = RowReader(constants, shapes_of_states(owner) if owner is not None and loop else None)
             finder = StepFinder(reader)
             finder.walk(graph)
-            pairs = [(s.before, s.after) for s in states_of(owner)] if owner is not None and loop else []
+            pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
             found.append((graph, path, reader, steps_of(finder, pairs)))
         weights = _Weights(model, constants)
         made = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
@@ -11,6 +13,7 @@ from rnnqc.ir import (
     Value,
     attribute,
     display_name,
+    graph_info,
     input_or_none,
     output_or_none,
     shape_of,
@@ -18,9 +21,10 @@ from rnnqc.ir import (
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.loop_states import State, bodies, is_loop, states_of
+from rnnqc.passes.loop_states import State, behind_views, bodies, is_loop, states_of
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
 from rnnqc.passes.sequence_elements import element_of, flipped
+from rnnqc.passes.sequence_masks import mask_lengths
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import Trips, trips_of
 from rnnqc.passes.vectorize import Sequence, Vectorizer
@@ -61,9 +65,11 @@ class RecoverLoops(Pass):
                 if not is_loop(node) or not _layers(node):
                     continue
                 name, op = f"{path}{display_name(node)}", node.op
+                recovery = _Recovery(model, graph, node)
                 try:
-                    made = _Recovery(model, graph, node).run()
+                    made = recovery.run()
                 except NoNode as refusal:
+                    recovery.undo()
                     action = "none; the steps inside the loop are layers of their own"
                     remarks.append(
                         self.remark(Outcome.NOTE, name, op, f"the loop stays: {refusal.reason}", refusal.found, action)
@@ -89,9 +95,11 @@ class _Recovery:
         self.model, self.graph, self.node = model, graph, node
         self.body: Graph = node.attrs["body"]
         self.constants = Constants(model)
+        self.before = set(graph_info(model.graph).initializers)
         self.b = Builder(model, prefix=display_name(node))
         self.states = states_of(node)
         self.finals: dict[int, Value] = {}  # of states of layers, by index
+        self.lengths: dict[int, list[Value | None]] = {}  # of each layer's states
         self.made: list[str] = []
 
     def run(self) -> list[str]:
@@ -123,6 +131,15 @@ class _Recovery:
                 tail.add("Identity", [new], [old], "result")
         self.graph.nodes.extend(tail.nodes)
         return self.made
+
+    def undo(self) -> None:
+        """Takes back what was prepared."""
+        for node in self.b.nodes:
+            node.inputs.clear()
+            node.outputs.clear()
+        held = graph_info(self.model.graph).initializers
+        for name in [n for n in held if n not in self.before]:
+            del held[name]
 
     def _used(self, value: Value) -> bool:
         return bool(value.outputs) or any(v is value for v in self.graph.outputs)
@@ -182,6 +199,7 @@ class _Recovery:
                 if outside is None:
                     raise NoNode("the weights of a layer change from trip to trip.", f"{value.name!r} of node {name!r}")
                 inputs.append(outside)
+        self._add_lengths(layer, inputs, sequence)
         while inputs[-1] is None:
             inputs.pop()
         made: list[Value] = [
@@ -200,6 +218,20 @@ class _Recovery:
             self.vectorizer.known[id(y)] = Sequence(
                 self.b.op("Unsqueeze", [made[0], self.b.i64([1])], f"{name}/Y.trips"), 4, frozenset({0, 1})
             )
+
+    def _add_lengths(self, layer: Node, inputs: list[Value | None], sequence: Value) -> None:
+        """`sequence_lens`, where all states of the layer are masked by the same lengths."""
+        lengths = self.lengths.get(id(layer), [])
+        if any(v is not lengths[0] for v in lengths):
+            raise NoNode(
+                "one state of a layer has a mask of lengths and another none.", f"node {display_name(layer)!r}"
+            )
+        if lengths and lengths[0] is not None:
+            b = self.b
+            most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
+            given = b.cast(lengths[0], np.int64, "lengths")
+            inputs += [None] * (SEQUENCE_LENS + 1 - len(inputs))
+            inputs[SEQUENCE_LENS] = b.cast(b.op("Min", [given, most], "lengths.least"), np.int32, "sequence_lens")
 
     def _one_step(self, x: Value) -> bool:
         shape = shape_of(x)
@@ -220,13 +252,7 @@ class _Recovery:
                 "a state of a layer in the loop is not carried by the loop.",
                 f"{layer.inputs[k].name!r} of node {display_name(layer)!r}",
             )
-        source = state.after
-        while (
-            len(source.inputs) == 1
-            and source.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity", "Reshape")
-            and not source.inputs[0].domain
-        ):
-            source = source.inputs[0].inputs[0]
+        mask, source = self._unmasked(state, layer)
         wanted = [output_or_none(layer, 1), output_or_none(layer, 0)] if k == INITIAL_H else [output_or_none(layer, 2)]
         if not any(v is source for v in wanted):
             made = f"{source.inputs[0].op!r}" if source.inputs else "an input"
@@ -234,6 +260,11 @@ class _Recovery:
                 "the loop changes a state between two steps.",
                 f"state {state.index} comes from {made} ({source.name!r})",
             )
+        if mask is not None and not self.constants.zero(state.initial):
+            raise NoNode(
+                "rows of length 0 would lose their initial state.", f"a mask of lengths and initial state {state.index}"
+            )
+        self.lengths.setdefault(id(layer), []).append(mask)
         self._check_state(state, layer, k)
         start: Value = state.initial
         if self.constants.zero(start):
@@ -264,12 +295,21 @@ class _Recovery:
             start = self.b.op("Expand", [start, target], f"{display_name(layer)}/initial.{k}.rows")
         return start
 
+    def _unmasked(self, state: State, layer: Node) -> tuple[Value | None, Value]:
+        """The lengths of the rows, where they mask the new state (None: they do not), and the new state itself."""
+        if state.new is state.after:
+            return None, behind_views(state.after)
+        mask = behind_views(state.after).inputs[0].inputs[0]
+        return mask_lengths(mask, self.vectorizer), behind_views(state.new)
+
     def _check_state(self, state: State, layer: Node, k: int) -> None:
         """The state goes nowhere but into the layer (and its rows into nothing but shapes)."""
         stack = list(state.before.outputs)
         while stack:
             user = stack.pop()
             if user is layer or user.op == "Shape":
+                continue
+            if user.op == "Where" and any(behind_views(s.after) is user.outputs[0] for s in self.states):
                 continue
             if user.op in _VIEWS and not user.domain and any(n is user for n in self.body.nodes):
                 stack.extend(user.outputs[0].outputs)
@@ -283,9 +323,7 @@ class _Recovery:
 
     def _keep_finals(self, layer: Node, made: list[Value]) -> None:
         for state in self.states:
-            source = state.after
-            while len(source.inputs) == 1 and source.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity", "Reshape"):
-                source = source.inputs[0].inputs[0]
+            _, source = self._unmasked(state, layer)
             for k, value in enumerate(made):
                 if source is output_or_none(layer, k) and source is not None:
                     self.finals[state.index] = made[1] if k == 0 else value

@@ -22,8 +22,10 @@ from rnnqc.ir import (
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.loop_states import bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
+from rnnqc.passes.sequence_elements import keeps_all
 from rnnqc.properties import Property
 
 _VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape", "Expand")
@@ -67,7 +69,7 @@ class RollSteps(Pass):
                         self.remark(Outcome.NOTE, name, op, what, found, "none; each step is a layer of its own")
                     )
                     continue
-                _roll(model, graph, chain)
+                _roll(model, graph, chain, constants)
                 rolled, steps = rolled + 1, steps + len(chain)
                 remarks.append(
                     self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out.")
@@ -99,16 +101,17 @@ def _single(node: Node) -> bool:
 
 def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
     """Two and more steps in a row."""
+    indices = Indices(constants, shape_of)
     nodes = [n for n in graph.nodes if _single(n)]
     members = {id(n) for n in nodes}
     following: dict[int, Node] = {}
     first = {id(n): n for n in nodes}
     for node in nodes:
-        before = _source(input_or_none(node, INITIAL_H))
+        before = _source(input_or_none(node, INITIAL_H), indices)
         if before is None or id(before[0]) not in members or before[0] is node or before[1] not in (0, 1):
             continue
         if node.op == "LSTM":
-            cell = _source(input_or_none(node, INITIAL_C))
+            cell = _source(input_or_none(node, INITIAL_C), indices)
             if cell is None or cell[0] is not before[0] or cell[1] != 2:
                 continue
         if id(before[0]) in following or not _same_layer(before[0], node, constants):
@@ -125,7 +128,7 @@ def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
             link = _Link(current)
             chain.append(link)
             cell = output_or_none(current, 2)
-            if after is not None and cell is not None and any(n is not after for n in _ends(cell, outputs)):
+            if after is not None and cell is not None and any(n is not after for n in _ends(cell, outputs, indices)):
                 chains.append(chain)
                 chain = []
             current = after
@@ -133,24 +136,28 @@ def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
     return [c for c in chains if len(c) > 1]
 
 
-def _source(value: Value | None) -> tuple[Node, int] | None:
+def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
     """The node and output a state comes from, through views."""
     while value is not None and len(value.inputs) == 1:
         node = value.inputs[0]
         if node.op in RECURRENT_OPS and not node.domain:
             return node, next(k for k, v in enumerate(node.outputs) if v is value)
-        if node.op not in _VIEWS or node.domain:
+        if not _is_view(node, indices):
             return None
         value = node.inputs[0]
     return None
 
 
-def _ends(value: Value, outputs: set[int]) -> list[Node | None]:
+def _is_view(node: Node, indices: Indices) -> bool:
+    return (node.op in _VIEWS and not node.domain) or keeps_all(node, indices)
+
+
+def _ends(value: Value, outputs: set[int], indices: Indices) -> list[Node | None]:
     """The nodes that use `value`, through views; None stands for an output of the graph."""
     found: list[Node | None] = [None] if id(value) in outputs else []
     for node in value.outputs:
-        if node.op in _VIEWS and not node.domain and node.inputs[0] is value:
-            found += _ends(node.outputs[0], outputs)
+        if _is_view(node, indices) and node.inputs[0] is value:
+            found += _ends(node.outputs[0], outputs, indices)
         else:
             found.append(node)
     return found
@@ -197,16 +204,20 @@ def _feedback(graph: Graph, chain: list[_Link]) -> str | None:
     return None
 
 
-def _roll(model: Model, graph: Graph, chain: list[_Link]) -> None:
+def _roll(model: Model, graph: Graph, chain: list[_Link], constants: Constants) -> None:
     nodes = [c.node for c in chain]
     head = nodes[0]
     outputs = {id(v) for v in graph.outputs}
+    indices = Indices(constants, shape_of)
     b = Builder(model, prefix=display_name(head))
     used: list[list[Value | None]] = []
     for node, following in zip(nodes, [*nodes[1:], Node("")], strict=True):
         values = [output_or_none(node, k) for k in range(3)]
         used.append(
-            [v if v is not None and any(n is not following for n in _ends(v, outputs)) else None for v in values]
+            [
+                v if v is not None and any(n is not following for n in _ends(v, outputs, indices)) else None
+                for v in values
+            ]
         )
     elements_of_x, others, name = [n.inputs[X] for n in nodes], list(head.inputs[1:]), display_name(head)
     for node in nodes:  # before there is an equal node: graphsurgeon cuts edges by equality

@@ -12,7 +12,7 @@ from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.row_algebra import ONE, Atom, Atoms, Form, Weight
-from rnnqc.passes.sequence_elements import element_of
+from rnnqc.passes.sequence_elements import element_of, keeps_all
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Sigmoid": {},
@@ -322,7 +322,7 @@ class RowReader:
         if not (starts and ends and axes and steps) or len(starts) != 1 or steps != [1]:
             return None
         if axes[0] not in (-1, len(rows.lead)):
-            return None
+            return rows if keeps_all(node, self.indices) else None
         low, high, _ = slice(starts[0], ends[0]).indices(rows.width)
         return self._columns(rows, low, high) if low < high else None
 

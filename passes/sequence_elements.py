@@ -184,6 +184,23 @@ def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
     return (node.inputs[0], axes[0] % len(shape)) if whole and begins else None
 
 
+def keeps_all(node: Node, indices: Indices) -> bool:
+    """Whether `node` is a Slice of everything."""
+    if node.op != "Slice" or node.domain:
+        return False
+    shape = shape_of(node.inputs[0])
+    starts, ends = (indices.numbers(input_or_none(node, k)) for k in (1, 2))
+    axes = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else None
+    steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1]
+    if shape is None or starts is None or ends is None or steps is None or set(steps) != {1}:
+        return False
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        size = shape[axes[k] if axes is not None else k]
+        if not isinstance(size, int) or not (start == 0 or start <= -size) or end < size:
+            return False
+    return True
+
+
 def consecutive(elements: Sequence[Element]) -> tuple[int, int, bool] | None:
     """First index, end, and whether the elements run backwards; None if they are not neighbours of one sequence."""
     first = elements[0]

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rnnqc.builder import Builder
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, info, input_or_none, shape_of, subgraphs
+from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, info, input_or_none, shape_of, subgraphs
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.sequence_elements import NEW, element_of, flipped
@@ -100,6 +102,15 @@ class Vectorizer:
         return self.known[id(value)]
 
     def _make(self, value: Value) -> Sequence | None:
+        index = self.trips.indices.given.get(id(value))
+        if index is not None and index.terms == frozenset({(TRIP, 1)}):
+            end = self.b.op("Squeeze", [self.trips.count(self.b)], "trips.scalar")
+            numbers: Value = self.b.op("Range", [self.b.i64(0), end, self.b.i64(1)], "trips.numbers")
+            numbers = self.b.op("Add", [numbers, self.b.i64(index.constant)], "counter") if index.constant else numbers
+            kind = dtype_of(value)
+            if kind is not None and kind != np.int64:
+                numbers = self.b.cast(numbers, kind, "counter.cast")
+            return Sequence(numbers, 0)
         if id(value) in self._inputs:
             raise NoNode(
                 "what is computed in a trip depends on the trip before in more than the layer's states.",

@@ -1,8 +1,7 @@
 """Recurrent layers that are written in other ways than as LSTM, GRU and RNN nodes: loops and rows of steps.
 
-`RecurrenceCase` says how; `model` builds it from standard operators. The cell is written by `_Step`, with the gates in any
-order, products fused or apart, and the loop around it as torch.jit.script, Keras (tf2onnx), a Scan or nothing (one copy
-for each element).
+`RecurrenceCase` says how; `model` builds it from standard operators: gates in any order, products fused or apart, and
+around it a loop as torch.jit.script or Keras (tf2onnx) make it, a Scan, or none (a copy for each element).
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ class RecurrenceCase:
         backwards: Whether it goes through the sequence from its end.
         batch_first: Whether the sequence is [B, T, I].
         outputs: What is used of "y" and "final".
+        lengths: Form "loop": lengths of the rows are an input; "zeros" or "held": what comes out behind their ends.
         time: T.
         batch: B, or a name.
         I: Input size.
@@ -60,6 +60,7 @@ class RecurrenceCase:
     backwards: bool = False
     batch_first: bool = False
     outputs: tuple[str, ...] = ("y", "final")
+    lengths: str = ""
     time: int = 4
     batch: int | str = 3
     I: int = 5  # noqa: E741 - as ONNX calls it
@@ -134,6 +135,8 @@ class _Layer:
         shape = [case.batch, case.time, case.I] if case.batch_first else [case.time, case.batch, case.I]
         inputs = [make_tensor_value_info("x", FLOAT, shape)]
         x = outer.op("Transpose", ["x"], "x_first", perm=[1, 0, 2]) if case.batch_first else "x"
+        if case.lengths:
+            inputs.append(make_tensor_value_info("lengths", INT64, [case.batch]))
         start = []
         for name, width in case.states:
             if case.initial == "input":
@@ -211,8 +214,16 @@ class _Layer:
         element = body.op("Gather", [x, index], "x_t", axis=0)
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(Nodes(self.initializers, "b_"), body, element, names)
+        result = after[0]
+        if self.case.lengths:
+            active = body.op(
+                "Unsqueeze", [body.op("Less", ["i", "lengths"], "less"), body.constant("axis_1", [1])], "active"
+            )
+            after = [body.op("Where", [active, n, o], f"{o}_kept") for n, o in zip(after, names, strict=True)]
+            nothing = body.constant("nothing", 0, np.float32)
+            result = after[0] if self.case.lengths == "held" else body.op("Where", [active, result, nothing], "masked")
         keep = body.op("Identity", ["keep_in"], "keep")
-        y = body.op("Identity", [after[0]], "y_t")
+        y = body.op("Identity", [result], "y_t")
         graph = self._loop_body(body, names, [keep, *after, y])
         outer.constant("true", True, np.bool_)
         results = outer.ops("Loop", [size, "true", *states], [*(f"{n}_out" for n in names), "y_all"], body=graph)

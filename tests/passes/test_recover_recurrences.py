@@ -1,7 +1,7 @@
 """Recurrences in loops and written out: which become LSTM, GRU and RNN nodes, and that they compute the same.
 
-What these would catch: weights packed in another order, a bias lost or counted twice, a sequence read from the wrong end,
-a state that does not start where it did, a loop replaced that does something else, one that stays without a word.
+What these would catch: weights packed in another order, a bias lost or counted twice, a sequence read from the wrong
+end, a state that does not start where it did, a loop replaced that does something else, one that stays without a word.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def feeds(case: RecurrenceCase, seed: int = 5) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     shape = (case.rows, case.time, case.I) if case.batch_first else (case.time, case.rows, case.I)
     made = {"x": rng.uniform(-1, 1, shape).astype(np.float32)}
+    if case.lengths:
+        made["lengths"] = np.array([case.time, 1, case.time + 2][: case.rows])
     if case.initial == "input":
         for name, width in case.states:
             made[f"{name}0"] = rng.uniform(-1, 1, (case.rows, width)).astype(np.float32)
@@ -44,6 +46,15 @@ def recovered(proto: onnx.ModelProto) -> tuple[Model, list[PassResult]]:
 
 def layers(model: Model) -> list[str]:
     return [n.op for g in model.graphs() for n in g.nodes if n.op in RECURRENT]
+
+
+def stays(proto: onnx.ModelProto, reason: str) -> tuple[Model, str]:
+    """The model in normal form, and the one remark about a loop or step that stays."""
+    model, results = recovered(proto)
+    (remark,) = [r for result in results for r in result.remarks if r.action]
+    assert reason in remark.reason, remark
+    assert remark.found
+    return model, remark.node
 
 
 def check(case: RecurrenceCase, count: int = 1) -> Model:
@@ -142,6 +153,29 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
 @given(cases())
 def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_lengths_of_rows(op: str) -> None:
+    model = check(RecurrenceCase(op=op, form="loop", lengths="zeros", initial="zeros"))
+    (node,) = [n for n in model.graph.nodes if n.op == op]
+    assert node.inputs[4].name
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (RecurrenceCase(form="loop", lengths="held", initial="zeros"), "more than the layer's states"),
+        (RecurrenceCase(form="loop", lengths="zeros", initial="input"), "lose their initial state"),
+    ],
+)
+def test_masks_that_no_node_has(case: RecurrenceCase, reason: str) -> None:
+    """The step in the loop is a node; the loop stays."""
+    model, _ = stays(case.model(), reason)
+    assert layers(model) == ["Loop", "LSTM"]
+    expected, found = run_model(case.model(), feeds(case)), run_model(model.proto, feeds(case))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
