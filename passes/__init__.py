@@ -17,6 +17,7 @@ from rnnqc.passes.recover_loops import RecoverLoops
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
 from rnnqc.passes.unroll import Unroll
+from rnnqc.passes.write_qonnx import WriteQonnx
 
 __all__ = [
     "Canonicalize",
@@ -42,4 +43,5 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
+    "WriteQonnx",
 ]

@@ -24,17 +24,19 @@ from rnnqc.ir import (
     safe_name,
     shape_of,
 )
-from rnnqc.numerics import Bitwise
+from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_cell import Boundary
+from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
 from rnnqc.passes.fold_scales import integer_operands
 from rnnqc.passes.grid_numbers import Grid
-from rnnqc.passes.insert_qcdq import MOVERS
+from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quant_operators import QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
 from rnnqc.properties import Property
 from rnnqc.qonnx import QonnxQuantizer
 
@@ -47,7 +49,11 @@ class ReadQuantLstmCell(Pass):
 
     Before: `Quant(x), Quant(W_ii), ... -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
 
-    After: the integer cell, with codes of the weights as initializers.
+    After: the integer cell, with codes of the weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
+    DequantizeLinear` around a readable float cell (see emit_exported.py).
+
+    Elementwise operations are Brevitas' own; its products are sums in an order that nobody specifies: a code next to
+    a tie may fall otherwise.
 
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
@@ -59,22 +65,23 @@ class ReadQuantLstmCell(Pass):
     info = PassInfo(
         name="read-quant-lstm-cell",
         summary="turn the cells that Brevitas exports into integer cells",
-        numerics=Bitwise(),
+        numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, *, functions: bool = True) -> None:
+    def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
         """Prepares the pass.
 
         Args:
+            integer: Whether cells become integer ones; else they are of form qcdq.
             functions: Whether tables may be calls of a model-local function.
         """
-        self.functions = functions
+        self.integer, self.functions = integer, functions
 
     def run(self, model: Model) -> PassResult:
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
-        tables = Tables(model, functions=self.functions)
+        tables = Tables(model, functions=self.functions) if self.integer else None
         grids = _Grids()
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
@@ -101,7 +108,9 @@ class ReadQuantLstmCell(Pass):
         if count:
             model.remove_dead()
             model.sort()
-        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+        widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
+        usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
 
 
 @dataclass
@@ -177,9 +186,10 @@ def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value
     raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)
 
 
-def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, grids: _Grids) -> None:
+def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables | None, grids: _Grids) -> None:
     read = read_quant_lstm(node)
     x, x_grid = _input(read, grids)
+    absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
     c0 = _state(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
@@ -234,18 +244,27 @@ def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, gr
         B="",
         P=None,
         points=points,
-        form="integer",
+        form="integer" if tables is not None else "qcdq",
     )
+    model.cells[name] = cell
+    at = Boundary(x, None, h0, c0, y, y_h, y_c)
+    if tables is not None:
+        nodes = _integer_cell(model, graph, cell, folded, tables, at)
+    else:
+        nodes = emit_exported_cell(model, graph, cell, read, absorbed, at)
+    model.insert_nodes(graph, node, [*before, *nodes, *around.nodes])
+    model.remove_nodes(graph, [node])
+
+
+def _integer_cell(
+    model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary
+) -> list[Node]:
     operands = integer_operands(model, graph, cell, folded, tables, True)
     cell.integer = folded.numbers.__dict__.copy()
     cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
     for key in ("W", "R", "B"):
         setattr(cell, key, cell.operands[key])
-    model.cells[name] = cell
-    at = Boundary(x, None, h0, c0, y, y_h, y_c)
-    nodes = emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
-    model.insert_nodes(graph, node, [*before, *nodes, *around.nodes])
-    model.remove_nodes(graph, [node])
+    return emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
 
 
 def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
