@@ -15,6 +15,7 @@ from rnnqc.ir import (
     Value,
     Variable,
     display_name,
+    dtype_of,
     input_or_none,
     output_or_none,
     shape_of,
@@ -224,17 +225,19 @@ def _roll(model: Model, graph: Graph, chain: list[_Link], constants: Constants) 
         node.inputs.clear()
         node.outputs.clear()
     inputs = [b.op("Concat", elements_of_x, "X", axis=0), *others]
+    kinds = [dtype_of(v) for row in used for v in row if v is not None]
+    kind = next((t for t in kinds if t is not None), np.dtype(np.float32))
     made: list[Value] = [Variable.empty(), Variable.empty()]
     if any(y is not None or h is not None for y, h, _ in used[:-1]):
-        made[0] = b.value("Y", np.float32)
-    final = used[-1][1] or b.value("Y_h", np.float32)
+        made[0] = b.value("Y", kind)
+    final = used[-1][1] or b.value("Y_h", kind)
     if not made[0].name:
         made[1] = final
     if used[-1][2] is not None:
         made.append(used[-1][2])
     b.add(head.op, inputs, made, "layer", **head.attrs).name = name
     if made[0].name:
-        elements = [h or b.value(f"h.{k}", np.float32) for k, (_, h, _) in enumerate(used[:-1])]
+        elements = [h or b.value(f"h.{k}", kind) for k, (_, h, _) in enumerate(used[:-1])]
         sequence = b.op("Squeeze", [made[0], b.i64([1])], "Y.sequence")
         b.add("Split", [sequence, b.i64([1] * len(nodes))], [*elements, final], "elements", axis=0)
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.row_algebra import ONE, Atom, Atoms, Form, Weight
@@ -130,6 +130,8 @@ class RowReader:
             return _checked(array.shape[:-1], (Form(atom.width, {atom: ONE}),))
         shape = self.shape(value)
         if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or shape[-1] == 0:
+            return None
+        if dtype_of(value) not in (None, np.dtype(np.float32)):
             return None
         atom = self.atoms.leaf(value, shape[-1])
         return _checked(tuple(shape[:-1]), (Form(atom.width, {atom: ONE}),))
@@ -269,9 +271,9 @@ class RowReader:
 
     def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
         """A leaf whose number of columns only the product with a matrix tells."""
-        if self.constants.array(value) is not None or (
-            id(value) in self._rows and self._rows[id(value)][1] is not None
-        ):
+        if self.constants.array(value) is not None or self.known(value) is not None:
+            return None
+        if dtype_of(value) not in (None, np.dtype(np.float32)):
             return None
         shape = self.shape(value)
         if shape is None and rank is not None:

@@ -158,14 +158,7 @@ def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> 
     if len(target.outputs) != 1 or any(v is target for v in graph.outputs):
         return 0
     user = target.outputs[0]
-    if (
-        user.domain
-        or user.op not in ("Squeeze", "Transpose", "Add", "MatMul")
-        or user.op in ("Add", "MatMul")
-        or user.inputs[0] is not target
-    ):
-        return 0
-    if not any(u is n for u in [user] for n in graph.nodes):
+    if user.domain or user.op not in ("Squeeze", "Transpose") or not any(n is user for n in graph.nodes):
         return 0
     if user.op == "Transpose":
         perm = attribute(user, "perm", None)
@@ -276,14 +269,14 @@ def _projection(
     ]
     | None
 ):
-    """x, V and b where `value` is `x MatMul V + b` and nothing else uses the product."""
+    """x, V and b where `value` is `x MatMul V + b`."""
     added = None
     current = value
     node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
     if node is not None and node.op == "Add":
         arrays = [indices.constants.array(v) for v in node.inputs]
         at = next((k for k, a in enumerate(arrays) if a is not None), None)
-        if at is None or (added := arrays[at]) is None or added.size != added.shape[-1:][0]:
+        if at is None or (added := arrays[at]) is None or added.ndim == 0 or added.size != added.shape[-1]:
             return None
         current = node.inputs[1 - at]
         node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from rnnqc.ir import Graph, Node, Value
+from rnnqc.ir import CELL_TAG, Graph, Node, Value, info
 from rnnqc.passes.row_algebra import Atom, Floats, Form
 from rnnqc.passes.row_reader import RowReader
 
@@ -98,9 +98,10 @@ class StepFinder:
     _cells: dict[Atom, _CellState] = field(default_factory=dict)
 
     def walk(self, graph: Graph) -> None:
-        """Reads all nodes in order."""
+        """Reads all nodes in order but those that rnnqc has made."""
         for node in graph.nodes:
-            self._visit(node)
+            if CELL_TAG not in info(node).metadata:
+                self._visit(node)
 
     def _visit(self, node: Node) -> None:
         self.reader.visit(node)

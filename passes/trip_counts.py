@@ -24,11 +24,13 @@ class Trips:
 
     Attributes:
         bounds: Each as an expression, and as a value plus a number (no value: the number alone).
+        once: Whether there is a first trip whatever the bounds say.
         indices: Expressions of values in the body; the number of the trip is the unknown TRIP.
     """
 
     bounds: tuple[tuple[Index, Value | None, int], ...]
     indices: Indices
+    once: bool = False
 
     def is_dimension(self, size: Index) -> bool:
         """Whether the number of trips is `size`, without looking at the data."""
@@ -44,7 +46,8 @@ class Trips:
                 continue
             whole: Value = b.op("Reshape", [b.cast(value, np.int64, "trips.value"), b.i64([1])], "trips.vector")
             made.append(b.op("Add", [whole, b.i64([offset])], "trips.bound") if offset else whole)
-        return made[0] if len(made) == 1 else b.op("Min", made, "trips")
+        least = made[0] if len(made) == 1 else b.op("Min", made, "trips")
+        return b.op("Max", [least, b.i64([1])], "trips.once") if self.once else least
 
 
 def trips_of(node: Node, constants: Constants) -> Trips:
@@ -85,7 +88,11 @@ def trips_of(node: Node, constants: Constants) -> Trips:
                 )
     if not bounds:
         raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
-    return Trips(tuple((index, value, offset) for index, (value, offset) in bounds.items()), indices)
+    conditional = start_condition is None or constants.array(start_condition) is not None
+    once = bool(found) and conditional and any(i.number is None or i.number < 1 for i in bounds)
+    if once and most is not None and len(bounds) > len(found):
+        raise NoNode("a trip count and a condition after the first trip bound the number of trips.", f"{most.name!r}")
+    return Trips(tuple((i, value, offset) for i, (value, offset) in bounds.items()), indices, once)
 
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:
