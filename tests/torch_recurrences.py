@@ -223,7 +223,7 @@ def values(kind: str, batch_first: bool = False, states: bool = False) -> tuple[
     """x, and with `states` the initial ones."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(*((B, T, I) if batch_first else (T, B, I)), generator=generator)
-    more = [torch.randn(B, H, generator=generator) for _ in range(2 if kind == "LSTM" else 1)]
+    more = [torch.rand(B, H, generator=generator) - 0.5 for _ in range(2 if kind == "LSTM" else 1)]
     return (x, *more) if states else (x,)
 
 
