@@ -3,6 +3,7 @@
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.cleanup import Cleanup
+from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
 from rnnqc.passes.fold_scales import FoldScales
 from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
@@ -22,6 +23,7 @@ from rnnqc.passes.write_qonnx import WriteQonnx
 __all__ = [
     "Canonicalize",
     "Cleanup",
+    "ComputeInFloat32",
     "DecomposeLstm",
     "DumpAfterChange",
     "FoldScales",

@@ -97,10 +97,10 @@ def test_export(name: str) -> None:
     assert name not in BITS or any(a.size == 1 and a == BITS[name] for a in held_arrays), "Brevitas ignores an argument"
     expected = [v.numpy() for v in (outputs, h, c)]
     assert any(len(np.unique(v)) > 2 for v in expected)
-    lowered = rnnqc.lower(model)
-    assert_all_lowered(lowered, name)
+    lowered, qcdq = rnnqc.lower(model), rnnqc.lower(model, form="qcdq")
     feeds = {model.graph.input[0].name: x.numpy()}
-    for way in (STOCK, NATIVE):
-        for got, wanted in zip(run(session(lowered.proto, way), feeds).values(), expected, strict=True):
+    for way, made in ((STOCK, lowered), (NATIVE, lowered), ("form qcdq", qcdq)):
+        assert_all_lowered(made, name)
+        for got, wanted in zip(run(session(made.proto, way), feeds).values(), expected, strict=True):
             assert got.shape == wanted.shape
             assert int((got != wanted).sum()) == 0, f"{way}: {int((got != wanted).sum())} of {wanted.size} codes differ"
