@@ -24,7 +24,7 @@ from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.loop_states import State, behind_views, bodies, is_loop, states_of
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
 from rnnqc.passes.sequence_elements import element_of, flipped
-from rnnqc.passes.sequence_masks import mask_lengths
+from rnnqc.passes.sequence_masks import Lengths, mask_lengths
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import Trips, trips_of
 from rnnqc.passes.vectorize import Sequence, Vectorizer
@@ -99,7 +99,8 @@ class _Recovery:
         self.b = Builder(model, prefix=display_name(node))
         self.states = states_of(node)
         self.finals: dict[int, Value] = {}  # of states of layers, by index
-        self.lengths: dict[int, list[Value | None]] = {}  # of each layer's states
+        self.lengths: dict[int, list[Lengths | None]] = {}  # of each layer's states
+        self.scanned: dict[int, tuple[Value, int, bool]] = {}  # of a Scan: sequences, their axes and directions
         self.made: list[str] = []
 
     def run(self) -> list[str]:
@@ -165,6 +166,7 @@ class _Recovery:
             if direction:
                 value = flipped(self.b, value, 0, f"sequence.{k}.backwards")
             found[id(formal)] = Sequence(value, len(shape) - 1)
+            self.scanned[id(formal)] = (self.node.inputs[first + k], axis, bool(direction))
         return found
 
     def _layer(self, layer: Node) -> None:
@@ -199,7 +201,14 @@ class _Recovery:
                 if outside is None:
                     raise NoNode("the weights of a layer change from trip to trip.", f"{value.name!r} of node {name!r}")
                 inputs.append(outside)
-        self._add_lengths(layer, inputs, sequence)
+        lengths, backwards = self._lengths(layer, sequence)
+        attrs = dict(layer.attrs)
+        if lengths is not None:
+            inputs += [None] * (SEQUENCE_LENS + 1 - len(inputs))
+            inputs[SEQUENCE_LENS] = lengths
+        if backwards:
+            inputs[X] = flipped(self.b, sequence, 0, f"{name}/X.in_order")
+            attrs["direction"] = "reverse"
         while inputs[-1] is None:
             inputs.pop()
         made: list[Value] = [
@@ -207,10 +216,12 @@ class _Recovery:
             for k in ("Y", "Y_h", "Y_c")[: 3 if layer.op == "LSTM" else 2]
         ]
         taken = {n.name for n in self.graph.nodes}
-        node = self.b.add(layer.op, inputs, made, name, **layer.attrs)
+        node = self.b.add(layer.op, inputs, made, name, **attrs)
         node.name = node.name if name in taken else name
         self.made.append(f"{layer.op} {node.name!r}")
         self._keep_finals(layer, made)
+        if backwards:
+            made[0] = flipped(self.b, made[0], 0, f"{name}/Y.of_trips")
         y, h = outputs[0], outputs[1]
         if h is not None:  # [1,B,H] in each trip, and [T,1,B,H] for all of them
             self.vectorizer.known[id(h)] = Sequence(made[0], 3, frozenset({0}))
@@ -219,19 +230,20 @@ class _Recovery:
                 self.b.op("Unsqueeze", [made[0], self.b.i64([1])], f"{name}/Y.trips"), 4, frozenset({0, 1})
             )
 
-    def _add_lengths(self, layer: Node, inputs: list[Value | None], sequence: Value) -> None:
-        """`sequence_lens`, where all states of the layer are masked by the same lengths."""
-        lengths = self.lengths.get(id(layer), [])
-        if any(v is not lengths[0] for v in lengths):
+    def _lengths(self, layer: Node, sequence: Value) -> tuple[Value | None, bool]:
+        """`sequence_lens`, where all states of the layer are masked by the same lengths; whether they run backwards."""
+        found = self.lengths.get(id(layer), [])
+        first = found[0] if found else None
+        if any(v is not None if first is None else not first.same(v) for v in found):
             raise NoNode(
                 "one state of a layer has a mask of lengths and another none.", f"node {display_name(layer)!r}"
             )
-        if lengths and lengths[0] is not None:
-            b = self.b
-            most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
-            given = b.cast(lengths[0], np.int64, "lengths")
-            inputs += [None] * (SEQUENCE_LENS + 1 - len(inputs))
-            inputs[SEQUENCE_LENS] = b.cast(b.op("Min", [given, most], "lengths.least"), np.int32, "sequence_lens")
+        if first is None:
+            return None, False
+        b = self.b
+        most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
+        least = b.op("Min", [b.cast(first.value, np.int64, "lengths"), most], "lengths.least")
+        return b.cast(least, np.int32, "sequence_lens"), first.backwards
 
     def _one_step(self, x: Value) -> bool:
         shape = shape_of(x)
@@ -295,12 +307,12 @@ class _Recovery:
             start = self.b.op("Expand", [start, target], f"{display_name(layer)}/initial.{k}.rows")
         return start
 
-    def _unmasked(self, state: State, layer: Node) -> tuple[Value | None, Value]:
+    def _unmasked(self, state: State, layer: Node) -> tuple[Lengths | None, Value]:
         """The lengths of the rows, where they mask the new state (None: they do not), and the new state itself."""
         if state.new is state.after:
             return None, behind_views(state.after)
         mask = behind_views(state.after).inputs[0].inputs[0]
-        return mask_lengths(mask, self.vectorizer), behind_views(state.new)
+        return mask_lengths(mask, self.scanned, self.vectorizer), behind_views(state.new)
 
     def _check_state(self, state: State, layer: Node, k: int) -> None:
         """The state goes nowhere but into the layer (and its rows into nothing but shapes)."""

@@ -20,6 +20,7 @@ import rnnqc
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
+from rnnqc.layer import layer
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
@@ -160,6 +161,28 @@ def test_lengths_of_rows(op: str) -> None:
     model = check(RecurrenceCase(op=op, form="loop", lengths="zeros", initial="zeros"))
     (node,) = [n for n in model.graph.nodes if n.op == op]
     assert node.inputs[4].name
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
+    """What `rnnqc layer` makes of an LSTM step is an LSTM; a mask is an element of a sequence there."""
+    step = RecurrenceCase(form="unrolled", time=1, batch="B", outputs=("final",)).model()
+    step.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["B", 5]))
+    gather = next(n for n in step.graph.node if n.op_type == "Gather")
+    gather.op_type, gather.input[:] = "Identity", ["x"]
+    del gather.attribute[:]
+    proto = layer(step, reverse=reverse, lengths=lengths)
+    model, _ = recovered(proto)
+    assert layers(model) == ["LSTM"]
+    (node,) = [n for n in model.graph.nodes if n.op == "LSTM"]
+    assert node.attrs.get("direction", "forward") == ("reverse" if reverse else "forward")
+    data = {"x": np.random.default_rng(2).uniform(-1, 1, (4, 3, 5)).astype(np.float32)}
+    for lens in ([4, 0, 2], [1, 3, 3]) if lengths else ([],):
+        data["sequence_lens"] = np.array(lens, np.int32)
+        expected, found = run_model(proto, data), run_model(model.proto, data)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
