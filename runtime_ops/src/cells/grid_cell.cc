@@ -21,22 +21,6 @@ constexpr int64_t kSharedProducts = 1 << 20;
 constexpr int64_t kPrivateWeights = 768 * 1024;
 
 template <typename Real>
-GridQuantizer<Real> Quantizer(const GridPoint& point) {
-  GridQuantizer<Real> quantizer{};
-  quantizer.scale = static_cast<Real>(point.scale);
-  quantizer.rounding = point.rounding;
-  if (point.scale == 0) return quantizer;
-  quantizer.low = static_cast<Real>(point.low() + point.offset);
-  quantizer.high = static_cast<Real>(point.high() + point.offset);
-  quantizer.offset = static_cast<Real>(point.offset);
-  int exponent = 0;
-  const Real inverse = 1 / quantizer.scale;
-  // Multiplying by the inverse of a power of two is dividing by it.
-  if (std::frexp(quantizer.scale, &exponent) == Real(0.5) && std::isnormal(inverse)) quantizer.inverse = inverse;
-  return quantizer;
-}
-
-template <typename Real>
 class GridRun {
  public:
   GridRun(const LstmConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const LstmArgs& args,

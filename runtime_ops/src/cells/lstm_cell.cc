@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "cells/generic_step.h"
 #include "cells/sequence_rows.h"
@@ -91,7 +92,7 @@ class LstmRun {
         projected_rows_(std::max(kProjectedRows, kProjectedProducts / (packed.w.k_padded * columns_))),
         chunk_steps_(std::max<int64_t>(
             1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(float)))))),
-        table_kernel_(UsesTableKernel(config, packed)) {}
+        table_kernel_(args.bytes != nullptr || UsesTableKernel(config, packed)) {}
 
   int64_t ScratchBytes() {
     ScratchCounter counter;
@@ -130,6 +131,7 @@ class LstmRun {
     visit(no_acc_, h_planes_ == 1 ? 0 : rows_ * columns_);
     visit(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
     visit(c_, rows_ * units_padded_);
+    visit(c_bytes_, args_.bytes == nullptr ? 0 : rows_ * units_padded_);
     visit(h_[0], rows_ * h_planes_ * units_padded_);
     visit(h_[1], rows_ * h_planes_ * units_padded_);
     visit(h_of_eight_, h_planes_ == 1 ? 0 : rows_ * units_padded_);
@@ -201,12 +203,26 @@ class LstmRun {
     if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * columns_, 0);
     if (x_planes_ + h_planes_ > 2) std::fill(no_start_, no_start_ + columns_, 0);
     std::memset(c_, 0, static_cast<size_t>(rows_ * units_padded_) * sizeof(float));
+    if (args_.bytes != nullptr) std::memset(c_bytes_, 0, static_cast<size_t>(rows_ * units_padded_));
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t b = sequences_.batch_index(r);
       h_scale_[r] = DynamicScale(0.0f, config_.h_bits);
       if (args_.initial_h != nullptr) QuantizeHidden(r, LimitedHidden(args_.initial_h + b * hidden_), h);
       if (args_.initial_c == nullptr) continue;
-      InitialCells(config_, args_.initial_c + b * hidden_, hidden_, c_ + r * units_padded_);
+      if (args_.bytes != nullptr) {
+        InitialCellBytes(args_.initial_c + b * hidden_, c_bytes_ + r * units_padded_);
+      } else {
+        InitialCells(config_, args_.initial_c + b * hidden_, hidden_, c_ + r * units_padded_);
+      }
+    }
+  }
+
+  void InitialCellBytes(const float* values, int8_t* c) const {
+    const ByteRange& range = args_.bytes->cell;
+    for (int64_t unit = 0; unit < hidden_; ++unit) {
+      const float multiple = values[unit] == values[unit] ? values[unit] / config_.cell_scale : 0.0f;
+      const float limited = std::min(std::max(multiple, static_cast<float>(range.low)), static_cast<float>(range.high));
+      c[unit] = static_cast<int8_t>(std::nearbyint(limited));
     }
   }
 
@@ -226,6 +242,15 @@ class LstmRun {
     }
   }
 
+  // Limits codes to those of a quantizer of the arithmetic "grid".
+  void LimitCodes(int64_t quantizer, int64_t n, uint8_t* codes) const {
+    if (args_.bytes == nullptr) return;
+    const uint8_t low = static_cast<uint8_t>(config_.grid.points[quantizer].min);
+    const uint8_t high = static_cast<uint8_t>(config_.grid.points[quantizer].max);
+    if (low == 0 && high == UINT8_MAX) return;
+    for (int64_t i = 0; i < n; ++i) codes[i] = std::min(std::max(codes[i], low), high);
+  }
+
   // For h_mode dynamic_row an infinite initial value counts as the largest finite one.
   const float* LimitedHidden(const float* values) {
     if (config_.h_mode != CodeMode::kDynamicRow) return values;
@@ -241,6 +266,7 @@ class LstmRun {
     if (dynamic) h_scale_[r] = DynamicScale(kernels_.max_abs(values, hidden_), config_.h_bits);
     Quantize(values, hidden_, dynamic ? h_scale_[r] : config_.h_scale, static_cast<int32_t>(config_.h_zero_point),
              h_planes_, h + r * h_planes_ * units_padded_, units_padded_);
+    LimitCodes(GridOrder::kHidden, hidden_, h + r * h_planes_ * units_padded_);
   }
 
   // Codes of the chunk, in the order in which its steps and rows run.
@@ -288,6 +314,7 @@ class LstmRun {
     }
     SplitZeroPoint(grid.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
     Quantize(x, size, grid.scale, grid.zero_point, x_planes_, codes, stride);
+    LimitCodes(GridOrder::kInput, size, codes);
   }
 
   struct Blocks {
@@ -380,7 +407,11 @@ class LstmRun {
     if (packed_.r.wide != nullptr) AddWideColumns(blocks);
     if (h_planes_ == 2) JoinStep(blocks);
     if (!table_kernel_) return;
-    TableCells(blocks);
+    if (args_.bytes != nullptr) {
+      ByteCells(blocks);
+    } else {
+      TableCells(blocks);
+    }
     if (h_planes_ == 2) QuantizeUnits(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
     CopyCodes(blocks.begin * kBlockUnits, std::min(blocks.end * kBlockUnits, hidden_));
   }
@@ -472,6 +503,27 @@ class LstmRun {
     kernels_.table_cell(cell);
   }
 
+  void ByteCells(const Blocks& blocks) const {
+    GridBytesArgs cell{};
+    cell.rows = active_;
+    cell.units = hidden_;
+    cell.block_begin = blocks.begin;
+    cell.block_end = blocks.end;
+    cell.acc = acc_;
+    cell.acc_stride = columns_;
+    cell.p = p_step_;
+    cell.p_stride = columns_;
+    cell.h_multiplier = packed_.h_multiplier.data();
+    cell.bias = packed_.last_bias.data();
+    cell.form = args_.bytes;
+    cell.c = c_bytes_;
+    cell.c_stride = units_padded_;
+    cell.y = y_rows_;
+    cell.h = CodesAfter(step_);
+    cell.h_stride = units_padded_;
+    kernels_.grid_bytes(cell);
+  }
+
   void GenericCells() {
     for (int64_t r = 0; r < active_; ++r) {
       GenericStepArgs step{};
@@ -509,6 +561,9 @@ class LstmRun {
   // y_rows_[r] still points to the row of r's last step.
   void WriteFinalStates() {
     const float scale = config_.cell_is_quantized() ? config_.cell_scale : 1.0f;
+    if (args_.bytes != nullptr) {
+      for (int64_t i = 0; i < rows_ * units_padded_; ++i) c_[i] = static_cast<float>(c_bytes_[i]);
+    }
     if (args_.sequence_lens != nullptr) ForgetSignsOfZeros();
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t offset = sequences_.batch_index(r) * hidden_;
@@ -562,6 +617,7 @@ class LstmRun {
   int32_t* no_acc_ = nullptr;
   int32_t* no_start_ = nullptr;
   float* c_ = nullptr;
+  int8_t* c_bytes_ = nullptr;  // instead of c_ in the form of bytes
   uint8_t* h_[2] = {};
   uint8_t* h_of_eight_ = nullptr;    // written by the cells and not used with 16-bit codes
   int32_t* h_zero_point_ = nullptr;  // of every row of bytes
@@ -625,6 +681,11 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
   packed.x_multiplier = columns(parameters.x_multiplier, kGates);
   packed.h_multiplier = columns(parameters.h_multiplier, kGates);
   packed.bias = columns(parameters.bias, kGates);
+  if (config.arithmetic == Arithmetic::kGrid32) {
+    packed.last_bias = std::move(packed.bias);
+    packed.bias = AlignedArray<float>(packed.last_bias.size());
+    std::fill(packed.bias.data(), packed.bias.data() + packed.bias.size(), 0.0f);
+  }
   if (parameters.peephole != nullptr) packed.peephole = columns(parameters.peephole, 3);
   return packed;
 }

@@ -26,7 +26,8 @@ struct PackedLstm {
   AlignedArray<float> x_multiplier;
   AlignedArray<float> h_multiplier;
   AlignedArray<float> bias;
-  AlignedArray<float> peephole;  // empty without peepholes
+  AlignedArray<float> last_bias;  // with kGrid32, where `bias` is 0: added to the sum of both products
+  AlignedArray<float> peephole;   // empty without peepholes
 };
 
 PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const LstmParameters& parameters);
@@ -48,6 +49,7 @@ struct LstmArgs {
   const float* cell_table;
   int64_t cell_table_size;
   const LinearTables* linear;    // of these tables, or null
+  const GridBytes* bytes;        // instead of tables, for kGrid32; else null
   const int32_t* sequence_lens;  // [batch], each 0 .. time
   const float* initial_h;        // [batch, hidden]
   const float* initial_c;
@@ -61,6 +63,7 @@ struct LstmArgs {
 bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
                       int64_t cell_table_size, LinearTables* linear);
 
+// Runs kTables, or kGrid32 in the form `args.bytes` with the configuration for it.
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel);
 

@@ -63,7 +63,7 @@ struct LstmConfig {
   bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;
   int64_t h_bits = 8;
-  // With kGrid x_bits, h_bits, x_zero_point and h_zero_point follow from `grid`; of the gates' members min, max and
+  // With kGrid bits, zero points and scales of x, h and the cell follow from `grid`; of the gates' members min, max and
   // table_offset count, and scales and kinds do not.
   Arithmetic arithmetic = Arithmetic::kTables;
   GridConfig grid;

@@ -176,6 +176,9 @@ void ReadGrid(const ort::KernelInfo& info, LstmConfig* config) {
   config->grid.rounded_output = ReadFlag(info, "rounded_output");
   const GridPoint& x = config->grid.points[GridOrder::kInput];
   const GridPoint& h = config->grid.points[GridOrder::kHidden];
+  config->x_scale = x.scale;
+  config->h_scale = h.scale;
+  config->cell_scale = config->grid.points[GridOrder::kCell].scale;
   config->x_zero_point = x.zero_point;
   config->h_zero_point = h.zero_point;
   config->x_bits = x.max > 255 ? 16 : 8;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cells/grid_byte_form.h"
 #include "cells/grid_cell.h"
 #include "cells/lstm_cell.h"
 #include "cells/packed_int4.h"
@@ -203,6 +204,7 @@ class QuantLstmCellKernel {
     } else if (weights.grid32 != nullptr) {
       RunGrid(config_, kernels_, *weights.grid32, args, scratch.get(), &parallel);
     } else {
+      args.bytes = weights.bytes.get();
       RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
     }
   }
@@ -211,6 +213,7 @@ class QuantLstmCellKernel {
   // What the weights became in one of the arithmetics.
   struct PackedWeights {
     std::unique_ptr<PackedLstm> tables;
+    std::unique_ptr<GridBytes> bytes;  // with `tables`
     std::unique_ptr<PackedGrid<double>> grid;
     std::unique_ptr<PackedGrid<float>> grid32;
 
@@ -356,6 +359,13 @@ class QuantLstmCellKernel {
     std::vector<int8_t> codes;
   };
 
+  // What the arithmetic "grid" multiplies, with the memory behind it; no `Weights` for 16-bit codes.
+  struct GridOperands {
+    GridParameters parameters;
+    Weights w;
+    Weights r;
+  };
+
   Weights UnpackedWeights(size_t input, const OrtValue* const* inputs, const Sizes& sizes) const {
     const bool is_w = input == kW;
     const size_t multipliers = is_w ? kWGroupMultiplier : kRGroupMultiplier;
@@ -387,14 +397,32 @@ class QuantLstmCellKernel {
                                   ", expected an input size of 1 .. " + std::to_string(largest) + " for this x_mode");
     }
     PackedWeights packed;
-    if (config_.arithmetic == Arithmetic::kGrid) {
-      packed.grid = std::make_unique<PackedGrid<double>>(PackForGrid<double>(inputs, sizes));
-    } else if (config_.arithmetic == Arithmetic::kGrid32) {
-      packed.grid32 = std::make_unique<PackedGrid<float>>(PackForGrid<float>(inputs, sizes));
-    } else {
+    if (!IsGrid()) {
       packed.tables = std::make_unique<PackedLstm>(PackForTables(inputs, sizes));
+      return packed;
+    }
+    const GridOperands operands = ReadGridOperands(inputs, sizes);
+    if (config_.arithmetic == Arithmetic::kGrid) {
+      packed.grid = std::make_unique<PackedGrid<double>>(PackGrid<double>(config_, kernels_, operands.parameters));
+    } else if (!PackBytes(inputs, operands, &packed)) {
+      packed.grid32 = std::make_unique<PackedGrid<float>>(PackGrid<float>(config_, kernels_, operands.parameters));
     }
     return packed;
+  }
+
+  // Only for constant tables: to find the form takes long.
+  bool PackBytes(const OrtValue* const* inputs, const GridOperands& operands, PackedWeights* packed) const {
+    if (!gate_table_is_checked_ || constant_cell_table_size_ == 0) return false;
+    auto bytes = std::make_unique<GridBytes>();
+    const float* gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
+    const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
+    const GridParameters& from = operands.parameters;
+    if (!FindGridBytes(config_, kernels_, from, gate_table, cell_table, bytes.get())) return false;
+    const LstmParameters parameters{operands.w.matrix, operands.r.matrix, from.x_multiplier,
+                                    from.h_multiplier, from.bias,         nullptr};
+    packed->tables = std::make_unique<PackedLstm>(PackLstm(config_, kernels_, parameters));
+    packed->bytes = std::move(bytes);
+    return true;
   }
 
   PackedLstm PackForTables(const OrtValue* const* inputs, const Sizes& sizes) const {
@@ -407,10 +435,9 @@ class QuantLstmCellKernel {
     return PackLstm(config_, kernels_, parameters);
   }
 
-  template <typename Real>
-  PackedGrid<Real> PackForGrid(const OrtValue* const* inputs, const Sizes& sizes) const {
-    GridParameters parameters{};
-    std::vector<int8_t> codes[2];
+  GridOperands ReadGridOperands(const OrtValue* const* inputs, const Sizes& sizes) const {
+    GridOperands operands{};
+    GridParameters& parameters = operands.parameters;
     for (const size_t input : {size_t{kW}, size_t{kR}}) {
       const bool is_w = input == kW;
       GridMatrix& matrix = is_w ? parameters.w : parameters.r;
@@ -419,13 +446,13 @@ class QuantLstmCellKernel {
       if (is_w ? sizes.wide_w : sizes.wide_r) {
         matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
       } else {
-        Weights weights = UnpackedWeights(input, inputs, sizes);
-        codes[is_w] = std::move(weights.codes);
-        matrix.narrow = codes[is_w].empty() ? weights.matrix.weights : codes[is_w].data();
+        Weights& weights = is_w ? operands.w : operands.r;
+        weights = UnpackedWeights(input, inputs, sizes);
+        matrix.narrow = weights.matrix.weights;
       }
     }
     ReadVectors(inputs, sizes, &parameters);
-    return PackGrid<Real>(config_, kernels_, parameters);
+    return operands;
   }
 
   template <typename Parameters>
