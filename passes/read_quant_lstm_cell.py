@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_lstm import Boundary
+from rnnqc.passes.emit_quant_lstm import Operands
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
-from rnnqc.passes.fold_scales import integer_operands
-from rnnqc.passes.grid_numbers import Grid
-from rnnqc.passes.insert_qcdq import MOVERS
+from rnnqc.passes.fold_scales import integer_operands, pass_codes
+from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers
+from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
 from rnnqc.properties import Property
@@ -51,6 +53,7 @@ class ReadQuantLstmCell(Pass):
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
       left out, so that the batch is not bound to theirs.
+    * Where a layer's input is the hidden states of other cells, their codes pass, without going back to float.
     * A cell of which something is not known (weights without codes, more than 16 bits, scales for each channel of an
       activation, ...) stays as it is, with a remark.
     """
@@ -75,6 +78,7 @@ class ReadQuantLstmCell(Pass):
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions)
         grids = _Grids()
+        sites: dict[str, _Site] = {}
         count = 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -82,7 +86,8 @@ class ReadQuantLstmCell(Pass):
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
-                    _lower(model, graph, node, name, tables, grids)
+                    site = _lower(model, graph, node, name, tables, grids)
+                    sites[site.cell.name] = site
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
                 except NotHandled as refusal:
@@ -92,6 +97,7 @@ class ReadQuantLstmCell(Pass):
                     )
                 count += 1
                 model.infer_shapes()
+        _chain(model, sites)
         if count:
             model.remove_dead()
             model.sort()
@@ -171,7 +177,49 @@ def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value
     raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)
 
 
-def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, grids: _Grids) -> None:
+@dataclass
+class _Site:
+    """A cell that was read, and what its nodes are made from."""
+
+    cell: Cell
+    graph: Graph
+    numbers: GridNumbers
+    at: Boundary
+    operands: Operands
+
+    def emit(self, model: Model, codes: Value | None) -> Sequence[Node]:
+        """The nodes of the cell; `codes` receives its hidden codes."""
+        return emit_integer(model, self.cell, self.numbers, self.at, self.operands, codes, dispatch=True)
+
+
+def _chain(model: Model, sites: dict[str, _Site]) -> None:
+    """Lets codes pass between the cells."""
+    codes: dict[str, Value] = {}
+    changed: dict[str, _Site] = {}
+    for name, site in sites.items():
+        sources = [sites.get(c.name) for c, _ in chain_sources(model, site.at.x) or []]
+        if not sources or not all(s is not None and _same_codes(s.numbers, site.numbers) for s in sources):
+            continue
+        site.at = replace(site.at, x=pass_codes(model, site.graph, site.cell, site.at.x, codes))
+        site.numbers = replace(site.numbers, x_mode="codes")
+        site.cell.x = site.at.x.name
+        site.cell.integer = site.numbers.__dict__.copy()
+        site.cell.points["input"]["mode"] = "codes"
+        changed |= {n: sites[n] for n in (name, *(s.cell.name for s in sources if s is not None))}
+    for name, site in changed.items():
+        target = codes.get(name)
+        site.cell.y_codes = target.name if target is not None else None
+        replace_cell(model, site.graph, site.cell, site.emit(model, target))
+
+
+def _same_codes(provider: GridNumbers, consumer: GridNumbers) -> bool:
+    """Whether the consumer would make the provider's codes from their values; other roundings may leave the grid."""
+    hidden, x = provider.grid("hidden"), consumer.grid("input")
+    same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
+    return same and x.rounding in NEAREST and hidden.maximum <= BYTE
+
+
+def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, grids: _Grids) -> _Site:
     read = read_quant_lstm(node)
     x, x_grid = _input(read, grids)
     h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
@@ -236,10 +284,10 @@ def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, gr
     for key in ("W", "R", "B"):
         setattr(cell, key, cell.operands[key])
     model.cells[name] = cell
-    at = Boundary(x, None, h0, c0, y, y_h, y_c)
-    nodes = emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
-    model.insert_nodes(graph, node, [*before, *nodes, *around.nodes])
+    site = _Site(cell, graph, folded.numbers, Boundary(x, None, h0, c0, y, y_h, y_c), operands)
+    model.insert_nodes(graph, node, [*before, *site.emit(model, None), *around.nodes])
     model.remove_nodes(graph, [node])
+    return site
 
 
 def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
