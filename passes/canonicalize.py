@@ -54,7 +54,7 @@ class Canonicalize(Pass):
     2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
        10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
-    4. LSTM with layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
+    4. Layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
 
            Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
            After:  Transpose -> LSTM(layout=0) -> Transpose
@@ -101,7 +101,7 @@ class Canonicalize(Pass):
                     statistics["names"] += 1
                 if node.op in RECURRENT_OPS and not node.domain:
                     statistics["folded"] += self._fold_weights(model, node)
-                if node.op == "LSTM" and not node.domain and attribute(node, "layout", 0) == 1:
+                if node.op in RECURRENT_OPS and not node.domain and attribute(node, "layout", 0) == 1:
                     self._transpose_layout(model, graph, node)
                     statistics["layouts"] += 1
         changed |= any(statistics.values())

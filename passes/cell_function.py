@@ -1,35 +1,46 @@
-"""The function of standard operators behind a QuantLSTMCell node, and what such a node is made from."""
+"""The function of standard operators behind a fused node, and what such a node is made from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import onnx
 
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
+from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_grid_lstm import emit_grid_lstm
-from rnnqc.passes.emit_lstm import Boundary
-from rnnqc.passes.emit_quant_lstm import Operands, emit_quant_lstm
-from rnnqc.passes.fold_lstm import LstmNumbers
+from rnnqc.passes.emit_integer_cell import emit_integer_cell
+from rnnqc.passes.fold_cell import CellNumbers
 from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.passes.lstm_node import output_names
+from rnnqc.passes.operands import Operands
 
-OP_TYPE = "QuantLSTMCell"
-INPUTS = (
+_INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
     "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
     "W_group_multiplier", "R_group_multiplier",
 )  # fmt: skip
-OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 # Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
 DIRECTION_AXES = {
     "y_direction_axis": (("Y",), 1),
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
 CONFIGURATION = "configuration"
-Numbers = LstmNumbers | GridNumbers
+Numbers = CellNumbers | GridNumbers
+
+
+def input_names(type_: CellType) -> tuple[str, ...]:
+    """The fused operator's inputs. Without cell state its table's place is that of the hidden gate's own bias."""
+    return _INPUTS if type_.cell_state else tuple("hidden_bias" if n == "cell_table" else n for n in _INPUTS)
+
+
+def fused_outputs(type_: CellType) -> tuple[str, ...]:
+    """The fused operator's outputs."""
+    return (*output_names(type_), "Y_codes")
 
 
 @dataclass(frozen=True)
@@ -54,12 +65,13 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
         number: Number of the configuration the body insists on; None for a model with one configuration.
     """
     inputs, outputs = site.inputs, site.outputs
-    last_out = max(k for k, n in enumerate(OUTPUTS) if outputs[n] is not None)
-    last_in = max(k for k, n in enumerate(INPUTS) if inputs.get(n) is not None)
+    in_names, out_names = input_names(site.cell.type), fused_outputs(site.cell.type)
+    in_names = in_names[: 1 + max(k for k, n in enumerate(in_names) if inputs.get(n) is not None)]
+    out_names = out_names[: 1 + max(k for k, n in enumerate(out_names) if outputs[n] is not None)]
     formal: dict[str, Value] = {}
-    for name in (*INPUTS[: last_in + 1], *OUTPUTS[: last_out + 1]):
+    for name in (*in_names, *out_names):
         like = inputs.get(name)
-        if like is not None or name in OUTPUTS:
+        if like is not None or name in out_names:
             formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
     scratch = _scratch(model)
     head = Builder(scratch)
@@ -69,7 +81,7 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
     for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
         if name not in formal:
             continue
-        if name in OUTPUTS:
+        if name in out_names:
             inner[name] = tail.value(f"{name}.without_direction", np.float32)
             tail.add("Unsqueeze", [inner[name], tail.i64([axis])], [formal[name]], f"{name}.with_direction")
         else:
@@ -78,22 +90,19 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
         x, inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
         inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
     )  # fmt: skip
-    w = Operands(
-        formal["W"], formal["R"], formal["x_multiplier"], formal["h_multiplier"], formal["B"],
-        formal.get("gate_table"), formal.get("cell_table"), formal.get("P"),
-        formal.get("W_group_multiplier"), formal.get("R_group_multiplier"),
-        formal.get("W_zero_point"), formal.get("R_zero_point"),
-    )  # fmt: skip
+    constants = {f.name for f in fields(Operands)}
+    w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in formal.items() if k in constants}})
     emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
-        _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in OUTPUTS[: last_out + 1]]), list(OUTPUTS)
+        _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
     )
-    function = onnx.FunctionProto(domain=DOMAIN, name=OP_TYPE)
+    function = onnx.FunctionProto(domain=DOMAIN, name=site.cell.type.fused)
     function.doc_string = (
-        "One direction of one LSTM layer over a whole sequence, in integer arithmetic with tabulated activations."
+        f"One direction of one {site.cell.type.op} layer over a whole sequence, "
+        "in integer arithmetic with tabulated activations."
     )
-    function.input.extend(INPUTS[: last_in + 1])
-    function.output.extend(OUTPUTS[: last_out + 1])
+    function.input.extend(in_names)
+    function.output.extend(out_names)
     function.attribute.extend([] if number is None else [CONFIGURATION])
     function.opset_import.add(domain="", version=model.opset)
     function.node.extend(body_nodes(emitted))
@@ -103,15 +112,15 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_quant_lstm` and `emit_grid_lstm`."""
+    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_lstm`."""
     if isinstance(numbers, GridNumbers):
         return emit_grid_lstm(model, cell, numbers, at, w, codes)
-    return emit_quant_lstm(model, cell, numbers, at, w, codes, dispatch=dispatch)
+    return emit_integer_cell(model, cell, numbers, at, w, codes, dispatch=dispatch)
 
 
 def stored_numbers(cell: Cell) -> Numbers:
     """The numbers of an integer cell, from `Cell.integer`."""
-    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else LstmNumbers
+    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else CellNumbers
     return kind(**cell.integer)
 
 

@@ -1,4 +1,4 @@
-"""Takes LSTM nodes apart into a readable Scan."""
+"""Takes LSTM, GRU and RNN nodes apart into a readable Scan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
     FLOAT_TAG,
@@ -18,14 +19,24 @@ from rnnqc.ir import (
     graph_info,
     info,
     input_or_none,
-    output_or_none,
     safe_name,
     shape_of,
 )
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.emit_lstm import Boundary, emit_lstm
-from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, LstmNode, NotHandled, X, read_lstm
+from rnnqc.passes.emit_cell import Boundary, emit_cell
+from rnnqc.passes.lstm_node import (
+    INITIAL_C,
+    INITIAL_H,
+    RECURRENT_OPS,
+    SEQUENCE_LENS,
+    Layer,
+    NotHandled,
+    X,
+    output_names,
+    read_layer,
+    used_output,
+)
 from rnnqc.properties import Property
 
 LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; sums on the way may wrap, the result does not
@@ -34,9 +45,10 @@ LARGEST_WEIGHT = 2.0**40  # keeps every intermediate value of the integer form f
 
 
 class DecomposeLstm(Pass):
-    """Replaces each LSTM node by one Scan per direction with named values.
+    """Replaces each LSTM, GRU and RNN node by one Scan per direction with named values.
 
-    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P) -> Y [T,D,B,H], Y_h [D,B,H], Y_c [D,B,H]`
+    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P) -> Y [T,D,B,H], Y_h [D,B,H], Y_c [D,B,H]`, and GRU
+    and RNN, which have no cell state
 
     After, for each direction: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`, then Unsqueeze and
     Concat over directions. `sequence_lens` become masks and picks after the loop; reverse is a scan direction, or
@@ -50,24 +62,24 @@ class DecomposeLstm(Pass):
 
     info = PassInfo(
         name="decompose-lstm",
-        summary="take LSTM nodes apart into a readable Scan",
+        summary="take LSTM, GRU and RNN nodes apart into a readable Scan",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
 
     def run(self, model: Model) -> PassResult:
-        """Decomposes every LSTM node of every graph."""
+        """Decomposes every recurrent node of every graph."""
         remarks: list[Remark] = []
         count = 0
         model.infer_shapes()
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
-                if node.op != "LSTM" or node.domain or FLOAT_TAG in info(node).metadata:
+                if node.op not in RECURRENT_OPS or node.domain or FLOAT_TAG in info(node).metadata:
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
-                    lstm = _readable(graph, node)
+                    layer = _readable(graph, node)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
                     remarks.append(
@@ -77,10 +89,10 @@ class DecomposeLstm(Pass):
                     continue
                 listed = [n for n in (v.name for v in node.inputs) if n in graph_info(model.graph).input_order]
                 stored = [n for n in listed if n in graph_info(model.graph).initializers]
-                _decompose(model, graph, node, lstm, name)
+                _decompose(model, graph, node, layer, name)
                 count += 1
                 remarks.append(
-                    self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(lstm.directions)} cell(s).")
+                    self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(layer.directions)} cell(s).")
                 )
                 if stored:
                     reason = (
@@ -95,44 +107,44 @@ class DecomposeLstm(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
-def _readable(graph: Graph, node: Node) -> LstmNode:
+def _readable(graph: Graph, node: Node) -> Layer:
     """The node with everything explicit.
 
     Raises:
         NotHandled: It stays float.
     """
-    lstm = read_lstm(node)
-    if all(_used_output(graph, node, k) is None for k in range(3)):
+    layer = read_layer(node)
+    if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")
-    if lstm.input_size > LARGEST_INPUT or lstm.hidden_size > LARGEST_HIDDEN:
+    if layer.input_size > LARGEST_INPUT or layer.hidden_size > LARGEST_HIDDEN:
         raise NotHandled(
             "it is too large for 32-bit accumulators.",
-            f"input size {lstm.input_size}, hidden size {lstm.hidden_size}",
+            f"input size {layer.input_size}, hidden size {layer.hidden_size}",
             f"split the layer: up to {LARGEST_INPUT} inputs and {LARGEST_HIDDEN} units are supported",
         )
-    for key, array in lstm.weights.items():
+    for key, array in layer.weights.items():
         if array is not None and max(array.max(), -array.min()) > LARGEST_WEIGHT:
             raise NotHandled(
                 f"{key} has enormous entries.",
                 f"{key} up to {np.abs(array).max():.3g}",
                 "repair the weights: up to 2**40 are supported",
             )
-    return lstm
+    return layer
 
 
-def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode, path: str) -> None:
-    base = safe_name(lstm.name)
-    directions = len(lstm.directions)
+def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) -> None:
+    base = safe_name(layer.name)
+    directions = len(layer.directions)
     x = input_or_none(node, X)
     assert x is not None
-    outputs = [_used_output(graph, node, k) for k in range(3)]
+    outputs = [used_output(graph, node, k) for k in range(3)]
     shape = shape_of(x)
     sizes = [d if isinstance(d, int) else None for d in (shape or [None, None])]
     outer = Builder(model, prefix=base)
     new_nodes: list[Node] = []
     parts: list[list[Value]] = [[], [], []]
     cells: list[tuple[Cell, Boundary]] = []
-    for d, reverse in enumerate(lstm.directions):
+    for d, reverse in enumerate(layer.directions):
         states = [
             _direction_of(outer, input_or_none(node, k), d, directions, f"{n}.{_word(reverse)}")
             for k, n in ((INITIAL_H, "initial_h"), (INITIAL_C, "initial_c"))
@@ -147,14 +159,14 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode, path: str
             parts[k].append(value)
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
-        cell = _cell(model, lstm, name, d, (sizes[0], sizes[1]), x, lens, states, made)
+        cell = _cell(model, layer, name, d, (sizes[0], sizes[1]), x, lens, states, made)
         cell.node = path
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
     new_nodes += outer.nodes
     outer.nodes = []
     for cell, at in cells:
-        new_nodes += emit_lstm(model, cell, at).nodes
+        new_nodes += emit_cell(model, cell, at).nodes
     for k, (label, axis) in enumerate((("Y", 1), ("Y_h", 0), ("Y_c", 0))):
         target = outputs[k]
         if target is None:
@@ -175,7 +187,7 @@ def _decompose(model: Model, graph: Graph, node: Node, lstm: LstmNode, path: str
 
 def _cell(
     model: Model,
-    lstm: LstmNode,
+    layer: Layer,
     name: str,
     d: int,
     sizes: tuple[int | None, int | None],
@@ -184,23 +196,29 @@ def _cell(
     states: list[Value | None],
     made: list[Value | None],
 ) -> Cell:
-    h = lstm.hidden_size
-    w, r, b, p = (lstm.weights[k] for k in ("W", "R", "B", "P"))
+    h = layer.hidden_size
+    w, r, b, p = (layer.weights[k] for k in ("W", "R", "B", "P"))
     assert w is not None and r is not None and b is not None
 
     def store(key: str, array: npt.NDArray[np.float32]) -> str:
         return str(model.add_initializer(f"{name}/{key}.float", np.ascontiguousarray(array)).name)
 
+    gates = layer.type.gates
+    bias, recurrent_bias = (half.reshape(len(gates), h) for half in np.split(b[d], 2))
+    inner = recurrent_bias[CANDIDATE] if layer.linear_before_reset else None
+    total = bias + recurrent_bias
+    if inner is not None:
+        total[CANDIDATE] = bias[CANDIDATE]
     return Cell(
         name=name,
-        node=lstm.name,
-        op="LSTM",
+        node=layer.name,
+        op=layer.type.op,
         hidden_size=h,
-        input_size=lstm.input_size,
-        reverse=lstm.directions[d],
-        activations=lstm.activations[d],
-        clip=lstm.clip,
-        input_forget=lstm.input_forget,
+        input_size=layer.input_size,
+        reverse=layer.directions[d],
+        activations=layer.activations[d],
+        clip=layer.clip,
+        input_forget=layer.input_forget,
         static_length=sizes[0],
         static_batch=sizes[1],
         x=x.name,
@@ -212,8 +230,10 @@ def _cell(
         y_c=made[2].name if made[2] is not None else None,
         W=store("W", w[d].T),
         R=store("R", r[d].T),
-        B=store("B", b[d, : 4 * h] + b[d, 4 * h :]),
+        B=store("B", total.ravel()),
         P=store("P", p[d]) if p is not None else None,
+        linear_before_reset=layer.linear_before_reset,
+        hidden_bias=store("hidden_bias", inner) if inner is not None else None,
     )
 
 
@@ -224,14 +244,6 @@ def _direction_of(outer: Builder, states: Value | None, d: int, directions: int,
     if directions > 1:
         states = outer.op("Gather", [states, outer.i64([d])], f"{name}.kept", axis=0)
     return outer.op("Squeeze", [states, outer.i64([0])], name)
-
-
-def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
-    """Output k of the node if anything uses it."""
-    value = output_or_none(node, k)
-    if value is None or not (value.outputs or any(v is value for v in graph.outputs)):
-        return None
-    return value
 
 
 def _word(reverse: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.passes.quantization import FLOAT, format_of
 from rnnqc.recipe import Settings
@@ -50,12 +50,13 @@ def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> dict[str
                 supported="static formats of input and W.weight",
                 action="give both bits and mode = static",
             )
-        unit = np.broadcast_to(np.asarray(weight["scale"], np.float64) * code["scale"][0], 4 * cell.hidden_size)
+        columns = len(cell.type.gates) * cell.hidden_size
+        unit = np.broadcast_to(np.asarray(weight["scale"], np.float64) * code["scale"][0], columns)
         scale, like = [float(v) for v in unit.astype(np.float32)], format_of({**s, "signed": True, "zero_point": 0})
         return {**like, "scale": scale, "axis": 0, "mode": "static"}
     target = s["same_as"]
     if name == "bias" and target in ("input_product", "hidden_product", "acc"):
-        gates = [made.get(f"{g}.{target}", FLOAT) for g in GATES]
+        gates = [made.get(f"{g}.{target}", FLOAT) for g in cell.type.gates]
         gates = [g if "scale" in g else gates[0] for g in gates]  # the coupled forget gate has none
         _check_target(target, gates[0])
         scale = [float(v) for v in np.repeat([g["scale"][0] for g in gates], cell.hidden_size)]

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
 from rnnqc.ir import Model, Node, Value, Variable
+from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
+from rnnqc.passes.emit_codes import without_nan
 from rnnqc.passes.emit_grid_product import GridProduct, grid_product
 from rnnqc.passes.emit_grid_quantizers import GridEmitter, is_uniform
-from rnnqc.passes.emit_lstm import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
-from rnnqc.passes.emit_quant_lstm import Operands, Wanted, finish_integer, without_nan
+from rnnqc.passes.emit_results import finish_integer
 from rnnqc.passes.grid_numbers import Grid, GridNumbers
+from rnnqc.passes.operands import Operands, Wanted
 
 
 def emit_grid_lstm(
@@ -36,12 +38,7 @@ def emit_grid_lstm(
         codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
     """
     b = Builder(model, cell.name)
-    wanted = Wanted(
-        y=at.y is not None or at.y_h is not None,
-        codes=codes is not None,
-        c_steps=at.y_c is not None and at.sequence_lens is not None,
-        last_c=at.y_c is not None and at.sequence_lens is None,
-    )
+    wanted = Wanted.of(at, codes)
     results = _Loop(cell, numbers, at, w, wanted).emit(b)
     if numbers.rounded_output and wanted.y:
         results["hidden.steps"] = positive_zeros(b, results["hidden.steps"], "hidden.positive_zeros")

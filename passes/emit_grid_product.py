@@ -9,8 +9,9 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Value
 from rnnqc.passes.emit_grid_quantizers import GridEmitter
-from rnnqc.passes.emit_quant_lstm import Operands, unpacked
+from rnnqc.passes.emit_integer_cell import unpacked
 from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers, is_exact_in_int32
+from rnnqc.passes.operands import Operands
 
 MIDDLE = 128
 

@@ -15,6 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import GATES
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Value
+from rnnqc.passes.emit_rounding import emit_rounding
 from rnnqc.passes.grid_numbers import Grid
 
 
@@ -40,12 +41,7 @@ class GridEmitter:
 
     def multiples(self, value: Value, grid: Grid, name: str) -> Value:
         """The multiples of the scale that stand for `value`."""
-        units: Value = self.b.op("Div", [value, self.constant(grid.scale)], f"{name}.units")
-        if grid.offset:
-            units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
-        whole: Value = self.rounded(units, grid.rounding, name)
-        if grid.offset:
-            whole = self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
+        whole = self._rounded(value, self.constant(grid.scale), grid, name)
         return self.b.op("Clip", [whole, self.constant(grid.low), self.constant(grid.high)], f"{name}.multiples")
 
     def quantized(self, value: Value, grid: Grid, name: str) -> Value:
@@ -70,46 +66,28 @@ class GridEmitter:
         """The multiples of the four gates side by side, whose grids are there and round alike."""
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
-        units = self.b.op("Div", [value, self._columns([g.scale for g in grids])], f"{name}.units")
-        offset = grids[0].offset
-        if offset:
-            units = self.b.op("Add", [units, self.constant(offset)], f"{name}.units.offset")
-        whole = self.rounded(units, grids[0].rounding, name)
-        if offset:
-            whole = self.b.op("Sub", [whole, self.constant(offset)], f"{name}.whole")
+        whole = self._rounded(value, self._columns([g.scale for g in grids]), grids[0], name)
         if len({(g.low, g.high) for g in grids}) == 1:
             limits = [self.constant(grids[0].low), self.constant(grids[0].high)]
             return self.b.op("Clip", [whole, *limits], f"{name}.multiples")
         below = self.b.op("Min", [whole, self._columns([g.high for g in grids])], f"{name}.below")
         return self.b.op("Max", [below, self._columns([g.low for g in grids])], f"{name}.multiples")
 
+    def _rounded(self, value: Value, scale: Value, grid: Grid, name: str) -> Value:
+        """Multiples of `scale`, rounded as `grid` does it."""
+        rounding = Rounding(grid.rounding)
+        units = self.b.op("Div", [value, scale], f"{name}.units")
+        if not grid.offset:
+            return emit_rounding(self.b, units, rounding, name, self.real)
+        units = self.b.op("Add", [units, self.constant(grid.offset)], f"{name}.units.offset")
+        whole = emit_rounding(self.b, units, rounding, name, self.real)
+        return self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
+
     def _columns(self, values: Sequence[float]) -> Value:
         """One value for each gate, as `[4H]`."""
         if len(set(values)) == 1:
             return self.constant(values[0])
         return self.constant(np.repeat(np.asarray(values), self.hidden))
-
-    def rounded(self, units: Value, rounding: str, name: str) -> Value:
-        """`units` rounded to whole numbers."""
-        b = self.b
-        if rounding == Rounding.HALF_EVEN.value:
-            return b.op("Round", [units], f"{name}.rounded")
-        if rounding == Rounding.CEIL.value:
-            return b.op("Ceil", [units], f"{name}.rounded")
-        if rounding == Rounding.HALF_AWAY.value:
-            size = b.op("Add", [b.op("Abs", [units], f"{name}.size"), self.constant(0.5)], f"{name}.size.raised")
-            sign = b.op("Sign", [units], f"{name}.sign")
-            return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")
-        if rounding == Rounding.HALF_EVEN_UP.value:
-            up = b.op("Floor", [b.op("Add", [units, self.constant(0.5)], f"{name}.raised")], f"{name}.up")
-            negative = b.op("Less", [units, self.constant(0.0)], f"{name}.negative")
-            return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
-        if rounding == Rounding.TOWARD_ZERO.value:
-            size = b.op("Floor", [b.op("Abs", [units], f"{name}.size")], f"{name}.size.rounded")
-            return b.op("Mul", [b.op("Sign", [units], f"{name}.sign"), size], f"{name}.rounded")
-        if rounding == Rounding.HALF_UP.value:
-            units = b.op("Add", [units, self.constant(0.5)], f"{name}.raised")
-        return b.op("Floor", [units], f"{name}.rounded")
 
 
 def is_uniform(grids: Sequence[Grid]) -> bool:

@@ -17,7 +17,8 @@ from rnnqc.cells.base import GATES, INPUT
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
-from rnnqc.passes.emit_lstm import ACCUMULATORS, ONE, Quantizer
+from rnnqc.passes.emit_rounding import emit_rounding
+from rnnqc.passes.emit_step import ACCUMULATORS, ONE, Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
@@ -119,27 +120,7 @@ def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) ->
     """Div, round, Clip, Mul."""
     scale = b.f32(encoding.scale_array(2))
     units = b.op("Div", [value, scale], f"{point}.units")
-    if encoding.rounding is Rounding.HALF_EVEN:
-        whole = b.op("Round", [units], f"{point}.rounded")
-    elif encoding.rounding is Rounding.CEIL:
-        whole = b.op("Ceil", [units], f"{point}.rounded")
-    elif encoding.rounding is Rounding.HALF_EVEN_UP:
-        raised = b.op("Floor", [b.op("Add", [units, b.f32(0.5)], f"{point}.raised")], f"{point}.up")
-        negative = b.op("Less", [units, b.f32(0.0)], f"{point}.negative")
-        whole = b.op("Where", [negative, raised, b.op("Round", [units], f"{point}.even")], f"{point}.rounded")
-    elif encoding.rounding is Rounding.TOWARD_ZERO:
-        size = b.op("Floor", [b.op("Abs", [units], f"{point}.size")], f"{point}.size.rounded")
-        whole = b.op("Mul", [size, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
-    elif encoding.rounding is Rounding.HALF_AWAY:
-        raised = b.op(
-            "Floor",
-            [b.op("Add", [b.op("Abs", [units], f"{point}.size"), b.f32(0.5)], f"{point}.raised")],
-            f"{point}.size.rounded",
-        )
-        whole = b.op("Mul", [raised, b.op("Sign", [units], f"{point}.sign")], f"{point}.rounded")
-    else:
-        raised = units if encoding.rounding is Rounding.FLOOR else b.op("Add", [units, b.f32(0.5)], f"{point}.raised")
-        whole = b.op("Floor", [raised], f"{point}.rounded")
+    whole = emit_rounding(b, units, encoding.rounding, point)
     low, high = encoding.minimum - encoding.zero_point, encoding.maximum - encoding.zero_point
     codes = b.op("Clip", [whole, b.f32(low), b.f32(high)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")

@@ -14,7 +14,7 @@ import onnx
 
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
-from rnnqc.passes.fold_lstm import TableSpec, linear_length
+from rnnqc.passes.fold_cell import TableSpec, linear_length
 from rnnqc.passes.grid_tables import GridTable, VitisSteps
 from rnnqc.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
 from rnnqc.vitis_tables import ENTRIES, STEP_BITS, UNIT, vitis_ends, vitis_table

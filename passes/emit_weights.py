@@ -31,6 +31,7 @@ class WeightMatrix:
         direction: Which part.
         graph: Where the constant is.
         settings: What the recipe says.
+        gates: Number of gates among the rows.
         moments: Second moments of the inputs, from the calibration of every use.
         stored: The dequantized value `[1,rows,K]`, once it is made.
         size: Bytes of the stored constants.
@@ -41,6 +42,7 @@ class WeightMatrix:
     direction: int
     graph: Graph
     settings: Settings
+    gates: int
     moments: list[npt.NDArray[Any]] = field(default_factory=list)
     stored: Value | None = None
     size: int = 0
@@ -116,7 +118,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
         _place(matrix.graph, builder.nodes)
         return value
     moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
-    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name)
+    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, matrix.gates)
     encoding = encoding_of(point)
     codes = weight_codes(point, array, moment)
     per_channel = encoding.axis is not None
@@ -124,8 +126,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     if encoding.bits <= PACKED_BITS:
         if not encoding.signed:
             codes, zero_point = codes.astype(np.int16) - RAISED, zero_point - RAISED
-        even = np.pad(codes, ((0, 0), (0, rows % 2)))
-        packed = constant("packed", np.ascontiguousarray(pack(even).T)[None])
+        packed = constant("packed", np.ascontiguousarray(pack(codes).T)[None])
         low = builder.op("Mod", [packed, builder.u8(16)], "low")
         high = builder.op("BitShift", [packed, builder.u8(4)], "high", direction="RIGHT")
         stored: Value = builder.op("Concat", [low, high], "codes", axis=1)

@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
+from rnnqc.cells.types import LSTM
 from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_lstm import FloatArray
+from rnnqc.passes.fold_cell import FloatArray
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import INDEX_BITS, VITIS, GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.grid_tables import GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantization import INDEX_BITS, encoding_of, stored_multiplier
+from rnnqc.vitis_tables import VITIS
 
 WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
 WIDEST_OTHER = 32
@@ -63,7 +65,9 @@ class FoldedGrid:
 
 
 def needs_grid(cell: Cell) -> bool:
-    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+    """Whether a format of the cell is one that only the arithmetic "grid" has; LSTM alone has that arithmetic."""
+    if cell.type is not LSTM:
+        return False
     points = cell.points
     present = [p for p in (*PRODUCT_POINTS, *_SUMMANDS, "accumulator") if points.get(p, {}).get("bits") is not None]
     activations = [points[f"{n}.activation"] for n in (*GATES, "hidden")]
@@ -129,8 +133,8 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArra
         R=weights["R"].codes,
         W_zero_point=weights["W"].zero_point,
         R_zero_point=weights["R"].zero_point,
-        x_multiplier=_multiplier(weights["W"].scale, grids["input"]),
-        h_multiplier=_multiplier(weights["R"].scale, grids["hidden"]),
+        x_multiplier=stored_multiplier(weights["W"].scale * grids["input"].scale),
+        h_multiplier=stored_multiplier(weights["R"].scale * grids["hidden"].scale),
         B=b.astype(np.float32),
         P=None if p is None else p[: len(PEEPHOLE_GATES) * cell.hidden_size].astype(np.float32),
         gate_tables=tuple(tables),
@@ -193,7 +197,3 @@ def _encoding(cell: Cell, name: str) -> Encoding | None:
             f"static scales and 2 to {widest} bits have one; use --form qcdq",
         )
     return encoding_of(point)
-
-
-def _multiplier(scale: npt.NDArray[np.float64], codes: Grid) -> FloatArray:
-    return np.maximum(scale * codes.scale, float(np.finfo(np.float32).tiny)).astype(np.float32)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.passes.fold_grid import FoldedGrid
-from rnnqc.passes.fold_lstm import FloatArray
 from rnnqc.passes.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
-from rnnqc.passes.grid_tables import INDEX_BITS, GridTable, place
+from rnnqc.passes.grid_tables import GridTable, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES, WIDEST_WEIGHT, Parameter, QuantLstm
+from rnnqc.passes.quantization import INDEX_BITS, stored_multiplier
 from rnnqc.qonnx import QonnxQuantizer
 
 ACTIVATIONS = (make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh"))
@@ -95,8 +95,8 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         R=r,
         W_zero_point=w_zero,
         R_zero_point=r_zero,
-        x_multiplier=_multiplier(w_scale, x.scale),
-        h_multiplier=_multiplier(r_scale, hidden.scale),
+        x_multiplier=stored_multiplier(w_scale * x.scale),
+        h_multiplier=stored_multiplier(r_scale * hidden.scale),
         B=np.concatenate(node.bias),
         P=None,
         gate_tables=tuple(tables),
@@ -166,10 +166,6 @@ def _stored(
     zero_point[bipolar] = -shift
     dtype = np.int16 if wide else np.int8
     return (joined - shift).astype(dtype), zero_point if zero_point.any() else None, columns[:, 1]
-
-
-def _multiplier(scale: npt.NDArray[np.float64], codes: float) -> FloatArray:
-    return np.maximum(scale * codes, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def _gate_table(node: QuantLstm, gate: str, argument: Grid) -> GridTable:

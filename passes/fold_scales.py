@@ -8,21 +8,22 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_lstm import Boundary, boundary_of
-from rnnqc.passes.emit_quant_lstm import Operands
+from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.fold_cell import FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
-from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows
 from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.operands import Operands
 from rnnqc.properties import Property
 
-Folded = FoldedLstm | FoldedGrid
+Folded = FoldedCell | FoldedGrid
 SHORT_BITS = 8
 
 
@@ -33,7 +34,7 @@ class FoldScales(Pass):
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * Formats of the arithmetic "tables" come first (fold_lstm.py), then those of "grid" (fold_grid.py). A cell whose
+    * Formats of the arithmetic "tables" come first (fold_cell.py), then those of "grid" (fold_grid.py). A cell whose
       formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
       remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
@@ -101,7 +102,7 @@ class FoldScales(Pass):
             cell.integer = numbers.__dict__.copy()
             cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
             cell.y_codes = target.name if target is not None else None
-            for key in ("W", "R", "B", "P"):
+            for key in ("W", "R", "B", "P", "hidden_bias"):
                 setattr(cell, key, cell.operands.get(key))
         if sites:
             model.remove_dead()
@@ -113,20 +114,23 @@ class FoldScales(Pass):
 
 def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
     """The integer form in the first arithmetic that has the formats of the cell; raises NotHandled."""
-    b = constant_array(model.initializer(cell.B, graph))
-    p = constant_array(model.initializer(cell.P, graph)) if cell.P is not None else None
+    named = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    held = {k: constant_array(model.initializer(n, graph)) for k, n in named.items() if n is not None}
+    parameters = {k: a for k, a in held.items() if a is not None}
     w = constant_array(model.initializer(cell.W, graph))
-    assert w is not None and b is not None
+    assert w is not None
     refusal: NotHandled | None = None
     if not needs_grid(cell):
         try:
-            return fold_lstm(cell, w, b, p)
+            return fold_cell(cell, w, parameters)
         except NotHandled as refused:
             refusal = refused
     r = constant_array(model.initializer(cell.R, graph))
     assert r is not None
+    if refusal is not None and cell.type is not LSTM:
+        raise refusal
     try:
-        return fold_grid(cell, w, r, b, p)
+        return fold_grid(cell, w, r, parameters["B"], parameters.get("P"))
     except NotHandled:
         # A cell that is no case of the second arithmetic hears what it misses of the first.
         if refusal is not None:
@@ -179,6 +183,7 @@ def integer_operands(
         gate_table=tables.gate_table(folded.gate_tables) if folded.gate_tables else None,
         cell_table=tables.cell_table(folded.cell_table) if folded.cell_table is not None else None,
         P=add("P", folded.P) if folded.P is not None else None,
+        hidden_bias=add("hidden_bias", folded.hidden_bias) if folded.hidden_bias is not None else None,
     )
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
+from rnnqc.cells.base import FORGET, GATES, Cell
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
@@ -73,7 +74,7 @@ class _Resolver:
         self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
         self.shares: dict[str, list[tuple[str, str]]] = {}
         for cell in cells.values():
-            for point in LSTM_POINTS:
+            for point in cell.type.points:
                 label = self._share(cell, point.name)
                 if label is not None and not _unused(cell, point.name):
                     self.shares.setdefault(label, []).append((cell.name, point.name))
@@ -93,7 +94,7 @@ class _Resolver:
         """All points of one cell."""
         made: Points = {}
         later: list[str] = []
-        for point in LSTM_POINTS:
+        for point in cell.type.points:
             name, s = point.name, self._settings(cell, point.name)
             if not s.get("bits") or _unused(cell, name):
                 made[name] = FLOAT
@@ -115,7 +116,7 @@ class _Resolver:
                 with _named(f"{cell.name}.{name}"):
                     made[name] = derived_format(cell, name, self._settings(cell, name), made)
             later = [n for n in later if n not in ready]
-        made = {p.name: made[p.name] for p in LSTM_POINTS}
+        made = {p.name: made[p.name] for p in cell.type.points}
         for name, settings in made.items():
             check_point(f"{cell.name}.{name}", settings)
         return made
@@ -148,23 +149,30 @@ class _Resolver:
         mode = s.get("mode")
         if kind == "weight":
             array = self.arrays[cell.name][name[0]]
-            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(GATES))], cell.hidden_size)
+            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
             return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
+            if not _unused(cell, RESET_HIDDEN) and cell.type.reads_hidden:
+                raise CompileError(
+                    f"accumulator.bits = {s['bits']} of a GRU with linear_before_reset = 0.",
+                    supported="accumulators of few bits for LSTM, RNN, and GRU with linear_before_reset = 1",
+                    action=f"--set '{cell.name}.accumulator.bits=none'",
+                )
             return {"bits": s["bits"]}
         if name == "bias":
-            found = weight_scales({**s, "granularity": "per-tensor"}, self.arrays[cell.name]["B"][np.newaxis])
+            whole = {**s, "granularity": "per-tensor"}
+            found = weight_scales(whole, self.arrays[cell.name]["B"][np.newaxis], len(cell.type.gates))
             return on_grid(s, s["scale"]) if found is None else on_grid(s, found[0][0])
         if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
         if kind == "acc" and mode in (None, "activation"):
-            scale = accumulator_scale(cell, GATES.index(name.partition(".")[0]), s)
+            scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
             return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
         if kind == "activation":
             grid = self._grid(cell, name, s) if "scale" in s or mode == "static" else {"bits": s["bits"]}
             return {**grid, "table": s.get("table", "piecewise-linear")}
-        if name == "hidden":
-            return self._hidden(cell, s)
+        if kind == "hidden":
+            return self._hidden(cell, name, s)
         if name == "input":
             chain = {"chain": bool(s.get("chain", False))}
             if mode == "static" or (mode is None and ("scale" in s or "range" in s)):
@@ -175,7 +183,7 @@ class _Resolver:
             s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
 
-    def _hidden(self, cell: Cell, s: Settings) -> dict[str, Any]:
+    def _hidden(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         mode = s.get("mode", "bounded")
         if "scale" not in s and mode == "bounded":
             bound = hidden_bound(cell)
@@ -186,7 +194,7 @@ class _Resolver:
         elif "scale" not in s and mode == "dynamic-row":
             return self._row_scales(s)
         else:
-            made = self._grid(cell, "hidden", s)
+            made = self._grid(cell, name, s)
         return {**made, "rounded_output": True} if s.get("rounded_output") else made
 
     def _row_scales(self, s: Settings) -> dict[str, Any]:
@@ -242,7 +250,7 @@ class _Resolver:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
         label = self._share(cell, name)
         if label is None:
-            return weight_scales(s, self.arrays[cell.name][name[0]])
+            return weight_scales(s, self.arrays[cell.name][name[0]], len(cell.type.gates))
         key = f"{label} {sorted(s.items(), key=repr)}"
         if key not in self.weights:
             arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
@@ -253,7 +261,7 @@ class _Resolver:
                     f"share = {label!r} of weights with different numbers of output channels.",
                     supported="granularity = per-tensor, or layers of one hidden size",
                 )
-            self.weights[key] = weight_scales(s, np.concatenate(arrays))
+            self.weights[key] = weight_scales(s, np.concatenate(arrays), len(cell.type.gates))
         return self.weights[key]
 
 
@@ -270,5 +278,10 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _unused(cell: Cell, point: str) -> bool:
-    """Whether the cell has no such value: the coupled forget gate is 1 minus the input gate."""
+    """Whether the cell has no such value.
+
+    The coupled forget gate is 1 minus the input gate; GRU's reset gate multiplies a state or a product.
+    """
+    if point in (RESET_HIDDEN, RESET_PRODUCT):
+        return cell.linear_before_reset == (point == RESET_HIDDEN)
     return cell.input_forget and point.startswith(f"{GATES[FORGET]}.")

@@ -1,4 +1,4 @@
-"""Puts each integer cell into one QuantLSTMCell node, backed by a function of standard operators."""
+"""Puts each integer cell into one fused node, backed by a function of standard operators."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import (
     CONFIGURATION,
     DIRECTION_AXES,
-    OP_TYPE,
     CellSite,
     cell_function,
+    fused_outputs,
     stored_numbers,
 )
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.emit_lstm import boundary_of
+from rnnqc.passes.emit_cell import boundary_of
 from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quantization import PACKED_BITS
@@ -32,19 +32,20 @@ class FuseQuantLstmCell(Pass):
 
     Before: the integer cell (about 60 nodes, some of them in an If and a Scan).
 
-    After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`
+    After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
+    `QuantGRUCell` and `QuantRNNCell`, without Y_c
 
     Weights of up to 4 bits become packed int4, two codes to a byte.
 
-    Cells of one configuration share a function. With several configurations each function is an overload whose name
-    says what the configuration is. onnxruntime before 1.27 ignores overloads and would run one body for all: the
-    bodies of such models check that they are called by a node of their own configuration, and fail otherwise. Outputs
-    in front of one that is used are defined by the function too.
+    Cells of one configuration share a function. With several configurations of an operator each function is an
+    overload whose name says what the configuration is. onnxruntime before 1.27 ignores overloads and would run one body
+    for all: the bodies of such models check that they are called by a node of their own configuration, and fail
+    otherwise. Outputs in front of one that is used are defined by the function too.
     """
 
     info = PassInfo(
         name="fuse-quant-lstm-cell",
-        summary="put each integer cell into one QuantLSTMCell node backed by a function",
+        summary="put each integer cell into one fused node backed by a function",
         numerics=Bitwise(),
         requires=frozenset({Property.SCALES_FOLDED}),
         sets=frozenset({Property.CELLS_FUSED}),
@@ -67,8 +68,9 @@ class FuseQuantLstmCell(Pass):
         for site in sites:
             groups.setdefault(cell_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
         taken: set[str] = set()
+        operators = [members[0].cell.type.fused for members in groups.values()]
         for number, members in enumerate(groups.values()):
-            several = len(groups) > 1
+            several = operators.count(members[0].cell.type.fused) > 1
             function = cell_function(model, members[0], number if several else None)
             if several:
                 function.overload = _overload(members[0], taken)
@@ -116,7 +118,8 @@ def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
     inputs: dict[str, Value | None] = {
         **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
     }  # fmt: skip
-    outputs = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
+    made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
+    outputs = {n: made[n] for n in fused_outputs(cell.type)}
     axes: dict[str, int] = {}
     lifts: list[Node] = []
     for attribute, (names, axis) in DIRECTION_AXES.items():
@@ -134,7 +137,7 @@ def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int | None) -> None:
     cell = site.cell
     node = Node(
-        OP_TYPE,
+        cell.type.fused,
         name=cell.name,
         attrs={**site.numbers.attributes(cell), **site.axes, **({} if number is None else {CONFIGURATION: number})},
         inputs=[site.inputs.get(n) or Variable.empty() for n in function.input],
@@ -150,7 +153,7 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
     for field, value in (
         ("initial_h", site.inputs["initial_h"]), ("initial_c", site.inputs["initial_c"]),
-        ("y", site.outputs["Y"]), ("y_h", site.outputs["Y_h"]), ("y_c", site.outputs["Y_c"]),
+        ("y", site.outputs["Y"]), ("y_h", site.outputs["Y_h"]), ("y_c", site.outputs.get("Y_c")),
     ):  # fmt: skip
         setattr(cell, field, None if value is None else value.name)
     cell.form = "fused"

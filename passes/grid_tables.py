@@ -12,15 +12,12 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.passes.fold_lstm import FloatArray, linear_length
+from rnnqc.passes.fold_cell import FloatArray, linear_length
 from rnnqc.passes.grid_numbers import Grid
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantization import INDEX_BITS, encoding_of
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
-from rnnqc.vitis_tables import ENTRIES, STEP_BITS, vitis_values
-
-INDEX_BITS = 16
-VITIS = "vitis"
+from rnnqc.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import PRODUCT_POINTS, Cell
+from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
+from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
@@ -95,11 +95,13 @@ class InsertQcdq(Pass):
             at = boundary_of(model, graph, cell)
             parameters = quantize_parameters(cell, arrays[cell.name], statistics)
             weights = _stored_weights(model, graph, cell, parameters)
-            if parameters.bias is not arrays[cell.name]["B"]:
-                cell.B = model.add_initializer(f"{cell.name}/B.quantized", parameters.bias).name
-            products = any(cell.points[p]["bits"] is not None for p in PRODUCT_POINTS)
+            for key, array in parameters.biases.items():
+                if array is not arrays[cell.name][key]:
+                    name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
+                    setattr(cell, key, name)
+            products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
             quantizer = qcdq_quantizer(cell.points, weights)
-            replace_cell(model, graph, cell, emit_lstm(model, cell, at, quantizer, products=products).nodes)
+            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, products=products).nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
@@ -134,7 +136,8 @@ class InsertQcdq(Pass):
 
 def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
     held = graph_info(model.graph).initializers
-    arrays = {k: constant_array(held[n]) for k, n in (("W", cell.W), ("R", cell.R), ("B", cell.B))}
+    names = {"W": cell.W, "R": cell.R, "B": cell.B, "hidden_bias": cell.hidden_bias}
+    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
     return {k: a for k, a in arrays.items() if a is not None}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -24,7 +25,18 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
-from rnnqc.passes.lstm_node import INPUT_NAMES, RECURRENT_OPS, B, NotHandled, P, R, W, read_lstm
+from rnnqc.passes.lstm_node import (
+    INPUT_NAMES,
+    RECURRENT_OPS,
+    B,
+    NotHandled,
+    P,
+    R,
+    W,
+    input_count,
+    output_names,
+    read_layer,
+)
 from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
 
 QUANTIZED_OPS = {
@@ -32,8 +44,19 @@ QUANTIZED_OPS = {
 }
 
 
-PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "P", "W_group_multiplier", "R_group_multiplier")
-"""Operands of a `QuantLSTMCell` that belong to one layer alone."""
+FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
+PARAMETERS = (
+    "W",
+    "R",
+    "x_multiplier",
+    "h_multiplier",
+    "B",
+    "P",
+    "hidden_bias",
+    "W_group_multiplier",
+    "R_group_multiplier",
+)
+"""Operands of a fused cell that belong to one layer alone."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +107,7 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
-    """The cells that an earlier lowering has made, and `QuantLSTMCell` nodes of unknown origin."""
+    """The cells that an earlier lowering has made, and fused nodes of unknown origin."""
     found = [
         RecurrentNode(
             c.name,
@@ -101,7 +124,8 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 + (["P"] if c.P or "P" in c.operands else []),
                 "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
                 "clip": c.clip,
-                "input_forget": int(c.input_forget),
+                **({"linear_before_reset": int(c.linear_before_reset)} if c.type is GRU else {}),
+                **({"input_forget": int(c.input_forget)} if c.type is LSTM else {}),
             },
             weight_bytes(model, [c]),
             form=c.form,
@@ -110,11 +134,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if (
-                node.domain == DOMAIN
-                and node.op == "QuantLSTMCell"
-                and info(node).metadata.get(CELL_TAG) not in model.cells
-            ):
+            if node.domain == DOMAIN and node.op in FUSED_OPS and info(node).metadata.get(CELL_TAG) not in model.cells:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
@@ -137,8 +157,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return None
     if CELL_TAG in info(node).metadata:
         return None
-    parameters = (W, R, B, P) if node.op == "LSTM" else (W, R, B)
-    arrays = [constant_array(input_or_none(node, k)) for k in parameters]
+    type_ = CELL_TYPES[node.op]
+    arrays = [constant_array(input_or_none(node, k)) for k in (W, R, B, P) if k < input_count(type_)]
     size = sum(int(a.nbytes) for a in arrays if a is not None)
     shape = shape_of(input_or_none(node, 0))
     attributes: dict[str, Any] = {
@@ -147,29 +167,20 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "input_size": shape[2] if shape is not None and len(shape) == 3 else None,
         "sequence_length": shape[0] if shape is not None and len(shape) == 3 else None,
         "batch": shape[1] if shape is not None and len(shape) == 3 else None,
-        "inputs": [INPUT_NAMES[k] for k in range(3, 8) if input_or_none(node, k) is not None]
-        if node.op == "LSTM"
-        else [],
-        "outputs": [n for k, n in enumerate(("Y", "Y_h", "Y_c")) if output_or_none(node, k) is not None],
+        "inputs": [INPUT_NAMES[k] for k in range(3, input_count(type_)) if input_or_none(node, k) is not None],
+        "outputs": [n for k, n in enumerate(output_names(type_)) if output_or_none(node, k) is not None],
         "activations": list(attribute(node, "activations", None) or []),
         "clip": attribute(node, "clip", None),
         "input_forget": attribute(node, "input_forget", 0),
         "linear_before_reset": attribute(node, "linear_before_reset", None),
         "depth": path.count("/") // 2,
     }
-    if node.op != "LSTM":
-        refusal = (
-            f"{node.op} layers are not lowered by this version.",
-            f"a {node.op} node",
-            "none; the layer runs in float",
-        )
-        return RecurrentNode(full, name, node.op, attributes, size, refusal)
     try:
-        lstm = read_lstm(node)
+        layer = read_layer(node)
     except NotHandled as error:
         return RecurrentNode(full, name, node.op, attributes, size, (error.reason, error.found, error.action))
-    attributes["hidden_size"], attributes["input_size"] = lstm.hidden_size, lstm.input_size
-    attributes["peepholes"] = lstm.weights["P"] is not None
+    attributes["hidden_size"], attributes["input_size"] = layer.hidden_size, layer.input_size
+    attributes["peepholes"] = layer.weights["P"] is not None
     earlier = info(node).metadata.get(FLOAT_TAG)
     if earlier is not None:
         refusal = (earlier, "an earlier lowering left it float", "lower the original model")
@@ -200,7 +211,10 @@ def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     """Size of the initializers with the weights of `cells`, each counted once; tables belong to no single layer."""
     names = {
-        n for c in cells for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P]) if n
+        n
+        for c in cells
+        for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P, c.hidden_bias])
+        if n
     }
     held: dict[str, Constant] = {}
     for graph in model.graphs():

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import Cell
 from rnnqc.fix_position import scale_of
 from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.shift_limits import ProductPositions, within_shift_limits
@@ -37,13 +37,13 @@ def limit_shifts(cell: Cell) -> list[ShiftRemark]:
     remarks: list[ShiftRemark] = []
     for key, source in MULTIPLIED.items():
         if cell.points[f"{key}.weight"].get("shift_limits"):
-            for number in range(len(GATES)):
+            for number in range(len(cell.type.gates)):
                 remarks += _limit(cell, f"{key}.weight", source, number)
     return remarks
 
 
 def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
-    points, gate = cell.points, GATES[number]
+    points, gate = cell.points, cell.type.gates[number]
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
     if any("scale" not in points[p] for p in (*names.values(), source)):
         return
@@ -101,7 +101,7 @@ def _set(cell: Cell, name: str, number: int, positions: Sequence[int]) -> None:
     if name.endswith("_product"):
         point["scale"] = values[:1]
     else:
-        scale = list(point["scale"]) * (4 * size if len(point["scale"]) == 1 else 1)
+        scale = list(point["scale"]) * (len(cell.type.gates) * size if len(point["scale"]) == 1 else 1)
         scale[number * size : (number + 1) * size] = values
         point |= {"scale": scale, "axis": 1 if name.endswith("weight") else 0}
     cell.points[name] = point

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Model, Value, constant_array, display_name
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.emit_grid_quantizers import GridEmitter
+from rnnqc.passes.emit_rounding import emit_rounding
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import is_quant, read_quant
 from rnnqc.qonnx import QonnxQuantizer
@@ -74,7 +72,7 @@ def _emit(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
         units: Value = b.op("Div", [x, scale], "units")
         if q.zero_point.any():
             units = b.op("Add", [units, b.f32(q.zero_point)], "shifted")
-        whole = GridEmitter(b, np.float32, 0).rounded(units, q.rounding.value, "codes")
+        whole = emit_rounding(b, units, q.rounding, "codes")
         codes = b.op("Clip", [whole, b.f32(q.minimum), b.f32(q.maximum)], "codes")
         if q.zero_point.any():
             codes = b.op("Sub", [codes, b.f32(q.zero_point)], "multiples")

@@ -15,14 +15,15 @@ import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import FORGET, GATES, LSTM_POINTS, Cell
+from rnnqc.cells.base import FORGET, GATES, Cell
+from rnnqc.cells.types import ALL_POINTS
 from rnnqc.ir import Graph, Model, Value
-from rnnqc.passes.emit_lstm import boundary_of, emit_lstm
+from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")
-POINTS = tuple(p.name for p in LSTM_POINTS if p.name not in CONSTANT)
+POINTS = tuple(p.name for p in ALL_POINTS if p.name not in CONSTANT)
 """Quantization points whose values data decides."""
 
 
@@ -68,7 +69,7 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
             seen.append((point, builder.op("Identity", [value], "input.observed") if point == "input" else value))
         return value
 
-    builder = emit_lstm(model, cell, at, note, products=True)
+    builder = emit_cell(model, cell, at, note, products=True)
     if at.sequence_lens is not None:
         seen.append((LENGTHS, builder.op("Identity", [at.sequence_lens], f"{LENGTHS}.observed")))
     scan = next(n for n in builder.nodes if n.op == "Scan")

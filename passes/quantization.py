@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
+from rnnqc.cells.equations import UPDATE
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.grids import multiplier_and_shift
@@ -23,7 +25,8 @@ from rnnqc.weights import group_scales, mixed_scales
 
 FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
-CELL_INDEX_BITS = 16
+INDEX_BITS = 16
+"""Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
 PACKED_BITS = 4
 WIDE_BITS = 8
 
@@ -77,6 +80,11 @@ def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
         multiplier, shift = multiplier_and_shift(exact, s["scale_bits"])
         exact = np.ldexp(multiplier.astype(np.float64), -shift)
     return [float(v) for v in exact.astype(np.float32)]
+
+
+def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Products of scales as they are stored: float32, never zero, which would meet an infinite row scale as NaN."""
+    return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def on_grid(s: Settings, scale: float) -> dict[str, Any]:
@@ -174,11 +182,25 @@ def _check_weight(s: Settings, path: str) -> None:
 
 
 def hidden_bound(cell: Cell) -> float | None:
-    """The largest possible magnitude of the hidden state, from the activations; None if there is none."""
-    o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
-    if o is None or h is None:
+    """The largest possible magnitude of the hidden state, from the activations; None if there is none.
+
+    Initial states of a GRU beyond it saturate in the products.
+    """
+    if cell.type is LSTM:
+        o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
+        return None if o is None or h is None else max(map(abs, o)) * max(map(abs, h))
+    made = cell.activations[-1].bounds
+    if made is None or not keeps_hidden_bounded(cell):
         return None
-    return max(map(abs, o)) * max(map(abs, h))
+    return max(map(abs, made))
+
+
+def keeps_hidden_bounded(cell: Cell) -> bool:
+    """Whether a step of a GRU moves the hidden state between what it was and the candidate: z is in 0 .. 1."""
+    if not cell.type.reads_hidden:
+        return True
+    z = cell.gate_activation(UPDATE).bounds
+    return z is not None and z[0] >= 0.0 and z[1] <= 1.0
 
 
 def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
@@ -193,7 +215,7 @@ def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
     """Whether mode "bounded" leaves the cell state of `cell` a float."""
     if s.get("mode") != "bounded":
         return False
-    limit = require(s, "scale", path) * 2 ** (min(s["bits"], CELL_INDEX_BITS) - 1)
+    limit = require(s, "scale", path) * 2 ** (min(s["bits"], INDEX_BITS) - 1)
     return not cell_is_bounded(cell, limit)
 
 

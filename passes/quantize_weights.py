@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError
 from rnnqc.ir import (
     Graph,
@@ -27,7 +28,20 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_weights import WeightMatrix, format_of, is_float16, store_weights
 from rnnqc.passes.insert_qcdq import USUAL_BITS, check_overrides
-from rnnqc.passes.lstm_node import DIRECTIONS, RECURRENT_OPS, B, NotHandled, P, R, W, describe_source, fail
+from rnnqc.passes.lstm_node import (
+    DIRECTIONS,
+    INPUT_NAMES,
+    RECURRENT_OPS,
+    B,
+    NotHandled,
+    P,
+    R,
+    W,
+    check_finite,
+    check_float32,
+    constant_weight,
+    fail,
+)
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, Settings
 
@@ -191,7 +205,7 @@ class QuantizeWeights(Pass):
         home = homes[id(source)]
         key = (id(home), digest, array.shape, json.dumps(s, sort_keys=True))
         if key not in shared:
-            shared[key] = WeightMatrix(point, source, direction, home, s)
+            shared[key] = WeightMatrix(point, source, direction, home, s, len(CELL_TYPES[node.op].gates))
         if values in self.moments:
             moment = np.asarray(self.moments[values])
             inputs = array.shape[2]
@@ -233,30 +247,18 @@ def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:
         CompileError: The node is not valid.
         NotHandled: It stays float.
     """
-    name, value = "W" if k == W else "R", input_or_none(node, k)
+    name, value = INPUT_NAMES[k], input_or_none(node, k)
     if value is None:
         raise fail(node, f"input {name} is missing.", "X, W and R are required")
-    array = constant_array(value)
-    if array is None:
-        raise NotHandled(
-            f"{name} is not constant.",
-            f"{name} is {describe_source(value)}",
-            "make the weights initializers, or constant expressions of initializers",
-        )
+    array = constant_weight(value, name)
     direction = attribute(node, "direction", "forward")
     if direction not in DIRECTIONS:
         raise fail(node, f"direction = {direction!r}.", ", ".join(DIRECTIONS))
     if array.ndim != 3 or 0 in array.shape or array.shape[0] != len(DIRECTIONS[direction]):
         wanted = f"[{len(DIRECTIONS[direction])}, rows, inputs]"
         raise fail(node, f"input {name} has shape {list(array.shape)}.", wanted)
-    if array.dtype != np.float32:
-        raise NotHandled(f"{name} is {array.dtype}.", f"{name} of type {array.dtype}", "convert the layer to float32")
-    if not np.isfinite(array).all():
-        raise NotHandled(
-            f"{name} is not finite.",
-            f"NaN or infinity in {name}",
-            "repair the weights; the float layer computes nothing useful either",
-        )
+    check_float32(array.dtype, name)
+    check_finite(array, name)
     return array
 
 

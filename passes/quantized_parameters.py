@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.compensation import bias_correction, compensate_groups, compensate_matrix
 from rnnqc.encoding import Rounding
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.statistics import Statistics
+from rnnqc.statistics import PointStatistics, Statistics
 from rnnqc.weights import quantize_groups, quantize_matrix
 
 FloatArray = npt.NDArray[np.float32]
@@ -26,12 +27,12 @@ class QuantizedParameters:
     """Parameters of a cell.
 
     Attributes:
-        codes: Of W `[I,4H]` and R `[H,4H]`, those that are quantized.
-        bias: `[4H]`, on the grid of its point if it has one.
+        codes: Of W `[I,GH]` and R `[H,GH]`, those that are quantized.
+        biases: B `[GH]` and, where the cell has it, hidden_bias `[H]`, on the grid of their point if it has one.
     """
 
     codes: Mapping[str, npt.NDArray[Any]]
-    bias: FloatArray
+    biases: Mapping[str, FloatArray]
 
 
 def quantize_parameters(
@@ -44,24 +45,51 @@ def quantize_parameters(
 
     Args:
         cell: The cell.
-        arrays: W, R and B as floats.
+        arrays: W, R, B and hidden_bias as floats.
         statistics: Of a calibration; without, weights are rounded one by one, and the bias stays.
     """
     codes: dict[str, npt.NDArray[Any]] = {}
-    bias = arrays["B"]
+    biases = {k: arrays[k] for k in ("B", "hidden_bias") if k in arrays}
+    seen = statistics.points if statistics is not None else {}
+    candidate = slice(CANDIDATE * cell.hidden_size, None)
     for key, source in MULTIPLIED.items():
-        point = cell.points[f"{key}.weight"]
+        point, name = cell.points[f"{key}.weight"], f"{cell.name}.{source}"
         if point["bits"] is None:
             continue
-        seen = statistics.points.get(f"{cell.name}.{source}") if statistics is not None else None
-        codes[key] = weight_codes(point, arrays[key], None if seen is None else seen.second_moment)
-        if point.get("bias_correction") and seen is not None and seen.channel_mean is not None:
-            error = encoding_of(point).dequantize(codes[key]) - arrays[key]
-            bias = np.asarray(bias + bias_correction(error, seen.channel_mean), np.float32)
+        codes[key] = weight_codes(point, arrays[key], _moment(seen.get(name)))
+        other = f"{cell.name}.{RESET_HIDDEN}"
+        apart = key == "R" and other in seen  # the columns of a GRU's candidate meet other values
+        if apart:
+            codes[key][:, candidate] = weight_codes(point, arrays[key], _moment(seen[other]))[:, candidate]
+        if not point.get("bias_correction") or name not in seen:
+            continue
+        error = encoding_of(point).dequantize(codes[key]) - arrays[key]
+        correction = _correction(error, seen[name])
+        if apart:
+            correction[candidate] = _correction(error[:, candidate], seen[other])
+        if key == "R" and "hidden_bias" in biases:
+            biases["hidden_bias"] = np.asarray(biases["hidden_bias"] + correction[candidate], np.float32)
+            correction[candidate] = 0.0
+        biases["B"] = np.asarray(biases["B"] + correction, np.float32)
     if cell.points["bias"]["bits"] is not None:
         encoding = encoding_of(cell.points["bias"])
-        bias = encoding.dequantize(encoding.quantize(bias))
-    return QuantizedParameters(codes, bias)
+        biases["B"] = encoding.dequantize(encoding.quantize(biases["B"]))
+        if "hidden_bias" in biases:
+            per_channel = encoding.axis is not None
+            of_gate = replace(encoding, scale=encoding.scale[candidate]) if per_channel else encoding
+            biases["hidden_bias"] = of_gate.dequantize(of_gate.quantize(biases["hidden_bias"]))
+    return QuantizedParameters(codes, biases)
+
+
+def _moment(seen: PointStatistics | None) -> npt.NDArray[Any] | None:
+    return None if seen is None else seen.second_moment
+
+
+def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[np.float64]:
+    """What the bias gains, one number for each column of `error`; zeros where no mean was seen."""
+    if seen.channel_mean is None:
+        return np.zeros(error.shape[1])
+    return np.array(bias_correction(error, seen.channel_mean), np.float64)
 
 
 def weight_codes(point: Mapping[str, Any], array: FloatArray, moment: npt.ArrayLike | None = None) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ from rnnqc.ir import (
     constant_array,
     display_name,
     info,
+    input_or_none,
     output_or_none,
     safe_name,
     shape_of,
@@ -27,14 +28,14 @@ from rnnqc.ir import (
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_lstm import Boundary
-from rnnqc.passes.emit_quant_lstm import Operands
+from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
 from rnnqc.passes.fold_scales import integer_operands, pass_codes
 from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers
 from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.operands import Operands
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
 from rnnqc.properties import Property
 from rnnqc.qonnx import QonnxQuantizer
@@ -79,11 +80,15 @@ class ReadQuantLstmCell(Pass):
         tables = Tables(model, functions=self.functions)
         grids = _Grids()
         sites: dict[str, _Site] = {}
-        count = 0
+        count, inferred = 0, 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
                 if not is_quant_lstm(node) or FLOAT_TAG in info(node).metadata:
                     continue
+                shape = shape_of(input_or_none(node, 0))
+                if count > inferred and (shape is None or None in shape):  # it may follow another cell
+                    model.infer_shapes()
+                    inferred = count
                 name = f"{path}{display_name(node)}"
                 try:
                     site = _lower(model, graph, node, name, tables, grids)
@@ -96,7 +101,8 @@ class ReadQuantLstmCell(Pass):
                         self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
                     )
                 count += 1
-                model.infer_shapes()
+        if count > inferred:
+            model.infer_shapes()
         _chain(model, sites)
         if count:
             model.remove_dead()

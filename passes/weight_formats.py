@@ -16,7 +16,9 @@ FloatArray = npt.NDArray[np.float32]
 Scales = tuple[FloatArray, npt.NDArray[np.int64]]
 
 
-def weight_format(s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.float64], path: str) -> dict[str, Any]:
+def weight_format(
+    s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.float64], path: str, gates: int
+) -> dict[str, Any]:
     """The resolved point of a weight matrix that shares its scales with no other.
 
     Args:
@@ -24,24 +26,25 @@ def weight_format(s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.fl
         array: `[K,n]`.
         sensitivity: What an error of each channel is multiplied by, `[n]`.
         path: Of the quantization point, for messages.
+        gates: Number of gates among the channels.
 
     Raises:
         CompileError: Settings contradict each other, or make no number format.
     """
     if not s.get("bits"):
         return FLOAT
-    point = weight_point(s, array, sensitivity, path, weight_scales(s, array))
+    point = weight_point(s, array, sensitivity, path, weight_scales(s, array, gates))
     check_point(path, point)
     return point
 
 
-def weight_scales(s: Settings, array: FloatArray) -> Scales | None:
-    """Scales and zero points, `[n]` or `[1]`; None where the scale is given, or that of groups."""
+def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
+    """Scales and zero points, `[n]` or `[1]`, of a matrix with so many gates; None where given, or those of groups."""
     if "scale" in s or s.get("group_size"):
         return None
     s = {"signed": True, **s}
     rule = WeightRule(
-        s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit")
+        s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit"), gates
     )
     return weight_grids(array, rule, grid_format(s))
 

@@ -687,7 +687,7 @@ def _bench(a: argparse.Namespace) -> int:
 
 
 def _recipes(a: argparse.Namespace) -> int:
-    from rnnqc.cells.base import LSTM_POINTS
+    from rnnqc.cells.types import ALL_POINTS, CELL_TYPES
     from rnnqc.recipe import KEYS, builtin_recipes, recipe_text
 
     if a.recipe:
@@ -698,9 +698,10 @@ def _recipes(a: argparse.Namespace) -> int:
         table.add_row(recipe.name, escape(recipe.summary))
     _out.print(table)
     _out.print("\nQuantization points, below a cell's name (as in `--set '*.W.weight.bits=4'`):")
-    table = Table("point", "meaning", box=None, pad_edge=False)
-    for point in LSTM_POINTS:
-        table.add_row(point.name, point.meaning)
+    table = Table("point", "of", "meaning", box=None, pad_edge=False)
+    for point in ALL_POINTS:
+        types = [t.op for t in CELL_TYPES.values() if point in t.points]
+        table.add_row(point.name, "" if len(types) == len(CELL_TYPES) else ", ".join(types), point.meaning)
     _out.print(table)
     _out.print("\nKeys:")
     table = Table("key", "values", "meaning", box=None, pad_edge=False)

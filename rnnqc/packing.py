@@ -1,8 +1,8 @@
 """Int4 weights: codes packed two to a byte, and groups of codes that share a whole multiplier.
 
 A weight matrix `[K,2n]` becomes uint8 `[K,n]`: byte `(k,j)` holds column `j` in its low nibble and column `j + n` in
-its high one; a nibble `v` stands for `v - 8`. With groups of `size` rows a code is its nibble times the multiplier of
-its group and column.
+its high one; a nibble `v` stands for `v - 8`. With an odd number of columns a column of zeros makes it even. With
+groups of `size` rows a code is its nibble times the multiplier of its group and column.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ GROUP_UNIT = 32
 
 
 def pack(nibbles: npt.NDArray[Any]) -> ByteArray:
-    """Bytes `[K,n]` of codes -8 .. 7 `[K,2n]`."""
-    raised = (nibbles.astype(np.int16) + 8).astype(np.uint8)
+    """Bytes `[K,n]` of codes -8 .. 7 `[K,2n]` or `[K,2n-1]`."""
+    even = np.pad(nibbles, ((0, 0), (0, nibbles.shape[1] % 2)))
+    raised = (even.astype(np.int16) + 8).astype(np.uint8)
     low, high = np.split(raised, 2, axis=1)
     return np.ascontiguousarray(low | high << 4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.ir import FLOAT_TAG, Model, info
 
 
@@ -28,12 +29,7 @@ def _canonical(model: Model) -> str:
         for node in graph.nodes:
             if not node.name:
                 return f"a node of type {node.op} has no name"
-            if (
-                node.op in ("LSTM", "GRU", "RNN")
-                and not node.domain
-                and node.attrs.get("layout", 0)
-                and node.op == "LSTM"
-            ):
+            if node.op in CELL_TYPES and not node.domain and node.attrs.get("layout", 0):
                 return f"node {node.name!r} has layout 1"
     return ""
 
@@ -41,8 +37,8 @@ def _canonical(model: Model) -> str:
 def _decomposed(model: Model) -> str:
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.op == "LSTM" and not node.domain and FLOAT_TAG not in info(node).metadata:
-                return f"node {node.name!r} is an LSTM without a reason to stay float"
+            if node.op in CELL_TYPES and not node.domain and FLOAT_TAG not in info(node).metadata:
+                return f"{node.op} node {node.name!r} has no reason to stay float"
     return ""
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnqc import ranges
-from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.cells.types import ALL_POINTS
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.packing import GROUP_UNIT
@@ -177,11 +177,13 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
     "accumulator": ("bits",),
     "input_product": (*_STATIC, *_RANGE, *_SHARING),
     "hidden_product": (*_STATIC, *_RANGE, *_SHARING),
+    "reset_product": (*_STATIC, *_RANGE, *_SHARING),
     "acc": (*_STATIC, *_RANGE, *_SHARING),
     "activation": (*_STATIC, "table", *_RANGE, *_SHARING),
     "kept": (*_STATIC, *_RANGE, *_SHARING),
     "added": (*_STATIC, *_RANGE, *_SHARING),
     "cell_state": (*_STATIC, *_RANGE, *_SHARING),
+    "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
 }  # fmt: skip
 
 
@@ -267,7 +269,7 @@ class Recipe:
 
 
 def _paths(cells: Sequence[str]) -> list[str]:
-    return [f"{c}.{p.name}" for c in cells for p in LSTM_POINTS]
+    return [f"{c}.{p.name}" for c in cells for p in ALL_POINTS]
 
 
 def keys_of(point: str) -> tuple[str, ...]:

@@ -11,10 +11,8 @@ import numpy as np
 
 from rnnqc.diagnostics import UsageError
 from rnnqc.histogram import Histogram, trimmed
+from rnnqc.percentile import CALLS
 from rnnqc.statistics import PointStatistics
-
-CALLS = 300
-"""How many calls Brevitas looks at."""
 
 
 def merge_for_sharing(points: Sequence[PointStatistics]) -> PointStatistics:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from rnnqc.diagnostics import UsageError
 from rnnqc.tables import signed_codes
 
+VITIS = "vitis"
+"""What recipes call these tables."""
 ENTRIES = 2048
 UNIT = 2.0**-15
 STEP_BITS = {"Sigmoid": 7, "Tanh": 8}

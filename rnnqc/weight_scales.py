@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import GATES
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Rounding
 from rnnqc.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.grids import GridFormat
+from rnnqc.percentile import kth_smallest
 from rnnqc.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
@@ -34,6 +35,7 @@ class WeightRule:
         granularity: One of `GRANULARITIES`.
         percentile: Rule "percentile": how many of 100 weights are inside the range.
         limit: Weights count as no larger than this.
+        gates: Number of gates among the output channels, for granularity "per-gate".
 
     Raises:
         UsageError: An unknown rule or granularity, or a parameter is missing or out of range.
@@ -43,6 +45,7 @@ class WeightRule:
     granularity: str = "per-channel"
     percentile: float | None = None
     limit: float | None = None
+    gates: int = len(LSTM.gates)
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
@@ -81,11 +84,11 @@ def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tu
             f"Weights of shape {list(array.shape)} are no matrix of finite numbers.", supported="finite weights [K, n]"
         )
     columns = array.shape[1]
-    if rule.granularity == "per-gate" and columns % len(GATES):
-        raise UsageError(f"granularity = per-gate of {columns} output channels.", supported=f"{len(GATES)} gates alike")
+    if rule.granularity == "per-gate" and columns % rule.gates:
+        raise UsageError(f"granularity = per-gate of {columns} output channels.", supported=f"{rule.gates} gates alike")
     if rule.limit is not None:
         array = np.clip(array, np.float32(-rule.limit), np.float32(rule.limit))
-    groups = {"per-channel": columns, "per-gate": len(GATES), "per-tensor": 1}[rule.granularity]
+    groups = {"per-channel": columns, "per-gate": rule.gates, "per-tensor": 1}[rule.granularity]
     scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, format_)
     if rule.granularity == "per-gate":
         scale, zero_point = np.repeat(scale, columns // groups), np.repeat(zero_point, columns // groups)
@@ -106,18 +109,12 @@ def _percentile(array: FloatArray, groups: int, rule: WeightRule, format_: GridF
     assert rule.percentile is not None
     members = _members(array, groups)
     if format_.symmetric:
-        bound = np.array([_kth(np.abs(m), rule.percentile) for m in members])
+        bound = np.array([kth_smallest(np.abs(m), rule.percentile) for m in members])
         return format_.grids(np.where(_extremes(array, groups)[0] < 0.0, -bound, 0.0), bound)
     inside = (100.0 + rule.percentile) / 2.0
-    high = np.array([_kth(m, inside) for m in members])
-    low = np.array([-_kth(-m, inside) for m in members])
+    high = np.array([kth_smallest(m, inside) for m in members])
+    low = np.array([-kth_smallest(-m, inside) for m in members])
     return format_.grids(np.minimum(low, high), np.maximum(low, high))
-
-
-def _kth(values: Vector, percent: float) -> float:
-    """Brevitas: the k-th smallest, `k = floor(0.01 * percent * n + 0.5)`."""
-    k = min(max(int(np.floor(0.01 * percent * values.size + 0.5)), 1), values.size)
-    return float(np.partition(values, k - 1)[k - 1])
 
 
 def _members(array: FloatArray, groups: int) -> list[Vector]:

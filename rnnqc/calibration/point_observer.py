@@ -14,11 +14,12 @@ from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import ROWS, second_moment
+from rnnqc.percentile import CALLS, kth_smallest
 from rnnqc.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
 
 Array = npt.NDArray[Any]
-PERCENT, CALLS = 99.999, 300
-"""Brevitas' percentile of a call, and how many calls it looks at."""
+PERCENT = 99.999
+"""Brevitas' percentile of a call."""
 ENOUGH = 2**16
 """Values that are worth the work of one reduction."""
 
@@ -253,7 +254,5 @@ class PointObserver:
 
 
 def call_percentile(values: Array) -> float:
-    """The k-th smallest magnitude of a call's n values, `k = floor(0.01 * 99.999 * n + 0.5)`."""
-    magnitudes = np.abs(values).ravel()
-    k = max(1, min(magnitudes.size, math.floor(0.01 * PERCENT * magnitudes.size + 0.5)))
-    return float(np.partition(magnitudes, k - 1)[k - 1])
+    """The 99.999 percentile of the magnitudes of a call's values."""
+    return kth_smallest(np.abs(values), PERCENT)

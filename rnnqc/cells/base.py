@@ -1,4 +1,4 @@
-"""What a recurrent cell is: its gates, states and quantization points, and one instance of it in a model."""
+"""One recurrent cell in a model: one direction of one layer."""
 
 from __future__ import annotations
 
@@ -7,44 +7,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rnnqc.cells.activations import Activation
+from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT
+from rnnqc.cells.types import CELL_TYPES, GATES, LSTM, PEEPHOLE_GATES, CellType, QuantizationPoint
 
-# ONNX order of the LSTM gates in W, R, B and P. Index gates only through this tuple.
-GATES = ("input_gate", "output_gate", "forget_gate", "cell_gate")
-INPUT, OUTPUT, FORGET, CELL = range(4)
-PEEPHOLE_GATES = (INPUT, OUTPUT, FORGET)
+__all__ = [
+    "CELL", "FORGET", "GATES", "INPUT", "LSTM_POINTS", "OUTPUT", "PEEPHOLE_GATES", "PRODUCT_POINTS", "Cell", "CellType",
+    "QuantizationPoint",
+]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class QuantizationPoint:
-    """A place in a cell where a value may be quantized.
-
-    Attributes:
-        name: Path below the cell's name, e.g. `forget_gate.acc`.
-        meaning: One line for `rnnqc recipes`.
-    """
-
-    name: str
-    meaning: str
-
-
-_SPOKEN = {g: g.replace("_", " ") for g in GATES}
-LSTM_POINTS: tuple[QuantizationPoint, ...] = (
-    QuantizationPoint("input", "the sequence x"),
-    QuantizationPoint("W.weight", "input weights"),
-    QuantizationPoint("R.weight", "recurrent weights"),
-    QuantizationPoint("bias", "the two ONNX biases, added"),
-    QuantizationPoint("hidden", "the hidden state in the recurrence, and as input of a following layer"),
-    QuantizationPoint("accumulator", "integer sums of both products"),
-    *(QuantizationPoint(f"{g}.input_product", f"x W + bias of the {_SPOKEN[g]}") for g in GATES),
-    *(QuantizationPoint(f"{g}.hidden_product", f"h R of the {_SPOKEN[g]}") for g in GATES),
-    *(QuantizationPoint(f"{g}.acc", f"pre-activation of the {_SPOKEN[g]}") for g in GATES),
-    *(QuantizationPoint(f"{g}.activation", f"value of the {_SPOKEN[g]}") for g in GATES),
-    QuantizationPoint("cell_state.kept", "the product f * c"),
-    QuantizationPoint("cell_state.added", "the product i * g"),
-    QuantizationPoint("cell_state", "the cell state c"),
-    QuantizationPoint("hidden.activation", "value of the output activation of c"),
-)
-PRODUCT_POINTS = tuple(p.name for p in LSTM_POINTS if p.name.endswith("_product"))
+LSTM_POINTS = LSTM.points
+PRODUCT_POINTS = LSTM.product_points
 
 
 @dataclass
@@ -61,7 +33,7 @@ class Cell:
         hidden_size: H.
         input_size: I.
         reverse: Whether time runs backwards.
-        activations: Of the gates i, o, f (one activation), of gate c, and of the output.
+        activations: In ONNX's order: f, g, h of LSTM (gates i, o, f; gate c; output), f, g of GRU (z, r; h), f of RNN.
         clip: Limit of the pre-activations; None for none.
         input_forget: Whether f = 1 - i.
         static_length: The sequence length where the graph fixes it.
@@ -73,9 +45,9 @@ class Cell:
         y: Output value `[T, B, H]`, or None.
         y_h: Output value `[B, H]`, or None.
         y_c: Output value `[B, H]`, or None.
-        W: Initializer `[I, 4H]` float32.
-        R: Initializer `[H, 4H]` float32.
-        B: Initializer `[4H]` float32, the two ONNX biases added.
+        W: Initializer `[I, GH]` float32, for G gates.
+        R: Initializer `[H, GH]` float32.
+        B: Initializer `[GH]` float32, the two ONNX biases added.
         P: Initializer `[3H]` float32, or None.
         points: What a recipe says about each quantization point, once resolved.
         form: `float`, `qcdq`, `integer` or `fused`.
@@ -83,6 +55,9 @@ class Cell:
         integer: Scalars of the integer form.
         operands: Initializers and values of the integer form, by input name of `QuantLSTMCell`.
         y_codes: Output value `[T,B,H]` of hidden codes, or None.
+        linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
+        hidden_bias: GRU with linear_before_reset: initializer `[H]` float32, the part of the hidden gate's bias that
+            the reset gate multiplies; it is not in B.
     """
 
     name: str
@@ -91,7 +66,7 @@ class Cell:
     hidden_size: int
     input_size: int
     reverse: bool
-    activations: tuple[Activation, Activation, Activation]
+    activations: tuple[Activation, ...]
     clip: float | None
     input_forget: bool
     static_length: int | None
@@ -113,6 +88,13 @@ class Cell:
     integer: dict[str, Any] = field(default_factory=dict)
     operands: dict[str, str] = field(default_factory=dict)
     y_codes: str | None = None
+    linear_before_reset: bool = False
+    hidden_bias: str | None = None
+
+    @property
+    def type(self) -> CellType:
+        """LSTM, GRU or RNN."""
+        return CELL_TYPES.get(self.op, LSTM)  # others are cells of LSTMs
 
     @property
     def outputs(self) -> list[str]:
@@ -120,8 +102,14 @@ class Cell:
         return [v for v in (self.y, self.y_h, self.y_c) if v is not None]
 
     def gate_activation(self, gate: int) -> Activation:
-        """The activation of a gate (index into `GATES`)."""
-        return self.activations[1] if gate == CELL else self.activations[0]
+        """The activation of a gate (index into the gates of its type)."""
+        return self.activations[self.type.gate_activations[gate]]
+
+    @property
+    def output_activation(self) -> Activation | None:
+        """The activation between cell state and hidden state; None without cell state."""
+        number = self.type.output_activation
+        return None if number is None else self.activations[number]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values. The per-channel scales of an integer form stand in its multipliers, and are left out."""

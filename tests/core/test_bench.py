@@ -141,8 +141,11 @@ def test_float_model_without_lstm(quick: list[ort.InferenceSession], tmp_path: P
     assert result.isa == ""
 
 
-def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession]) -> None:
-    model = Path(__file__).parents[2] / "models" / "tiny" / "gru_bidirectional.onnx"
+def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
+    model = tmp_path / "weights_are_inputs.onnx"
+    text = "g (float[3, 1, 2] X, float[1, 12, 2] W, float[1, 12, 4] R) => (float[3, 1, 1, 4] Y)"
+    header = '<ir_version: 8, opset_import: ["": 17]>'
+    onnx.save(parse(f"{header} {text} {{ Y = GRU <hidden_size = 4> (X, W, R) }}"), model)
     result = bench(str(model), rounds=1)
     assert names(result) == ["float"]
     assert [e.op for e in result.float_entries] == ["GRU"]

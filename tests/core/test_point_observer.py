@@ -22,11 +22,12 @@ from hypothesis.extra import numpy as hnp
 
 from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.calibration.growing_histogram import GrowingHistogram
-from rnnqc.calibration.point_observer import CALLS, NotFiniteError, PointObserver, Values, call_percentile
+from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values, call_percentile
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import second_moment
 from rnnqc.encoding import Rounding
 from rnnqc.fix_position import fix_position
+from rnnqc.percentile import CALLS
 from rnnqc.statistics import SPANS, PointStatistics
 
 Array = npt.NDArray[Any]

@@ -263,7 +263,8 @@ def _elements(kind: int) -> Mutation:
     return mutate
 
 
-def _gru(kind: str, gates: int) -> onnx.ModelProto:
+def _infinite(kind: str, gates: int) -> onnx.ModelProto:
+    """A GRU or RNN of which one weight is infinite."""
     parameters = {"W": (1, gates * 4, 3), "R": (1, gates * 4, 4)}
     tensors = [numpy_helper.from_array(np.full(shape, 0.1, np.float32), name) for name, shape in parameters.items()]
     graph = helper.make_graph(
@@ -273,7 +274,9 @@ def _gru(kind: str, gates: int) -> onnx.ModelProto:
         [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [5, 1, 2, 4])],
         tensors,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    _initializer("R", lambda r: np.where(np.arange(r.size).reshape(r.shape) == 7, np.float32(np.inf), r))(model)
+    return model
 
 
 def _mutated(mutate: Mutation, case: LstmCase = CASE) -> onnx.ModelProto:
@@ -291,8 +294,8 @@ LEFT_FLOAT: dict[str, Callable[[], onnx.ModelProto]] = {
     "float16": lambda: _mutated(_elements(TensorProto.FLOAT16)),
     "double": lambda: _mutated(_elements(TensorProto.DOUBLE)),
     "bfloat16": lambda: _mutated(_elements(TensorProto.BFLOAT16), CASE.replace(opset=22)),
-    "GRU": lambda: _gru("GRU", 3),
-    "RNN": lambda: _gru("RNN", 1),
+    "infinity in R of a GRU": lambda: _infinite("GRU", 3),
+    "infinity in R of an RNN": lambda: _infinite("RNN", 1),
 }
 
 

@@ -17,7 +17,7 @@ from running import options
 from rnnqc.cells.activations import make_activation
 from rnnqc.ir import DOMAIN, Model, Value, constant_array
 from rnnqc.passes.emit_tables import PREFIX, Tables, table_function
-from rnnqc.passes.fold_lstm import TableSpec, linear_length
+from rnnqc.passes.fold_cell import TableSpec, linear_length
 from rnnqc.passes.grid_tables import GridTable, VitisSteps
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.vitis_tables import vitis_values

@@ -1,4 +1,4 @@
-"""fold-scales: fires, edges, layers in a row (what declines is in test_fold_lstm.py).
+"""fold-scales: fires, edges, layers in a row (what declines is in test_fold_cell.py).
 
 What these would catch: a product that stays float, a table made twice, codes that take a detour through float, a
 difference to the quantized graph.

@@ -19,10 +19,11 @@ from running import Array, assert_same_bits, plain_session, run
 
 import rnnqc
 from rnnqc.cells.base import Cell
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model, constant_array, graph_info, info
 from rnnqc.passes import FuseQuantLstmCell
-from rnnqc.passes.cell_function import CONFIGURATION, INPUTS, OUTPUTS
+from rnnqc.passes.cell_function import CONFIGURATION, fused_outputs, input_names
 from rnnqc.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
 
@@ -58,7 +59,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
     model = _fused(case.model())
     for node in nodes_of(model, "QuantLSTMCell"):
         cell = model.cells[info(node).metadata[CELL_TAG]]
-        given = {n: v.name for n, v in zip(INPUTS, node.inputs, strict=False) if v.name}
+        given = {n: v.name for n, v in zip(input_names(LSTM), node.inputs, strict=False) if v.name}
         expected = {
             **cell.operands,
             "X": cell.x,
@@ -68,7 +69,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
         }
         assert given == {k: v for k, v in expected.items() if v is not None}
         assert node.inputs[-1].name, "no absent inputs at the end"
-        made = {n: v.name for n, v in zip(OUTPUTS, node.outputs, strict=False) if v.name}
+        made = {n: v.name for n, v in zip(fused_outputs(LSTM), node.outputs, strict=False) if v.name}
         assert made == {
             k: v for k, v in (("Y", cell.y), ("Y_h", cell.y_h), ("Y_c", cell.y_c), ("Y_codes", cell.y_codes)) if v
         }
@@ -86,7 +87,10 @@ def test_functions_are_valid_onnx(case: LstmCase) -> None:
     for function in proto.functions:
         imports = {o.domain: o.version for o in function.opset_import}
         assert imports == {"": model.opset}, "a function is inlined under the operator set of the model"
-        assert list(function.output) == list(OUTPUTS[: len(function.output)]) or function.name == "ActivationTable"
+        assert (
+            list(function.output) == list(fused_outputs(LSTM)[: len(function.output)])
+            or function.name == "ActivationTable"
+        )
         assert function.doc_string
         assert {n.domain for n in function.node} == {""}
 
@@ -243,7 +247,7 @@ def test_weights_of_up_to_4_bits_are_packed(
     assert len(_functions(model)) == 1
     for node in nodes_of(model, "QuantLSTMCell"):
         cell = model.cells[info(node).metadata[CELL_TAG]]
-        stored, given = _stored(model, cell), dict(zip(INPUTS, node.inputs, strict=False))
+        stored, given = _stored(model, cell), dict(zip(input_names(LSTM), node.inputs, strict=False))
         for key, rows in (("W", 70), ("R", 34)):
             size = node.attrs.get(f"{key.lower()}_group_size", 0)
             assert (size > 0) == (key in groups)

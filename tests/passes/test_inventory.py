@@ -54,14 +54,14 @@ def test_paths_through_subgraphs() -> None:
     ("call", "gates"),
     [("GRU <hidden_size = 4, linear_before_reset = 1> (X, W, R)", 3), ("RNN <hidden_size = 4> (X, W, R)", 1)],
 )
-def test_other_recurrent_layers_stay_float(call: str, gates: int) -> None:
+def test_gru_and_rnn_are_lowered(call: str, gates: int) -> None:
     rng = np.random.default_rng(0)
     w, r = rng.random((1, 4 * gates, 2), np.float32), rng.random((1, 4 * gates, 4), np.float32)
     (node,) = _nodes(
         parse(f"{HEADER} g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) {{ [layer] Y = {call} }}", W=w, R=r)
     )
-    assert (node.name, node.op, node.status, node.weight_bytes) == ("layer", call[:3], "float", w.nbytes + r.nbytes)
-    assert all(node.refusal)
+    assert (node.name, node.op, node.status, node.weight_bytes) == ("layer", call[:3], "lowered", w.nbytes + r.nbytes)
+    assert (node.attributes["hidden_size"], node.attributes["input_size"]) == (4, 2)
 
 
 @pytest.mark.parametrize(

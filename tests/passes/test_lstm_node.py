@@ -17,7 +17,7 @@ from pass_testing import nodes_of
 from rnnqc.cells.activations import Activation
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import Constant, Model, Node, Variable
-from rnnqc.passes.lstm_node import NotHandled, read_lstm
+from rnnqc.passes.lstm_node import NotHandled, read_layer
 
 
 def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:
@@ -39,7 +39,7 @@ def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **
 
 
 def test_defaults_are_made_explicit() -> None:
-    lstm = read_lstm(_node(LstmCase(bias=False)))
+    lstm = read_layer(_node(LstmCase(bias=False)))
     assert (lstm.name, lstm.hidden_size, lstm.input_size, lstm.directions) == ("the_lstm", 4, 3, (False,))
     assert lstm.activations == ((Activation("Sigmoid"), Activation("Tanh"), Activation("Tanh")),)
     assert (lstm.clip, lstm.input_forget, lstm.weights["P"]) == (None, False, None)
@@ -52,7 +52,7 @@ def test_everything_given() -> None:
     case = LstmCase(
         direction="bidirectional", activations=activations + more, clip=2.0, input_forget=True, peepholes=True
     )
-    lstm = read_lstm(_node(case))
+    lstm = read_layer(_node(case))
     assert lstm.directions == (False, True)
     assert lstm.activations == (
         (Activation("HardSigmoid", 0.25, 0.5), Activation("Tanh"), Activation("Elu", 0.5)),
@@ -64,15 +64,15 @@ def test_everything_given() -> None:
 
 
 def test_hidden_size_from_the_shape_of_r() -> None:
-    assert read_lstm(_node(hidden_size=None)).hidden_size == 4
+    assert read_layer(_node(hidden_size=None)).hidden_size == 4
 
 
 def test_infinite_clip_is_no_clip() -> None:
-    assert read_lstm(_node(clip=float("inf"))).clip is None
+    assert read_layer(_node(clip=float("inf"))).clip is None
 
 
 def test_missing_alphas_take_the_defaults() -> None:
-    lstm = read_lstm(_node(activations=["hardsigmoid", "Affine", "Elu"], activation_alpha=[0.3]))
+    lstm = read_layer(_node(activations=["hardsigmoid", "Affine", "Elu"], activation_alpha=[0.3]))
     assert lstm.activations == (
         (Activation("HardSigmoid", 0.3, 0.5), Activation("Affine", 1.0, 0.0), Activation("Elu", 1.0)),
     )
@@ -121,7 +121,7 @@ def test_missing_alphas_take_the_defaults() -> None:
 )
 def test_invalid(attributes: dict[str, Any], inputs: dict[int, Any], message: str) -> None:
     with pytest.raises(CompileError, match=rf"^Operator \"LSTM\" \(node 'the_lstm'\): .*{message}"):
-        read_lstm(_node(None, inputs, **attributes))
+        read_layer(_node(None, inputs, **attributes))
 
 
 W = np.zeros((1, 16, 3), np.float32)
@@ -143,18 +143,18 @@ NAN = np.full((1, 16, 3), np.nan, np.float32)
 )
 def test_stays_float(inputs: dict[int, Any], reason: str, found: str) -> None:
     with pytest.raises(NotHandled) as caught:
-        read_lstm(_node(None, inputs))
+        read_layer(_node(None, inputs))
     assert (caught.value.reason, caught.value.found) == (reason, found)
     assert caught.value.action
 
 
 def test_unknown_hidden_size() -> None:
     with pytest.raises(NotHandled, match="the hidden size is not known"):
-        read_lstm(_node(None, {2: Variable("r", np.float32, None)}, hidden_size=None))
+        read_layer(_node(None, {2: Variable("r", np.float32, None)}, hidden_size=None))
 
 
 def test_no_output() -> None:
     node = _node()
     node.outputs.clear()
     with pytest.raises(NotHandled, match="nothing uses it"):
-        read_lstm(node)
+        read_layer(node)

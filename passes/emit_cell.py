@@ -1,37 +1,26 @@
-"""An LSTM cell in standard operators: the readable Scan that decompose-lstm writes, with or without quantizers.
+"""A cell in standard operators: the readable Scan that decompose-lstm writes, with or without quantizers.
 
 Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc`, `input_gate.activation`, ...,
-`cell_state`,
-`hidden`. A quantizer is a function from a value to its fake-quantized value, at a named quantization point.
+`cell_state`, `hidden`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.cells.activations import Activation
-from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, OUTPUT, Cell
+from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value, graph_info
+from rnnqc.passes.emit_step import FloatStep, Quantizer, no_quantizer
 
 # One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
 # memory.
 SYMBOLIC_BATCH = "rnnqc_batch"
-# Not in recipes: the whole products, where accumulators saturate, and the 1 of `f = 1 - i`, a value of the input gate.
-ACCUMULATORS = ("accumulator.x", "accumulator.h")
-ONE = "one"
-
-Quantizer = Callable[[Builder, str, Value], Value]
-
-
-def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
-    """Leaves every value as it is."""
-    return value
 
 
 @dataclass(frozen=True)
@@ -70,22 +59,7 @@ def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
     )
 
 
-def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:
-    """The activation as standard operators."""
-    a, beta = activation.alpha, activation.beta
-    if activation.name == "Affine":
-        return b.op("Add", [b.op("Mul", [x, b.f32(a)], f"{name}.scaled"), b.f32(beta)], name)
-    if activation.name == "ScaledTanh":
-        inner = b.op("Tanh", [b.op("Mul", [x, b.f32(beta)], f"{name}.scaled")], f"{name}.tanh")
-        return b.op("Mul", [inner, b.f32(a)], name)
-    if activation.name == "HardSigmoid":
-        return b.op("HardSigmoid", [x], name, alpha=a, beta=beta)
-    if activation.name in ("LeakyRelu", "ThresholdedRelu", "Elu"):
-        return b.op(activation.name, [x], name, alpha=a)
-    return b.op(activation.name, [x], name)
-
-
-def emit_lstm(
+def emit_cell(
     model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_quantizer, *, products: bool = False
 ) -> Builder:
     """The nodes of `cell` between its boundary values.
@@ -111,8 +85,7 @@ def emit_lstm(
     r = quantizer(b, "R.weight", initializers["R"])
     product = quantizer(b, "accumulator.x", b.op("MatMul", [x, w], "x.product"))
     p = b.op("Add", [product, initializers["B"]], "x.projection")
-    h0, c0 = initial_states(b, cell, at)
-    steps = loop(b, cell, p, h0, c0, r, initializers.get("P"), quantizer, at, products=products)
+    steps = _loop(b, cell, p, initial_states(b, cell, at), (r, initializers), quantizer, at, products=products)
     finish(b, cell, at, steps)
     return b
 
@@ -125,75 +98,38 @@ class Steps:
         y: `[T,B,H]`, or None where it was not needed.
         c: `[T,B,H]`, or None.
         last_h: `[B,H]` after the last step.
-        last_c: `[B,H]`.
+        last_c: `[B,H]`, or None without cell state.
     """
 
     y: Value | None
     c: Value | None
-    last_h: Value
-    last_c: Value
+    last_h: Value | None
+    last_c: Value | None
 
 
-def loop(
+def _loop(
     b: Builder,
     cell: Cell,
     p: Value,
-    h0: Value,
-    c0: Value,
-    r: Value,
-    peepholes: Value | None,
+    states: Sequence[Value],
+    parameters: tuple[Value, Mapping[str, Value]],
     quantizer: Quantizer,
     at: Boundary,
     *,
     products: bool,
 ) -> Steps:
-    """The Scan over time of the float (or fake-quantized) step."""
+    """The Scan over time of the float (or fake-quantized) step; `parameters` are R, quantized, and all initializers."""
     body = b.body()
-    hidden = cell.hidden_size
+    hidden, type_ = cell.hidden_size, cell.type
     batch = cell.static_batch or SYMBOLIC_BATCH
-    h = body.value("hidden.previous", np.float32, [batch, hidden])
-    c = body.value("cell_state.previous", np.float32, [batch, hidden])
-    p_t = body.value("x.projection.step", np.float32, [batch, 4 * hidden])
-    h_q = quantizer(body, "hidden", h)
-    product = quantizer(body, "accumulator.h", body.op("MatMul", [h_q, r], "hidden.product"))
-    gates = _pre_activations(body, hidden, p_t, product, quantizer if products else None)
-
-    def gate(k: int, state: Value | None) -> Value:
-        value: Value = gates[k]
-        if peepholes is not None and k != CELL:
-            part = body.op(
-                "Slice",
-                [peepholes, body.i64([k * hidden]), body.i64([(k + 1) * hidden]), body.i64([0])],
-                f"{GATES[k]}.peephole",
-            )
-            value = body.op(
-                "Add", [value, body.op("Mul", [state, part], f"{GATES[k]}.peephole.product")], f"{GATES[k]}.sum"
-            )
-        if cell.clip is not None:
-            value = body.op("Clip", [value, body.f32(-cell.clip), body.f32(cell.clip)], f"{GATES[k]}.clipped")
-        value = quantizer(body, f"{GATES[k]}.acc", value)
-        value = emit_activation(body, cell.gate_activation(k), value, f"{GATES[k]}.value")
-        return quantizer(body, f"{GATES[k]}.activation", value)
-
-    i = gate(INPUT, c)
-    if cell.input_forget:
-        f: Value = body.op("Sub", [quantizer(body, ONE, body.f32(1.0)), i], "forget_gate.coupled")
-    else:
-        f = gate(FORGET, c)
-    d = gate(CELL, None)
-    kept = quantizer(body, "cell_state.kept", body.op("Mul", [f, c], "cell_state.kept"))
-    added = quantizer(body, "cell_state.added", body.op("Mul", [i, d], "cell_state.added"))
-    c_new = quantizer(body, "cell_state", body.op("Add", [kept, added], "cell_state.sum"))
-    o = gate(OUTPUT, c_new)
-    squashed = quantizer(
-        body, "hidden.activation", emit_activation(body, cell.activations[2], c_new, "hidden.squashed")
-    )
-    y = body.op("Mul", [o, squashed], "hidden.value")
-    outputs: list[Value] = [
-        _output(body, y, "hidden.next", hidden, batch),
-        _output(body, c_new, "cell_state.next", hidden, batch),
-    ]
-    names = ["hidden.last", "cell_state.last"]
+    given = [body.value(f"{n}.previous", np.float32, [batch, hidden]) for n in ("hidden", "cell_state")[: len(states)]]
+    p_t = body.value("x.projection.step", np.float32, [batch, len(type_.gates) * hidden])
+    r, initializers = parameters
+    step = FloatStep(b, body, cell, quantizer, given, p_t, r, initializers, products=products)
+    y, c_new = type_.step(step)
+    made = {"hidden": y, "cell_state": c_new}
+    outputs = [_output(body, made[n], f"{n}.next", hidden, batch) for n in list(made)[: len(states)]]
+    names = ["hidden.last", "cell_state.last"][: len(states)]
     want_y = at.y is not None or (at.y_h is not None and at.sequence_lens is not None)
     want_c = at.y_c is not None and at.sequence_lens is not None
     if want_y:
@@ -202,27 +138,8 @@ def loop(
     if want_c:
         outputs.append(_output(body, c_new, "cell_state.step", hidden, batch))
         names.append("cell_state.steps")
-    results = scan(b, body, cell, at, [h0, c0], [p], [h, c, p_t], outputs, names)
-    return Steps(results[2] if want_y else None, results[2 + want_y] if want_c else None, results[0], results[1])
-
-
-def _pre_activations(
-    body: Builder, hidden: int, p_t: Value, product: Value, quantizer: Quantizer | None
-) -> list[Value]:
-    """The sum of both products for each gate; with a quantizer, of quantized ones."""
-    sizes = body.i64([hidden] * len(GATES))
-    if quantizer is None:
-        whole = body.op("Add", [product, p_t], "preactivation")
-        return list(body.ops("Split", [whole, sizes], [f"{g}.product" for g in GATES], axis=1))
-
-    def split(whole: Value, what: str) -> list[Value]:
-        names = [f"{g}.{what}" for g in GATES]
-        return [
-            quantizer(body, n, v) for n, v in zip(names, body.ops("Split", [whole, sizes], names, axis=1), strict=True)
-        ]
-
-    of_x, of_h = split(p_t, "input_product"), split(product, "hidden_product")
-    return [body.op("Add", [h, x], f"{g}.product") for g, x, h in zip(GATES, of_x, of_h, strict=True)]
+    results = dict(zip(names, scan(b, body, cell, at, list(states), [p], [*given, p_t], outputs, names), strict=True))
+    return Steps(*(results.get(n) for n in ("hidden.steps", "cell_state.steps", "hidden.last", "cell_state.last")))
 
 
 def scan(
@@ -256,14 +173,14 @@ def _output(body: Builder, value: Value, name: str, hidden: int, batch: int | st
     return copy
 
 
-def initial_states(b: Builder, cell: Cell, at: Boundary) -> tuple[Value, Value]:
+def initial_states(b: Builder, cell: Cell, at: Boundary) -> list[Value]:
     """The initial states, zeros `[B,H]` where the node has none."""
-    h0, c0 = at.initial_h, at.initial_c
-    if h0 is None or c0 is None:
+    given = [at.initial_h, at.initial_c] if cell.type.cell_state else [at.initial_h]
+    zeros: Value | None = None
+    if any(v is None for v in given):
         shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
         zeros = b.op("Expand", [b.f32(0.0), shape], "state.zeros")
-        h0, c0 = h0 or zeros, c0 or zeros
-    return h0, c0
+    return [v or zeros for v in given]
 
 
 def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:
@@ -364,6 +281,6 @@ def _parameters(model: Model, cell: Cell) -> dict[str, Value]:
     held = graph_info(model.graph).initializers
     return {
         key: held[name]
-        for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P))
+        for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P), ("hidden_bias", cell.hidden_bias))
         if name is not None
     }

@@ -18,20 +18,21 @@ from pass_testing import INT8, before, make_pass
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
-from rnnqc.passes.fold_lstm import FoldedLstm, fold_lstm, with_zero_point_rows, zero_point_rows_needed
+from rnnqc.passes.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
 
 TANH = Activation("Tanh")
 
 
-def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedLstm]:
+def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedCell]:
     recipe = INT8.with_overrides(overrides)
     model = before("fold-scales", (case or LstmCase()).model(), recipe)
     cell = next(iter(model.cells.values()))
     held = graph_info(model.graph).initializers
-    arrays = [constant_array(held[n]) if n is not None else None for n in (cell.W, cell.B, cell.P)]
-    return cell, fold_lstm(cell, *arrays)  # type: ignore[arg-type]
+    names = {"W": cell.W, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
+    return cell, fold_cell(cell, arrays.pop("W"), arrays)  # type: ignore[arg-type]
 
 
 def test_multipliers_and_bias_by_hand() -> None:

@@ -6,30 +6,38 @@ With `s_g` the real value of one pre-activation code (1 for a gate evaluated in 
     h_multiplier = s_R * s_h / s_g
     B = b / s_g + n + 0.5                 (n + 0.5 for a table gate: zero point and rounding)
     P = p * s_c / s_g
+    hidden_bias = Rb_h / s_g
+
+In a GRU with linear_before_reset = 0 the columns of the hidden gate have the scale of `r * h` for s_h.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
-from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
+from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.types import GRU, LSTM
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quantization import CELL_INDEX_BITS, cell_is_bounded, encoding_of
+from rnnqc.passes.quantization import INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
+from rnnqc.vitis_tables import VITIS
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
 STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
-GATE_INDEX_BITS = 16
 WIDE_CELL_BITS = 24
-EXACT_POINTS = frozenset({*PRODUCT_POINTS, "accumulator", "cell_state.kept", "cell_state.added"})
+EXACT_POINTS = frozenset(
+    ("accumulator", "cell_state.kept", "cell_state.added", "hidden_state.kept", "hidden_state.added", "hidden_state")
+)
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,15 @@ class TableSpec:
         return int(2**self.bits)
 
 
+_LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
+_GRU_ONLY = ("reset_scale", "reset_zero_point")
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
 # Attributes that are left out at their default: a library that does not know them runs files without them.
 _OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8}
 
 
 @dataclass(frozen=True)
-class LstmNumbers:
+class CellNumbers:
     """The scalars of the integer form of one cell; JSON-ready.
 
     Attributes:
@@ -88,6 +98,8 @@ class LstmNumbers:
         r_group_size: The same of R.
         x_bits: Width of the input's codes, 8 or 16.
         h_bits: Width of the hidden codes, 8 or 16.
+        reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
+        reset_zero_point: Their zero point.
     """
 
     x_mode: str
@@ -112,6 +124,8 @@ class LstmNumbers:
     r_group_size: int = 0
     x_bits: int = 8
     h_bits: int = 8
+    reset_scale: float = 0.0
+    reset_zero_point: int = 128
 
     @property
     def cell_is_wide(self) -> bool:
@@ -119,113 +133,87 @@ class LstmNumbers:
         return self.cell_max >= STATE_LIMIT
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the `QuantLSTMCell` node."""
-        output = cell.activations[2]
-        gates = [cell.gate_activation(k) for k in range(len(GATES))]
-        numbers = {k: v for k, v in asdict(self).items() if k not in _BODY_ONLY and _OPTIONAL.get(k) != v}
-        return {
+        """The attributes of the fused node."""
+        gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
+        left_out = {*_BODY_ONLY, *(() if cell.type is LSTM else _LSTM_ONLY), *_GRU_ONLY}
+        numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
+        common = {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",
             **numbers,
             "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
             "gate_alpha": [float(a.alpha) for a in gates],
             "gate_beta": [float(a.beta) for a in gates],
-            "output_kind": output.kind,
-            "output_alpha": float(output.alpha),
-            "output_beta": float(output.beta),
-            "input_forget": int(cell.input_forget),
-            "one": 1.0,
         }
+        output = cell.output_activation
+        if output is not None:
+            return {
+                **common,
+                "output_kind": output.kind,
+                "output_alpha": float(output.alpha),
+                "output_beta": float(output.beta),
+                "input_forget": int(cell.input_forget),
+                "one": 1.0,
+            }
+        if cell.type is not GRU:
+            return common
+        reset = {} if cell.linear_before_reset else {k: getattr(self, k) for k in _GRU_ONLY}
+        return {**common, "linear_before_reset": int(cell.linear_before_reset), **reset}
 
 
 @dataclass(frozen=True)
-class FoldedLstm:
+class FoldedCell:
     """The integer form of one cell.
 
     Attributes:
         numbers: Its scalars.
-        x_multiplier: `[4H]`.
-        h_multiplier: `[4H]`.
-        B: `[4H]`.
+        x_multiplier: `[GH]`.
+        h_multiplier: `[GH]`.
+        B: `[GH]`.
         P: `[3H]` or None.
+        hidden_bias: `[H]` or None.
         gate_tables: The distinct tables in the order they stand in `gate_table`.
         cell_table: The table of the output activation, or None.
     """
 
-    numbers: LstmNumbers
+    numbers: CellNumbers
     x_multiplier: FloatArray
     h_multiplier: FloatArray
     B: FloatArray
     P: FloatArray | None
+    hidden_bias: FloatArray | None
     gate_tables: tuple[TableSpec, ...]
     cell_table: TableSpec | None
 
 
-def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray | None) -> FoldedLstm:
+def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
     """Folds the scales of a quantized cell.
 
     Args:
         cell: With its points resolved.
-        w: Codes of W `[I,4H]`.
-        b: Bias `[4H]`.
-        p: Peephole weights `[3H]`, or None.
+        w: Codes of W `[I,GH]`.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
 
     Raises:
         NotHandled: The formats of the cell have no integer form.
     """
     _check_only_known_grids(cell)
-    h = cell.hidden_size
+    h, names = cell.hidden_size, cell.type.gates
     w_encoding, r_encoding = (_weight_encoding(cell, k) for k in ("W", "R"))
     x_mode, x_scale, x_zero = _activation_format(cell, "input")
     h_mode, h_scale, h_zero = _activation_format(cell, "hidden")
-    cell_scale, cell_max = _cell_format(cell)
-    c_unit = cell_scale or 1.0
-    s_g = np.empty(4 * h)
-    zero = np.zeros(4 * h)
-    kinds: list[str] = []
-    low: list[float] = []
-    high: list[float] = []
-    index_scale: list[float] = []
-    offsets: list[int] = []
-    tables: list[TableSpec] = []
-    for k in range(len(GATES)):
-        source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
-        activation = cell.gate_activation(source)
-        step, bits = _gate_format(cell, source)
-        clip = cell.clip if cell.clip is not None else GATE_LIMIT
-        s_g[k * h : (k + 1) * h] = step
-        offset = 0
-        kind = activation.kind
-        if kind == TABLE:
-            n = 2 ** (bits - 1)
-            zero[k * h : (k + 1) * h] = n + 0.5
-            low.append(max(0.0, n + 0.5 - clip / step))
-            high.append(min(2 * n - 0.5, n + 0.5 + clip / step))
-            offset = _place(tables, _table(cell, GATES[source], activation, bits, step, c_unit if k == CELL else 1.0))
-        else:
-            low.append(-min(clip, GATE_LIMIT))
-            high.append(min(clip, GATE_LIMIT))
-            if kind == RELU_TABLE:
-                offset = _place(
-                    tables, TableSpec(activation, RESIDUAL_BITS, activation.limit / 2 ** (RESIDUAL_BITS - 1))
-                )
-        index_scale.append(2 ** (RESIDUAL_BITS - 1) / activation.limit if kind == RELU_TABLE else 0.0)
-        kinds.append(kind)
-        offsets.append(offset)
-    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (4 * h,)) for e in (w_encoding, r_encoding))
-    output = cell.activations[2]
-    cell_table, cell_index_scale = None, 0.0
-    if output.kind == TABLE:
-        bits = CELL_INDEX_BITS
-        step = cell_scale or output.limit / 2 ** (CELL_INDEX_BITS - 1)
-        cell_table = _table(cell, "hidden", output, bits, step, 1.0)
-        cell_index_scale = 0.0 if cell_scale else 1.0 / step
-    elif output.kind == RELU_TABLE:
-        step = output.limit / 2 ** (CELL_INDEX_BITS - 1)
-        cell_table = TableSpec(output, CELL_INDEX_BITS, step)
-        cell_index_scale = 1.0 / step
-    sizes = {t.size for t in tables}
-    numbers = LstmNumbers(
+    reset_scale, reset_zero = _reset_format(cell, h_mode)
+    cell_scale, cell_max = _cell_format(cell) if cell.type.cell_state else (0.0, 0.0)
+    gates = _fold_gates(cell, cell_scale or 1.0)
+    s_g = np.repeat(gates.step, h)
+    columns = len(names) * h
+    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (w_encoding, r_encoding))
+    code_scale = np.full(columns, h_scale or 1.0)
+    if RESET_HIDDEN in cell.points and not cell.linear_before_reset:
+        code_scale[CANDIDATE * h :] = reset_scale or 1.0
+    cell_table, cell_index_scale = _cell_table(cell, cell_scale)
+    sizes = {t.size for t in gates.tables}
+    numbers = CellNumbers(
         x_mode=x_mode,
         x_scale=x_scale if x_mode == "static" else 0.0,
         x_zero_point=x_zero,
@@ -235,29 +223,105 @@ def fold_lstm(cell: Cell, w: npt.NDArray[np.int8], b: FloatArray, p: FloatArray 
         cell_scale=cell_scale,
         cell_max=cell_max,
         cell_index_scale=cell_index_scale,
-        gate_kinds=kinds,
-        gate_min=low,
-        gate_max=high,
-        gate_table_offset=offsets,
-        gate_table_size=sizes.pop() if all(k == TABLE for k in kinds) and len(sizes) == 1 else 0,
-        gate_index_scale=index_scale,
-        gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in kinds],
+        gate_kinds=gates.kinds,
+        gate_min=gates.low,
+        gate_max=gates.high,
+        gate_table_offset=gates.offsets,
+        gate_table_size=sizes.pop() if all(k == TABLE for k in gates.kinds) and len(sizes) == 1 else 0,
+        gate_index_scale=gates.index_scale,
+        gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in gates.kinds],
         cell_table_size=cell_table.size if cell_table is not None else 0,
         zero_point_rows=zero_point_rows_needed(w) if x_mode == "dynamic_row" else 0,
         x_bits=cell.points["input"]["bits"],
         h_bits=cell.points["hidden"]["bits"],
+        reset_scale=reset_scale,
+        reset_zero_point=reset_zero,
     )
-    return FoldedLstm(
+    b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
+    assert b is not None
+    c_unit, peepholes = cell_scale or 1.0, cell.type.peephole_gates
+    return FoldedCell(
         numbers=numbers,
-        x_multiplier=_normal(w_scale * (x_scale or 1.0) / s_g),
-        h_multiplier=_normal(r_scale * (h_scale or 1.0) / s_g),
-        B=(b.astype(np.float64) / s_g + zero).astype(np.float32),
+        x_multiplier=stored_multiplier(w_scale * (x_scale or 1.0) / s_g),
+        h_multiplier=stored_multiplier(r_scale * code_scale / s_g),
+        B=(b.astype(np.float64) / s_g + np.repeat(gates.zero, h)).astype(np.float32),
         P=None
         if p is None
-        else np.concatenate([p[k * h : (k + 1) * h] * c_unit / s_g[k * h] for k in PEEPHOLE_GATES]).astype(np.float32),
-        gate_tables=tuple(tables),
+        else np.concatenate([p[k * h : (k + 1) * h] * c_unit / gates.step[k] for k in peepholes]).astype(np.float32),
+        hidden_bias=None if inner is None else (inner / gates.step[CANDIDATE]).astype(np.float32),
+        gate_tables=tuple(gates.tables),
         cell_table=cell_table,
     )
+
+
+@dataclass
+class _Gates:
+    """How each gate is evaluated: lists by gate, and the distinct tables in the order they stand."""
+
+    step: list[float] = field(default_factory=list)
+    zero: list[float] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    index_scale: list[float] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    tables: list[TableSpec] = field(default_factory=list)
+
+
+def _fold_gates(cell: Cell, c_unit: float) -> _Gates:
+    made = _Gates()
+    for k in range(len(cell.type.gates)):
+        source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
+        activation = cell.gate_activation(source)
+        step, bits = _gate_format(cell, source)
+        clip = cell.clip if cell.clip is not None else GATE_LIMIT
+        kind, zero, offset = activation.kind, 0.0, 0
+        if kind == TABLE:
+            n = 2 ** (bits - 1)
+            zero = n + 0.5
+            made.low.append(max(0.0, n + 0.5 - clip / step))
+            made.high.append(min(2 * n - 0.5, n + 0.5 + clip / step))
+            unit = c_unit if cell.type.cell_state and k == CELL else 1.0
+            offset = _place(made.tables, _table(cell, cell.type.gates[source], activation, bits, step, unit))
+        else:
+            made.low.append(-min(clip, GATE_LIMIT))
+            made.high.append(min(clip, GATE_LIMIT))
+            if kind == RELU_TABLE:
+                spec = TableSpec(activation, RESIDUAL_BITS, activation.limit / 2 ** (RESIDUAL_BITS - 1))
+                offset = _place(made.tables, spec)
+        made.step.append(step)
+        made.zero.append(zero)
+        made.index_scale.append(2 ** (RESIDUAL_BITS - 1) / activation.limit if kind == RELU_TABLE else 0.0)
+        made.kinds.append(kind)
+        made.offsets.append(offset)
+    return made
+
+
+def _cell_table(cell: Cell, cell_scale: float) -> tuple[TableSpec | None, float]:
+    """The table of the output activation and, for a float cell, its codes per unit."""
+    output = cell.output_activation
+    if output is None or output.kind not in (TABLE, RELU_TABLE):
+        return None, 0.0
+    if output.kind == RELU_TABLE:
+        step = output.limit / 2 ** (INDEX_BITS - 1)
+        return TableSpec(output, INDEX_BITS, step), 1.0 / step
+    step = cell_scale or output.limit / 2 ** (INDEX_BITS - 1)
+    return _table(cell, "hidden", output, INDEX_BITS, step, 1.0), 0.0 if cell_scale else 1.0 / step
+
+
+def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
+    """Scale and zero point of the codes of `r * h` in a GRU with linear_before_reset = 0."""
+    point = cell.points.get(RESET_HIDDEN)
+    if point is None or cell.linear_before_reset:
+        return 0.0, 128
+    mode, scale, zero = _activation_format(cell, RESET_HIDDEN)
+    if mode != h_mode or point["bits"] != cell.points["hidden"]["bits"]:
+        raise NotHandled(
+            "the hidden state and r * h have different formats.",
+            f"hidden: {cell.points['hidden']['bits']} bits, {h_mode}; {RESET_HIDDEN}: {point['bits']} bits, {mode}",
+            "give both the same bits and mode, or use --form qcdq",
+        )
+    return scale, zero
 
 
 def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
@@ -276,18 +340,14 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
 def _check_only_known_grids(cell: Cell) -> None:
     """Raises NotHandled for a quantized value that this form keeps exact."""
     for name, point in cell.points.items():
-        exact = name in EXACT_POINTS or (name.endswith(".activation") and "scale" in point)
+        on_grid = name.endswith(".activation") and ("scale" in point or point.get("table") == VITIS)
+        exact = name in EXACT_POINTS or name in cell.type.product_points or on_grid
         if point["bits"] is not None and exact:
             raise NotHandled(
                 f"{name} is quantized.", f"{name}.bits = {point['bits']}", "leave it float, or use --form qcdq"
             )
     if cell.points["hidden"].get("rounded_output"):
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
-
-
-def _normal(multiplier: npt.NDArray[np.float64]) -> FloatArray:
-    # A multiplier that underflows to zero would meet an infinite row scale as NaN.
-    return np.maximum(multiplier, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def _weight_encoding(cell: Cell, name: str) -> Encoding:
@@ -336,18 +396,25 @@ def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
     activation = cell.gate_activation(k)
     if activation.kind != TABLE:
         return 1.0, 0
-    point, value = cell.points[f"{GATES[k]}.acc"], cell.points[f"{GATES[k]}.activation"]
+    name = cell.type.gates[k]
+    point, value = cell.points[f"{name}.acc"], cell.points[f"{name}.activation"]
     if point["bits"] is None or value["bits"] is None or point["rounding"] != Rounding.HALF_UP.value:
         raise NotHandled(
-            f"the {GATES[k].replace('_', ' ')} is not tabulated.",
-            f"{GATES[k]}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
+            f"the {name.replace('_', ' ')} is not tabulated.",
+            f"{name}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
             "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
         )
-    if point["bits"] > GATE_INDEX_BITS:
+    if point["zero_point"] or not point["signed"]:
         raise NotHandled(
-            f"the {GATES[k].replace('_', ' ')} has too large a table.",
-            f"{GATES[k]}.acc.bits = {point['bits']}",
-            f"pre-activations of up to {GATE_INDEX_BITS} bits have an integer form; use --form qcdq",
+            f"the {name.replace('_', ' ')} has codes that are not around 0.",
+            f"{name}.acc: signed = {point['signed']}, zero_point = {point['zero_point']}",
+            "symmetric pre-activations have an integer form; use --form qcdq",
+        )
+    if point["bits"] > INDEX_BITS:
+        raise NotHandled(
+            f"the {name.replace('_', ' ')} has too large a table.",
+            f"{name}.acc.bits = {point['bits']}",
+            f"pre-activations of up to {INDEX_BITS} bits have an integer form; use --form qcdq",
         )
     return float(point["scale"][0]), int(point["bits"])
 

@@ -1,0 +1,328 @@
+"""The integer cell in standard operators: what the function body of `QuantLSTMCell` and its like computes.
+
+docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.builder import Builder
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE
+from rnnqc.ir import Graph, Model, Node, Value, Variable
+from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, dimensions, scan
+from rnnqc.passes.emit_codes import (
+    carries_codes,
+    initial_states,
+    input_codes,
+    row_codes,
+    static_codes,
+    with_zero_point_rows,
+)
+from rnnqc.passes.emit_integer_step import IntegerStep, LoopConstants, for_each_row, joint_gates, loop_constants
+from rnnqc.passes.emit_results import finish_integer
+from rnnqc.passes.emit_wide_codes import WIDE_BITS, combined, low_correction, weighted_sum
+from rnnqc.passes.fold_cell import CellNumbers
+from rnnqc.passes.operands import Operands, Wanted
+
+
+def emit_integer_cell(
+    model: Model, cell: Cell, numbers: CellNumbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
+) -> list[Node]:
+    """The nodes of the integer cell between its boundary values.
+
+    Args:
+        model: The model.
+        cell: The cell.
+        numbers: Its scalars.
+        at: Its boundary.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W has its zero-point rows already.
+        codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
+        dispatch: Whether to choose between int8 and uint8 weights when the session is created.
+    """
+    b = Builder(model, cell.name)
+    x_codes, row_scale = input_codes(b, cell, numbers, at)
+    states = initial_states(b, cell, numbers, at)
+    emitter = _Loop(cell, numbers, at, w, Wanted.of(at, codes), x_codes, row_scale, states)
+    results = _dispatched(b, emitter) if dispatch else emitter.emit(b, w.W, w.R, b.u8(128))
+    finish_integer(b, cell, at, codes, results, numbers.cell_scale, numbers.h_zero_point)
+    return b.nodes
+
+
+def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
+    """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
+    left = b.u8(np.full((2, 16), 255))
+    right = b.model.constant(np.full((16, 16), 127), np.int8)
+    product = b.op("MatMulInteger", [left, right], "exact.product")
+    equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
+    least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
+    exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+
+    def weights(inner: Builder) -> tuple[Value, Value]:
+        f = emitter.numbers
+        w, r = (
+            unpacked(inner, emitter.cell, emitter.w, key, size)
+            for key, size in (("W", f.w_group_size), ("R", f.r_group_size))
+        )
+        rows = f.zero_point_rows
+        return (with_zero_point_rows(inner, w, rows) if rows else w), r
+
+    def unsigned(inner: Builder) -> dict[str, Value]:
+        def shifted(value: Value, name: str) -> Value:
+            wide = inner.op("Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted")
+            return inner.cast(wide, np.uint8, f"{name}.uint8")
+
+        w, r = weights(inner)
+        return emitter.emit(inner, shifted(w, "W"), shifted(r, "R"), inner.u8(128))
+
+    def signed(inner: Builder) -> dict[str, Value]:
+        return emitter.emit(inner, *weights(inner), None)
+
+    return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
+
+
+def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
+    """W or R as codes, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
+    columns = len(cell.type.gates) * cell.hidden_size
+    stored, multiplier, rows = {
+        "W": (w.W, w.W_group_multiplier, cell.input_size),
+        "R": (w.R, w.R_group_multiplier, cell.hidden_size),
+    }[key]
+    if stored.dtype != np.uint8:
+        return stored
+    low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
+    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
+    if columns % 2:
+        both = b.op("Slice", [both, b.i64([0]), b.i64([columns]), b.i64([1])], f"{key}.nibbles.present")
+    nibbles = b.cast(both, np.int32, f"{key}.nibbles.int32")
+    codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
+    if multiplier is not None:
+        name = f"{key}.multiplier"
+        column = b.op("Unsqueeze", [b.cast(multiplier, np.int32, f"{name}.int32"), b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, b.i64([1, size, 1])], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, b.i64([-1, columns])], f"{name}.rows")
+        if rows % size:
+            each = b.op("Slice", [each, b.i64([0]), b.i64([rows]), b.i64([0])], f"{name}.rows.present")
+        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    return b.cast(codes, np.int8, f"{key}.codes")
+
+
+Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
+
+
+def _choose(b: Builder, condition: Value, then_branch: Branch, else_branch: Branch) -> dict[str, Value]:
+    """An If whose branches make the same results under the same names."""
+    graphs: list[Graph] = []
+    names: list[str] = []
+    for suffix, make in (then_branch, else_branch):
+        inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}" if b.prefix else suffix)
+        results = make(inner)
+        graphs.append(inner.graph([], list(results.values()), "branch"))
+        names = list(results)
+    outputs = b.ops("If", [condition], names, then_branch=graphs[0], else_branch=graphs[1])
+    for output, made in zip(outputs, graphs[0].outputs, strict=True):
+        output.dtype = made.dtype
+    return dict(zip(names, outputs, strict=True))
+
+
+@dataclass(frozen=True)
+class _Product:
+    """The product of hidden codes with (some columns of) R in a loop, in units of pre-activations.
+
+    Attributes:
+        numbers: Of the cell.
+        r: The columns `[H,n]`.
+        weight_zero_points: Zero point of R, or nothing for 0.
+        correction: Of the low bytes of 16-bit codes, or None.
+        multiplier: `[n]`, or `[B,n]` for a batch that is known.
+        grid: Scale and zero point of the codes.
+        name: Prefix of the values.
+    """
+
+    numbers: CellNumbers
+    r: Value
+    weight_zero_points: Sequence[Value]
+    correction: Value | None
+    multiplier: Value
+    grid: tuple[float, int]
+    name: str
+
+    def of_state(self, body: Builder, state: Value) -> Value:
+        """The product with the codes of real values `[B,H]`."""
+        if self.numbers.h_mode == "static":
+            return self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
+        return self.of_codes(body, *row_codes(body, state, self.numbers, self.name, self.grid[1]))
+
+    def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
+        """The product with codes, and the scales of their rows if each has its own."""
+        name, zero_point = f"{self.name}.product", self.grid[1]
+        wide = self.numbers.h_bits == WIDE_BITS
+        first = body.u8(zero_point >> 8 if wide else zero_point)
+        acc = body.op("MatMulInteger", [codes, self.r, first, *self.weight_zero_points], name)
+        if wide:
+            real: Value = combined(body, acc, self.correction, name)
+            if scale is not None:
+                column = body.op("Unsqueeze", [scale, body.i64([1])], f"{self.name}.scale.for_product")
+                real = body.op("Mul", [real, column], f"{name}.scaled")
+        elif scale is not None:
+            real = body.op("DequantizeLinear", [acc, scale], f"{name}.scaled", axis=0)
+        else:
+            real = body.cast(acc, np.float32, f"{name}.float")
+        return body.op("Mul", [real, self.multiplier], f"{self.name}.units")
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The products and the Scan over time, for one form of the weights."""
+
+    cell: Cell
+    numbers: CellNumbers
+    at: Boundary
+    w: Operands
+    wanted: Wanted
+    x_codes: Sequence[Value]
+    row_scale: Value | None
+    states: Sequence[Value]
+
+    def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> dict[str, Value]:
+        """Emits into `b`; returns the wanted results by name.
+
+        Args:
+            b: Collects the nodes.
+            w: W, with its zero-point rows.
+            r: R.
+            weight_zero_point: Zero point of both; None for 0.
+        """
+        cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
+        gates = len(cell.type.gates)
+        batch = cell.static_batch or SYMBOLIC_BATCH
+        zero_points = [weight_zero_point] if weight_zero_point is not None else []
+        p = self._projection(b, w, zero_points)
+        before = loop_constants(b, cell, numbers, self.w)
+        products = self._products(b, r, zero_points)
+        body = b.body()
+        carried = carries_codes(cell, numbers)
+        wide = numbers.h_bits == WIDE_BITS
+        # Two planes of a batch that is only known as a symbol have a symbol of their own.
+        code_rows = batch if not wide else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
+        state_shape = [code_rows if carried else batch, hidden]
+        h = body.value("hidden.previous", np.uint8 if carried else np.float32, state_shape)
+        inputs: list[Value] = [h]
+        if cell.type.cell_state:
+            inputs.append(body.value("cell_state.previous", np.float32, [batch, hidden]))
+        p_t = body.value("x.projection.step", np.float32, [batch, gates * hidden])
+        units = products[0].of_codes(body, h, None) if carried else products[0].of_state(body, h)
+        step = self._step(body, units, p_t, before, inputs[-1], products)
+        y, state = cell.type.step(step)
+        outputs: list[Value] = []
+        names: list[str] = []
+
+        def result(value: Value, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str] = (batch, hidden)) -> None:
+            # Scan needs the rank of its body's outputs inside a Loop.
+            copy = next((v for v in outputs if v is value), None)
+            if copy is not None:
+                value = body.op("Identity", [value], f"{name}.copy")
+            if isinstance(value, Variable):
+                value.dtype, value.shape = np.dtype(dtype), list(shape)
+            outputs.append(value)
+            names.append(name)
+
+        next_h: Value = static_codes(body, y, numbers, "hidden.codes") if carried else y
+        result(next_h, "hidden.last", np.uint8 if carried else np.float32, state_shape)
+        if cell.type.cell_state:
+            result(state, "cell_state.last", np.float32)
+        if self.wanted.y or (self.wanted.codes and not carried):
+            result(y, "hidden.steps", np.float32)
+        if self.wanted.codes and carried:
+            result(next_h, "hidden.codes.steps", np.uint8)
+        if self.wanted.c_steps:
+            result(state, "cell_state.steps", np.float32)
+        made = scan(b, body, cell, self.at, list(self.states), [p], [*inputs, p_t], outputs, names)
+        kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
+        kept |= {"cell_state.last"} if self.wanted.last_c else set()
+        for name, value in zip(names, made, strict=True):
+            value.dtype = np.dtype(np.uint8 if "codes" in name or (carried and name == "hidden.last") else np.float32)
+        results: dict[str, Value] = {k: v for k, v in zip(names, made, strict=True) if k in kept}
+        if self.wanted.codes and not carried:
+            results["hidden.codes.steps"] = static_codes(b, results["hidden.steps"], numbers, "hidden.codes")
+        return results
+
+    def _projection(self, b: Builder, w: Value, zero_points: Sequence[Value]) -> Value:
+        """Returns x W + B in units of pre-activations, `[T,B,GH]`."""
+        numbers, wide = self.numbers, self.numbers.x_bits == WIDE_BITS
+        x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
+        x_zero_points = [x_zero_point >> 8, x_zero_point & 255] if wide else [x_zero_point]
+        products = [
+            b.op("MatMulInteger", [codes, w, b.u8(z), *zero_points], f"x.product{plane}")
+            for codes, z, plane in zip(self.x_codes, x_zero_points, (".high", ".low") if wide else ("",), strict=True)
+        ]
+        if wide:
+            real: Value = weighted_sum(b, products[0], products[1], "x.product")
+            if self.row_scale is not None:
+                column = b.op("Unsqueeze", [self.row_scale, b.i64([1])], "x.scale.for_product")
+                real = b.op("Mul", [real, column], "x.product.scaled")
+        elif self.row_scale is not None:
+            real = b.op("DequantizeLinear", [products[0], self.row_scale], "x.product.scaled", axis=0)
+        else:
+            real = b.cast(products[0], np.float32, "x.product.float")
+        p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
+        if self.row_scale is None:
+            return p
+        columns = b.i64([len(self.cell.type.gates) * self.cell.hidden_size])
+        shape = b.op("Concat", [dimensions(b, self.at.x, 0, 2, "x.shape"), columns], "x.projection.shape", axis=0)
+        return b.op("Reshape", [p, shape], "x.projection.steps")
+
+    def _products(self, b: Builder, r: Value, zero_points: Sequence[Value]) -> list[_Product]:
+        """The product of all gates or, in a GRU with linear_before_reset = 0, of z and r, and of the candidate."""
+        cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
+        gates = len(cell.type.gates)
+
+        def product(begin: int, end: int, grid: tuple[float, int], name: str) -> _Product:
+            part, multiplier = r, self.w.h_multiplier
+            if end - begin < gates:
+                bounds = [b.i64([v * hidden]) for v in (begin, end)]
+                part = b.op("Slice", [r, *bounds, b.i64([1])], f"R.{name}")
+                multiplier = b.op("Slice", [multiplier, *bounds, b.i64([0])], f"h_multiplier.{name}")
+            correction = None
+            if numbers.h_bits == WIDE_BITS:
+                weight = zero_points[0] if zero_points else None
+                correction = low_correction(b, part, weight, grid[1], "R" if part is r else f"R.{name}")
+            rows = for_each_row(b, cell, multiplier, end - begin, "h_multiplier.rows")
+            return _Product(numbers, part, zero_points, correction, rows, grid, name)
+
+        of_hidden = numbers.h_scale, numbers.h_zero_point
+        if not cell.type.reads_hidden or cell.linear_before_reset:
+            return [product(0, gates, of_hidden, "hidden")]
+        of_reset = numbers.reset_scale, numbers.reset_zero_point
+        return [product(0, CANDIDATE, of_hidden, "hidden"), product(CANDIDATE, gates, of_reset, "reset.hidden")]
+
+    def _step(
+        self,
+        body: Builder,
+        units: Value,
+        p_t: Value,
+        before: LoopConstants,
+        state: Value,
+        products: Sequence[_Product],
+    ) -> IntegerStep:
+        cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
+        joint = joint_gates(cell)
+        if joint == len(cell.type.gates):
+            g = body.op("Add", [units, p_t], "preactivation")
+            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.cell_state else None)
+        sizes = body.i64([joint * hidden, hidden])
+        p_joint, projected = body.ops("Split", [p_t, sizes], ["x.projection.gates", "x.projection.candidate"], axis=1)
+        recurrent: Value | None = None
+        if cell.linear_before_reset:
+            units, recurrent = body.ops(
+                "Split", [units, sizes], ["hidden.units.gates", "hidden.units.candidate"], axis=1
+            )
+        g = body.op("Add", [units, p_joint], "preactivation")
+        product = products[1].of_state if not cell.linear_before_reset else None
+        return IntegerStep(body, cell, numbers, self.w, before, g, state, projected, recurrent, product)

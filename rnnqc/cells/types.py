@@ -1,0 +1,154 @@
+"""LSTM, GRU and RNN described: gates, states, quantization points. The passes read these descriptions.
+
+What a type computes stands in `rnnqc.cells.equations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rnnqc.cells import equations
+from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT, RESET_HIDDEN, RESET_PRODUCT
+
+
+@dataclass(frozen=True)
+class QuantizationPoint:
+    """A place in a cell where a value may be quantized.
+
+    Attributes:
+        name: Path below the cell's name, e.g. `forget_gate.acc`.
+        meaning: One line for `rnnqc recipes`.
+    """
+
+    name: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class CellType:
+    """What tells one type of recurrent layer from the others.
+
+    Attributes:
+        op: ONNX's operator.
+        fused: Operator of the quantized cell.
+        gates: Their names, in ONNX's order in W, R and B.
+        activations: The default ones of a direction, in ONNX's order f, g, h.
+        gate_activations: For each gate the number of its activation.
+        points: Quantization points, in the order in which reports list them.
+        step: The equations (`rnnqc.cells.equations`).
+        peephole_gates: Gates in the order of P.
+        output_activation: Number of the activation between cell state and hidden state; None without cell state.
+        reads_hidden: Whether a step needs the hidden state itself and not only its product with R.
+    """
+
+    op: str
+    fused: str
+    gates: tuple[str, ...]
+    activations: tuple[str, ...]
+    gate_activations: tuple[int, ...]
+    points: tuple[QuantizationPoint, ...] = field(repr=False)
+    step: Callable[[Any], tuple[Any, Any]] = field(repr=False)
+    peephole_gates: tuple[int, ...] = ()
+    output_activation: int | None = None
+    reads_hidden: bool = False
+
+    @property
+    def cell_state(self) -> bool:
+        """Whether there is a state c beside the hidden state."""
+        return self.output_activation is not None
+
+    @property
+    def product_points(self) -> tuple[str, ...]:
+        """Quantization points of what is added up to pre-activations."""
+        return tuple(p.name for p in self.points if p.name.endswith("_product"))
+
+
+def _points(
+    gates: tuple[str, ...], state: tuple[tuple[str, str], ...], hidden: tuple[tuple[str, str], ...] = ()
+) -> tuple[QuantizationPoint, ...]:
+    """The points that every type has, those of its `state`, and those beside the `hidden` codes."""
+
+    def of_gates(part: str, meaning: str) -> list[tuple[str, str]]:
+        return [(f"{g}.{part}", meaning.format(g.replace("_", " "))) for g in gates]
+
+    described = [
+        ("input", "the sequence x"),
+        ("W.weight", "input weights"),
+        ("R.weight", "recurrent weights"),
+        ("bias", "the two ONNX biases, added"),
+        ("hidden", "the hidden state in the recurrence, and as input of a following layer"),
+        *hidden,
+        ("accumulator", "integer sums of both products"),
+        *of_gates("input_product", "x W + bias of the {}"),
+        *of_gates("hidden_product", "h R of the {}"),
+        *of_gates("acc", "pre-activation of the {}"),
+        *of_gates("activation", "value of the {}"),
+        *state,
+    ]
+    return tuple(QuantizationPoint(*d) for d in described)
+
+
+_LSTM_GATES = ("input_gate", "output_gate", "forget_gate", "cell_gate")
+LSTM = CellType(
+    op="LSTM",
+    fused="QuantLSTMCell",
+    gates=_LSTM_GATES,
+    activations=("Sigmoid", "Tanh", "Tanh"),
+    gate_activations=(0, 0, 0, 1),
+    points=_points(
+        _LSTM_GATES,
+        (
+            ("cell_state.kept", "the product f * c"),
+            ("cell_state.added", "the product i * g"),
+            ("cell_state", "the cell state c"),
+            ("hidden.activation", "value of the output activation of c"),
+        ),
+    ),
+    step=equations.lstm,
+    peephole_gates=(INPUT, OUTPUT, FORGET),
+    output_activation=2,
+)
+
+_GRU_GATES = ("update_gate", "reset_gate", "hidden_gate")
+GRU = CellType(
+    op="GRU",
+    fused="QuantGRUCell",
+    gates=_GRU_GATES,
+    activations=("Sigmoid", "Tanh"),
+    gate_activations=(0, 0, 1),
+    points=_points(
+        _GRU_GATES,
+        (
+            (RESET_PRODUCT, "r * (h R + bias) of the hidden gate, where linear_before_reset = 1"),
+            ("hidden_state.kept", "the product z * h"),
+            ("hidden_state.added", "the product (1 - z) * n"),
+            ("hidden_state", "the hidden state itself, from step to step"),
+        ),
+        hidden=((RESET_HIDDEN, "r * h in front of R, where linear_before_reset = 0"),),
+    ),
+    step=equations.gru,
+    reads_hidden=True,
+)
+
+_RNN_GATES = ("hidden_gate",)
+RNN = CellType(
+    op="RNN",
+    fused="QuantRNNCell",
+    gates=_RNN_GATES,
+    activations=("Tanh",),
+    gate_activations=(0,),
+    points=_points(_RNN_GATES, ()),
+    step=equations.rnn,
+)
+
+CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
+"""By ONNX's operator."""
+ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
+"""The quantization points of all types, each once."""
+
+# The gates of LSTM, which some arithmetics have alone.
+GATES = LSTM.gates
+PEEPHOLE_GATES = LSTM.peephole_gates
+assert tuple(range(len(GATES))) == (INPUT, OUTPUT, FORGET, CELL)
