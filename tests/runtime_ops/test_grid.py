@@ -234,6 +234,17 @@ def test_groups_of_rows_on_threads(batch: int) -> None:
         assert_same_bits(found, wanted)
 
 
+@pytest.mark.parametrize("batch", [9, 11])
+def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
+    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    case = plain_grid_case(40, batch, 16, 256)
+    expected_bits = run_native(case.node)
+    session = native_session(case.node.model(), threads=2)
+    for _ in range(10):
+        found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+        assert_same_bits(found, expected_bits)
+
+
 @pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni", "avx512vbmi"])
 def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
     cases = {str(bits): plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)}

@@ -359,8 +359,9 @@ void RunGrid(const LstmConfig& config, const KernelTable& kernels, const PackedG
     GridRun<Real> Group(int64_t index) const { return GridRun<Real>(config, kernels, packed, args, index, count); }
   };
   Groups groups{config, kernels, packed, args, scratch, GroupsOfRows(packed, args)};
-  // The first group is a largest one.
-  scratch->Reset(groups.count, groups.Group(0).ScratchBytes());
+  // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+  const int64_t bytes = std::max(groups.Group(0).ScratchBytes(), groups.Group(groups.count - 1).ScratchBytes());
+  scratch->Reset(groups.count, bytes);
   if (groups.count == 1) return groups.Group(0).Run(scratch->Share(0));
   parallel->For(
       groups.count,

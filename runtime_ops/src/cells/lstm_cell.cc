@@ -718,8 +718,9 @@ void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedL
       LstmRun Group(int64_t index) const { return LstmRun(config, kernels, packed, args, index, count); }
     };
     Groups groups{config, kernels, packed, args, scratch, division.groups};
-    // The first group is a largest one.
-    scratch->Reset(groups.count, groups.Group(0).ScratchBytes());
+    // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+    const int64_t bytes = std::max(groups.Group(0).ScratchBytes(), groups.Group(groups.count - 1).ScratchBytes());
+    scratch->Reset(groups.count, bytes);
     parallel->For(
         groups.count,
         [](void* user, size_t index) {
