@@ -221,7 +221,7 @@ def test_long_sequence() -> None:
         assert_same_bits(run_native(case.node, threads=2), expected(case))
 
 
-@pytest.mark.parametrize("batch", [9, 10, 11, 40])
+@pytest.mark.parametrize("batch", [7, 8, 9, 11, 40])
 def test_groups_of_rows_on_threads(batch: int) -> None:
     """Large enough that rows run in groups, of unequal sizes too."""
     case = plain_grid_case(6, batch, 64, 64, 16)

@@ -16,7 +16,7 @@ constexpr int64_t kProjectionBytes = 512 * 1024;
 constexpr int64_t kProductRows = 16;
 // Least rows of a group of its own, products of a call that has groups, and most bytes of recurrent weights, which
 // every group reads at each step: they have to stay in its cache.
-constexpr int64_t kRowsOfAGroup = 5;
+constexpr int64_t kRowsOfAGroup = 4;
 constexpr int64_t kSharedProducts = 1 << 20;
 constexpr int64_t kPrivateWeights = 768 * 1024;
 
