@@ -14,6 +14,7 @@ from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
 from rnnqc.passes.unroll import Unroll
+from rnnqc.passes.write_qonnx import WriteQonnx
 
 __all__ = [
     "Canonicalize",
@@ -36,4 +37,5 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
+    "WriteQonnx",
 ]

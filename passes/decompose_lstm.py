@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -68,6 +70,14 @@ class DecomposeLstm(Pass):
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
 
+    def __init__(self, ops: Sequence[str] = RECURRENT_OPS) -> None:
+        """Prepares the pass.
+
+        Args:
+            ops: The operators it takes apart; nodes of the others stay as they are, with a remark.
+        """
+        self.ops = ops
+
     def run(self, model: Model) -> PassResult:
         """Decomposes every recurrent node of every graph."""
         remarks: list[Remark] = []
@@ -79,7 +89,7 @@ class DecomposeLstm(Pass):
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
-                    layer = _readable(graph, node)
+                    layer = _readable(graph, node, self.ops)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
                     remarks.append(
@@ -107,12 +117,15 @@ class DecomposeLstm(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
-def _readable(graph: Graph, node: Node) -> Layer:
+def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
     """The node with everything explicit.
 
     Raises:
         NotHandled: It stays float.
     """
+    if node.op not in ops:
+        action = f"choose a form that has cells of {node.op}"
+        raise NotHandled("the form asked for has no such cell.", f"a {node.op} node", action)
     layer = read_layer(node)
     if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")

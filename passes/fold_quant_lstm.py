@@ -87,8 +87,8 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         rounded_output=True,
         arithmetic=GRID32,
     )
-    w, w_zero, w_scale = _stored("W", node.W)
-    r, r_zero, r_scale = _stored("R", node.R)
+    w, w_zero, w_scale = stored_weights("W", node.W)
+    r, r_zero, r_scale = stored_weights("R", node.R)
     return FoldedGrid(
         numbers=numbers,
         W=w,
@@ -139,7 +139,7 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
     return found
 
 
-def _stored(
+def stored_weights(
     key: str, parameters: Sequence[Parameter]
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
     """Codes `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""

@@ -12,6 +12,7 @@ from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.brevitas_contract import misfits
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
@@ -101,7 +102,8 @@ class InsertQcdq(Pass):
                     setattr(cell, key, name)
             products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
             quantizer = qcdq_quantizer(cell.points, weights)
-            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, products=products).nodes)
+            flags = {"products": products, "bias_last": not misfits(cell)}
+            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, **flags).nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )

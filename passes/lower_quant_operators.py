@@ -54,7 +54,7 @@ class LowerQuantOperators(Pass):
                     continue
                 b = Builder(model, prefix=display_name(node))
                 node.outputs.clear()
-                _emit(b, quantizer, source, target)
+                emit_quant(b, quantizer, source, target)
                 model.insert_nodes(graph, node, b.nodes)
                 model.remove_nodes(graph, [node])
         if count:
@@ -63,7 +63,8 @@ class LowerQuantOperators(Pass):
         return PassResult(count > 0, tuple(remarks), {"quantizers": count})
 
 
-def _emit(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
+def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
+    """`target` is `x` through a quantizer of constant parameters."""
     scale = b.f32(q.scale)
     if q.bipolar:
         positive = b.op("GreaterOrEqual", [x, b.f32(0.0)], "positive")

@@ -26,6 +26,8 @@ from rnnqc.ir import (
 )
 
 RECURRENT_OPS = tuple(CELL_TYPES)
+TYPE_TAG = "rnnqc.type"
+"""Metadata of a node that computes in float32 now: the type it had."""
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")

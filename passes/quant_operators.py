@@ -21,7 +21,7 @@ QUANTIZERS = (
 """In the order of the inputs from number 15 on: scale, zero point and bit width of each."""
 GATES = ("input", "output", "forget", "cell")
 """In ONNX order, as rnnqc has them; the node's inputs are in the order input, forget, cell, output."""
-_NODE_GATES = ("input", "forget", "cell", "output")
+NODE_GATES = ("input", "forget", "cell", "output")
 _X, _HIDDEN, _CELL, _W, _R, _BIAS, _FIRST = 0, 1, 2, 3, 7, 11, 15
 INPUTS = _FIRST + 3 * len(QUANTIZERS)
 WIDEST_WEIGHT = 16
@@ -112,7 +112,7 @@ def read_quant_lstm(node: Node) -> QuantLstm:
         raise NotHandled("it is no cell as Brevitas exports it.", f"{len(node.inputs)} inputs, not {INPUTS}", _EXPORT)
     quantizers = {name: _cell_quantizer(node, k, name) for k, name in enumerate(QUANTIZERS)}
     cifg = bool(attribute(node, "cifg", 0))
-    order = [_NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
+    order = [NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
     w, r = ([_parameter(node, first + k, f"{GATES[n]} gate") for n, k in enumerate(order)] for first in (_W, _R))
     hidden = r[0].values.shape[0]
     sizes = [p.values.shape for p in (*w, *r)]

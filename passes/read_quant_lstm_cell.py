@@ -25,18 +25,20 @@ from rnnqc.ir import (
     safe_name,
     shape_of,
 )
-from rnnqc.numerics import Bitwise
+from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_cell import Boundary
+from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, grid_of, points_of
 from rnnqc.passes.fold_scales import integer_operands, pass_codes
 from rnnqc.passes.grid_numbers import BYTE, Grid, GridNumbers
-from rnnqc.passes.insert_qcdq import MOVERS, chain_sources, replace_cell
+from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.operands import Operands
-from rnnqc.passes.quant_operators import QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
 from rnnqc.properties import Property
 from rnnqc.qonnx import QonnxQuantizer
 
@@ -49,12 +51,16 @@ class ReadQuantLstmCell(Pass):
 
     Before: `Quant(x), Quant(W_ii), ... -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
 
-    After: the integer cell, with codes of the weights as initializers.
+    After: the integer cell, with codes of the weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
+    DequantizeLinear` around a readable float cell (see emit_exported.py).
+
+    Elementwise operations are Brevitas' own; its products are sums in an order that nobody specifies: a code next to
+    a tie may fall otherwise.
 
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
       left out, so that the batch is not bound to theirs.
-    * Where a layer's input is the hidden states of other cells, their codes pass, without going back to float.
+    * Where an integer layer's input is the hidden states of other cells, their codes pass, without going back to float.
     * A cell of which something is not known (weights without codes, more than 16 bits, scales for each channel of an
       activation, ...) stays as it is, with a remark.
     """
@@ -62,22 +68,23 @@ class ReadQuantLstmCell(Pass):
     info = PassInfo(
         name="read-quant-lstm-cell",
         summary="turn the cells that Brevitas exports into integer cells",
-        numerics=Bitwise(),
+        numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, *, functions: bool = True) -> None:
+    def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
         """Prepares the pass.
 
         Args:
+            integer: Whether cells become integer ones; else they are of form qcdq.
             functions: Whether tables may be calls of a model-local function.
         """
-        self.functions = functions
+        self.integer, self.functions = integer, functions
 
     def run(self, model: Model) -> PassResult:
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
-        tables = Tables(model, functions=self.functions)
+        tables = Tables(model, functions=self.functions) if self.integer else None
         grids = _Grids()
         sites: dict[str, _Site] = {}
         count, inferred = 0, 0
@@ -92,7 +99,8 @@ class ReadQuantLstmCell(Pass):
                 name = f"{path}{display_name(node)}"
                 try:
                     site = _lower(model, graph, node, name, tables, grids)
-                    sites[site.cell.name] = site
+                    if site is not None:
+                        sites[site.cell.name] = site
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
                 except NotHandled as refusal:
@@ -107,7 +115,9 @@ class ReadQuantLstmCell(Pass):
         if count:
             model.remove_dead()
             model.sort()
-        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+        widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
+        usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
 
 
 @dataclass
@@ -185,7 +195,7 @@ def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value
 
 @dataclass
 class _Site:
-    """A cell that was read, and what its nodes are made from."""
+    """An integer cell, and what its nodes are made from."""
 
     cell: Cell
     graph: Graph
@@ -225,9 +235,10 @@ def _same_codes(provider: GridNumbers, consumer: GridNumbers) -> bool:
     return same and x.rounding in NEAREST and hidden.maximum <= BYTE
 
 
-def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, grids: _Grids) -> _Site:
+def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables | None, grids: _Grids) -> _Site | None:
     read = read_quant_lstm(node)
     x, x_grid = _input(read, grids)
+    absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
     c0 = _state(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
@@ -282,18 +293,29 @@ def _lower(model: Model, graph: Graph, node: Node, path: str, tables: Tables, gr
         B="",
         P=None,
         points=points,
-        form="integer",
+        form="integer" if tables is not None else "qcdq",
     )
+    model.cells[name] = cell
+    at = Boundary(x, None, h0, c0, y, y_h, y_c)
+    nodes: Sequence[Node]
+    site: _Site | None = None
+    if tables is not None:
+        site = _integer_cell(model, graph, cell, folded, tables, at)
+        nodes = site.emit(model, None)
+    else:
+        nodes = emit_exported_cell(model, graph, cell, read, absorbed, at)
+    model.insert_nodes(graph, node, [*before, *nodes, *around.nodes])
+    model.remove_nodes(graph, [node])
+    return site
+
+
+def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> _Site:
     operands = integer_operands(model, graph, cell, folded, tables, True)
     cell.integer = folded.numbers.__dict__.copy()
     cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
     for key in ("W", "R", "B"):
         setattr(cell, key, cell.operands[key])
-    model.cells[name] = cell
-    site = _Site(cell, graph, folded.numbers, Boundary(x, None, h0, c0, y, y_h, y_c), operands)
-    model.insert_nodes(graph, node, [*before, *site.emit(model, None), *around.nodes])
-    model.remove_nodes(graph, [node])
-    return site
+    return _Site(cell, graph, folded.numbers, at, operands)
 
 
 def _used_output(graph: Graph, node: Node, k: int) -> Value | None:

@@ -135,7 +135,12 @@ def _parser() -> argparse.ArgumentParser:
         "--state", action="append", default=[], metavar="IN:OUT",
         help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
     )  # fmt: skip
-    lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
+    lower.add_argument(
+        "--form",
+        choices=("fused", "integer", "qcdq", "qonnx"),
+        default=None,
+        help="default fused; qonnx: Brevitas' cells",
+    )
     lower.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )
@@ -423,7 +428,7 @@ def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
     from rnnqc.passes import DecomposeLstm, PassManager
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.pipeline import normal_form
+    from rnnqc.passes.normal_form import normal_form
 
     model = Model.load(a.model)
     opset = model.opset
@@ -454,6 +459,7 @@ def _inspect(a: argparse.Namespace) -> int:
         options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
         options += ["input_forget"] if at.get("input_forget") else []
         options += at.get("activations", [])
+        options += [at["type"]] if at.get("type") else []
         sizes = [
             str(at.get(k) if at.get(k) is not None else "?")
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
@@ -626,10 +632,14 @@ def _tune(a: argparse.Namespace) -> int:
 def _verify(a: argparse.Namespace) -> int:
     from rnnqc.feeds import load_feeds, with_dimensions_of
     from rnnqc.files import load_proto
-    from rnnqc.pipeline import generated_feeds
+    from rnnqc.pipeline import executable, generated_feeds
     from rnnqc.verify import compare_models
 
-    reference, candidate = load_proto(Path(a.float_model)), load_proto(Path(a.quantized_model))
+    protos = []
+    for path in (a.float_model, a.quantized_model):
+        with located(path):
+            protos.append(executable(load_proto(Path(path))))
+    reference, candidate = protos
     with located(a.float_model):
         feeds = (
             load_feeds(a.data, reference) if a.data else generated_feeds(with_dimensions_of(reference, candidate), 4)
@@ -712,13 +722,13 @@ def _recipes(a: argparse.Namespace) -> int:
 
 
 def _passes(a: argparse.Namespace) -> int:
-    from rnnqc.passes import Unroll
+    from rnnqc.passes import Unroll, WriteQonnx
     from rnnqc.pipeline import default_passes
     from rnnqc.recipe import load_recipe
 
     infos = []
     weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), *weights_only]:
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), WriteQonnx(), *weights_only]:
         if pass_.info not in infos:
             infos.append(pass_.info)
     if a.markdown:

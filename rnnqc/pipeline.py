@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx
 
 from rnnqc.calibrate import calibrate
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model, display_name
+from rnnqc.ir import Model
 from rnnqc.passes import (
-    Canonicalize,
     Cleanup,
     DecomposeLstm,
     FoldScales,
@@ -29,22 +29,28 @@ from rnnqc.passes import (
     PassResult,
     QuantizeWeights,
     ReadQuantLstmCell,
-    RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
+    WriteQonnx,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
-from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, is_quant, is_quant_lstm
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
+from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
+from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
+"""The forms that every recipe has."""
+QONNX = "qonnx"
+EVERY_FORM = (*FORMS, QONNX)
 WEIGHT_ONLY = "weight-only"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
@@ -56,7 +62,8 @@ class LowerOptions:
 
     Attributes:
         recipe: Name of a recipe, or a `.toml` file, or a recipe.
-        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined) or "qcdq" (before folding).
+        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined), "qcdq" (before folding) or "qonnx"
+            (Brevitas' cells, for other tools).
         unroll: Write loops out; the form is "integer" then, unless "qcdq" is asked for.
         dims: Symbolic dimensions to bind.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
@@ -85,11 +92,12 @@ class LowerOptions:
         """
         if self.form is None:
             return "integer" if self.unroll else "fused"
-        if self.form not in FORMS:
-            raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
-        if self.unroll and self.form == "fused":
+        if self.form not in EVERY_FORM:
+            raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
+        if self.unroll and self.form in ("fused", QONNX):
             raise UsageError(
-                "A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq"
+                f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
+                action="use --form integer or --form qcdq",
             )
         return self.form
 
@@ -119,14 +127,11 @@ class Lowered:
         write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
 
-def normal_form() -> list[Pass]:
-    """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeLstmStep()]
-
-
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
-    given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
+    if form == QONNX:
+        return [*normal_form(), DecomposeLstm((LSTM.op,)), InsertQcdq(recipe, statistics), WriteQonnx(), Cleanup()]
+    given = [*normal_form(), _read(form), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
@@ -142,11 +147,17 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
     return passes
 
 
+def _read(form: str) -> ReadQuantLstmCell:
+    return ReadQuantLstmCell(integer=form != "qcdq", functions=form == "fused")
+
+
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
     """The passes for a model that brings its own quantization and gets no other."""
+    if form == QONNX:
+        return [*normal_form(), Cleanup()]
     passes: list[Pass] = [
         *normal_form(),
-        ReadQuantLstmCell(functions=form == "fused"),
+        _read(form),
         LowerQuantOperators(),
         Cleanup(),
     ]
@@ -170,6 +181,20 @@ def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto
     except CompileError:
         return None
     return lower(model).proto if _brings_its_own(loaded) else None
+
+
+def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model as onnxruntime can run it: cells and quantizers of Brevitas, if it has any, in form qcdq.
+
+    That is the first form in which such cells run, and nearest to what Brevitas does: the reference of comparisons.
+    """
+    nodes = (n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node)
+    if not any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS) for n in nodes):
+        return proto
+    read = Model.load(proto)
+    given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+    PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
+    return read.proto
 
 
 def lower(
@@ -196,7 +221,7 @@ def lower(
         model: A path or a ModelProto.
         recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
             their own quantization gets no other.
-        form: "fused" (default), "integer" or "qcdq".
+        form: "fused" (default), "integer", "qcdq" or "qonnx".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
         stats: The statistics of an earlier calibration instead, or their file.
@@ -250,12 +275,11 @@ def lower(
     with located(loaded.source):
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
-        _check_quantized(loaded, resolved, verify or measure)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
-        float_proto = loaded.proto if verify or measure else None
+        float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer)
+        verifier = VerifyNumerics(feeds, options.reproducer, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -263,6 +287,10 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
+        # Nothing that rnnqc could lower further: zero points are added before rounding there.
+        loaded.release_cells(
+            n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
+        )
         names = [c for e in report.entries for c in e.cells]
         report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
         for entry in report.float_entries if own else ():
@@ -280,7 +308,7 @@ def lower(
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
-                comparison = compare_models(float_proto, lowered.proto, feeds)
+                comparison = compare_models(float_proto, executable(lowered.proto), feeds)
             except CompileError as error:
                 error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
                 raise
@@ -318,32 +346,14 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
 
 def _check_forms(model: Model, form: str, unroll: bool) -> None:
     """Refuses a model whose cells are past the form asked for: passes only go forward."""
-    order = ("float", *reversed(FORMS))
+    order = ("float", *reversed(EVERY_FORM))
     for cell in model.cells.values():
         if order.index(cell.form) > order.index(form) or (unroll and cell.form == "fused"):
             raise UsageError(
                 f"cell {cell.name!r} is lowered already, to form {cell.form}.",
-                supported=f"--form {cell.form} or later forms of {', '.join(order[1:])}",
+                supported=f"--form {' or '.join(order[order.index(cell.form) :])}",
                 action="lower the float model",
             )
-
-
-def _check_quantized(model: Model, form: str, compares: bool) -> None:
-    """Refuses what cannot be done with cells that bring their own quantization."""
-    names = [display_name(n) for g in model.graphs() for n in g.nodes if is_quant_lstm(n)]
-    if not names:
-        return
-    if form == "qcdq":
-        raise UsageError(
-            f'Operator "QuantLSTMCell" (node {names[0]!r}) has no form qcdq in this version.',
-            supported="--form fused and --form integer for cells exported by Brevitas",
-            action="leave --form out",
-        )
-    if compares:
-        raise UsageError(
-            f'Operator "QuantLSTMCell" (node {names[0]!r}) does not run as it was exported: nothing to compare.',
-            action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
-        )
 
 
 class _Progress(Instrument):
@@ -365,6 +375,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+        elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
+            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
             entry.status = "float"
             entry.bytes = node.weight_bytes

@@ -14,8 +14,13 @@ import pytest
 from float_lstm import Activation, Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invariance import (
+    assert_chunks_make_the_whole,
+    assert_levels_and_threads_do_not_matter,
+    assert_rows_are_independent,
+)
 from lstm_models import OUTPUTS, LstmCase, stacked_model
-from running import Array, Outputs, assert_same_bits, options, run
+from running import Outputs, assert_same_bits, options, run
 from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, lower_all, run_all, session
 from strategies import lstm_cases
 
@@ -23,7 +28,6 @@ import rnnqc
 
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 4)
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 PADDINGS = (float("nan"), float("inf"), -1e30, 0.0)
 
 
@@ -59,10 +63,7 @@ def test_optimization_levels_and_threads(case: LstmCase) -> None:
     feeds = case.feeds()
     expected = run(session(results[STOCK].proto, STOCK), feeds)
     for way, lowered in results.items():
-        for level in LEVELS:
-            for threads in (1, 2):
-                got = run(session(lowered.proto, way, level, threads), feeds)
-                assert_same_bits(expected, got, f"{way}, {level}, {threads} threads")
+        assert_levels_and_threads_do_not_matter(expected, lowered.proto, way, feeds)
 
 
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
@@ -77,22 +78,13 @@ def test_threads_on_a_large_layer(way: str) -> None:
         )
 
 
-def _row(name: str, value: Array, row: int) -> Array:
-    axis = {"sequence_lens": 0, "Y": 2}.get(name, 1)
-    return np.ascontiguousarray(np.take(value, [row], axis))
-
-
 @settings(max_examples=FEW)
 @given(lstm_cases(placements=("main",), dynamic_batch=True))
 def test_batch_equals_row_by_row(case: LstmCase) -> None:
     results = lower_all(case.model(), case.dims)
     feeds = case.feeds()
     for way, lowered in results.items():
-        chosen = session(lowered.proto, way)
-        together = run(chosen, feeds)
-        for row in range(case.B):
-            alone = run(chosen, {k: _row(k, v, row) for k, v in feeds.items()})
-            assert_same_bits({k: _row(k, v, row) for k, v in together.items()}, alone, f"{way}, row {row}")
+        assert_rows_are_independent(session(lowered.proto, way), feeds, case.B, way)
 
 
 @settings(max_examples=FEW)
@@ -113,21 +105,10 @@ def test_batch_equals_row_by_row(case: LstmCase) -> None:
 def test_chunks_with_carried_states(case: LstmCase, size: int) -> None:
     """The unrounded float Y_h and the Y_c of one chunk are the initial states of the next."""
     fused, integer = rnnqc.lower(case.model()), rnnqc.lower(case.model(), form="integer")
-    feeds = case.feeds()
-    starts = list(range(0, case.T, size))
-    if case.direction == "reverse":
-        starts.reverse()
+    starts = range(0, case.T, size)
     for way, lowered in ((STOCK, fused), (NATIVE, fused), (INTEGER, integer)):
         chosen = session(lowered.proto, way)
-        whole = run(chosen, feeds)
-        state = dict(feeds)
-        pieces: dict[int, Array] = {}
-        for start in starts:
-            got = run(chosen, state | {"X": feeds["X"][start : start + size]})
-            state |= {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
-            pieces[start] = got["Y"]
-        joined = np.concatenate([pieces[k] for k in sorted(pieces)])
-        assert_same_bits(whole, {"Y": joined, "Y_h": got["Y_h"], "Y_c": got["Y_c"]}, f"{way}, chunks of {size}")
+        assert_chunks_make_the_whole(chosen, case.feeds(), starts, case.direction == "reverse", way)
 
 
 @settings(max_examples=FEW)

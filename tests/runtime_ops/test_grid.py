@@ -23,13 +23,12 @@ from grid_cases import ROUNDINGS, GridCase, byte_grid_case, grid_cases, plain_gr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
-from running import options
+from running import LEVELS, options
 
 from rnnqc.passes.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
 
 def expected(case: GridCase) -> Arrays:

@@ -3,60 +3,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "cells/activations.h"
 #include "kernels/rounding.h"
 
 namespace rnnqc {
 namespace {
 
-constexpr float kFloatCellLimit = 1152921504606846976.0f;  // 2^60
-
-float Relu(float v) { return v > 0 ? v : 0.0f; }
-
-float TableIndexOfReluTable(float v, float index_scale, int64_t index_size) {
-  const float scaled = v * index_scale;
-  const float centre = static_cast<float>(index_size / 2) + 0.5f;
-  return Limit(scaled + centre, 0.0f, static_cast<float>(index_size) - 0.5f);
-}
-
-// The kinds that need no table.
-float Evaluate(Kind kind, float alpha, float beta, float v) {
-  switch (kind) {
-    case Kind::kRelu:
-      return Relu(v);
-    case Kind::kLeakyRelu:
-      return (v < 0 ? alpha * v : v) + 0.0f;
-    case Kind::kThresholdedRelu:
-      return (v > alpha ? v : 0.0f) + 0.0f;
-    case Kind::kAffine: {
-      const float scaled = alpha * v;
-      return scaled + beta;
-    }
-    case Kind::kHardSigmoid: {
-      const float scaled = alpha * v;
-      const float w = Relu(scaled + beta);
-      return w < 1 ? w : 1.0f;
-    }
-    case Kind::kSoftsign:
-      return v / (1.0f + std::fabs(v));
-    case Kind::kTable:
-    case Kind::kReluTable:
-      break;
-  }
-  return v;
-}
-
-float ActivateGate(const GateConfig& gate, const float* table, float g) {
-  const float v = Limit(g, gate.min, gate.max);
-  if (gate.kind == Kind::kTable) return table[gate.table_offset + static_cast<int64_t>(v)];
-  if (gate.kind == Kind::kReluTable) {
-    const float index = TableIndexOfReluTable(v, gate.index_scale, gate.index_size);
-    return Relu(v) + table[gate.table_offset + static_cast<int64_t>(index)];
-  }
-  return Evaluate(gate.kind, gate.alpha, gate.beta, v);
-}
-
 float LimitCell(const LstmConfig& config, float u) {
-  if (!config.cell_is_quantized()) return Limit(u, -kFloatCellLimit, kFloatCellLimit);
+  if (!config.cell_is_quantized()) return Limit(u, -kLargestMagnitude, kLargestMagnitude);
   return RoundEven(Limit(u, -config.cell_max, config.cell_max));
 }
 
@@ -80,12 +34,7 @@ float ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, floa
   return Evaluate(config.output_kind, config.output_alpha, config.output_beta, real);
 }
 
-float PreActivation(const GenericStepArgs& args, int64_t column) {
-  float g = static_cast<float>(args.acc[column]);
-  if (args.h_row_scale != nullptr) g = g * *args.h_row_scale;
-  g = g * args.h_multiplier[column];
-  return g + args.p[column];
-}
+float PreActivation(const GenericStepArgs& args, int64_t column) { return args.products[column] + args.p[column]; }
 
 float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c) {
   if (args.peephole == nullptr) return g;
@@ -98,7 +47,7 @@ float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c)
 void InitialCells(const LstmConfig& config, const float* values, int64_t units, float* cells) {
   const bool quantized = config.cell_is_quantized();
   const float scale = quantized ? config.cell_scale : 1.0f;
-  const float largest = quantized ? config.cell_max : kFloatCellLimit;
+  const float largest = quantized ? config.cell_max : kLargestMagnitude;
   for (int64_t unit = 0; unit < units; ++unit) {
     const float real = values[unit] == values[unit] ? values[unit] + 0.0f : 0.0f;
     cells[unit] = Limit(real / scale, -largest, largest);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cells/activations.h"
 #include "cells/lstm_config.h"
 
 namespace rnnqc {
@@ -11,11 +12,9 @@ namespace rnnqc {
 // caller. Buffers are in block order or rows of 16 * blocks units, as for the kernels.
 struct GenericStepArgs {
   int64_t units;
-  const int32_t* acc;
+  HiddenProducts products;
   const float* p;
-  const float* h_multiplier;
-  const float* h_row_scale;  // scale of the row's hidden codes for h_mode dynamic_row, else null
-  const float* peephole;     // block order (gates i, o, f), or null
+  const float* peephole;  // block order (gates i, o, f), or null
   const float* gate_table;
   const float* cell_table;
   int64_t cell_table_size;

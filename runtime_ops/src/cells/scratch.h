@@ -40,6 +40,25 @@ class ScratchTaker {
   ScratchCounter counter_;
 };
 
+// Both of them behind one type, for functions that cannot be templates.
+class ScratchPieces {
+ public:
+  ScratchPieces() = default;  // counts
+  explicit ScratchPieces(uint8_t* memory) : memory_(memory) {}
+
+  template <typename T>
+  void operator()(T*& pointer, int64_t count) {
+    if (memory_ != nullptr) pointer = reinterpret_cast<T*>(memory_ + counter_.bytes());
+    counter_.Count(pointer, count);
+  }
+
+  int64_t bytes() const { return counter_.bytes(); }
+
+ private:
+  uint8_t* memory_ = nullptr;
+  ScratchCounter counter_;
+};
+
 // One growing buffer, and what one call tells the next.
 class Scratch {
  public:

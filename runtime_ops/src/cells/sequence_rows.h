@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cells/lstm_config.h"
+#include "cells/cell_config.h"
 
 namespace rnnqc {
 

@@ -9,17 +9,25 @@
 
 namespace rnnqc {
 
-constexpr int64_t kGates = 4;
-// Units are processed in blocks of 16. Everything that has one entry per gate and unit (multipliers, bias,
-// accumulators, pre-activations) is kept in *block order*: [blocks][gate i,o,f,c][16 units], padded with zeros.
+// Units are processed in blocks of 16, columns of weights in blocks of 64. Everything that has one entry per gate and
+// unit (multipliers, bias, accumulators, pre-activations) is kept in *block order*, [blocks of units][gates][16 units],
+// padded with zeros to whole blocks of columns. The four gates of LSTM make one block of columns of a block of units.
+constexpr int64_t kGates = 4;  // of LSTM: i, o, f, c; the default below
 constexpr int64_t kBlockUnits = 16;
-constexpr int64_t kBlockColumns = kGates * kBlockUnits;
+constexpr int64_t kBlockColumns = 64;
 constexpr size_t kAlignment = 64;
 
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t BlockCount(int64_t units) { return (units + kBlockUnits - 1) / kBlockUnits; }
 
-// How a weight matrix W [k, 4 * units] is laid out for a kernel. "column" below is the position in block order.
+// Columns in block order, and their blocks.
+constexpr int64_t ColumnCount(int64_t units, int64_t gates) {
+  return RoundUp(BlockCount(units) * gates * kBlockUnits, kBlockColumns);
+}
+constexpr int64_t ColumnBlockCount(int64_t units, int64_t gates) { return ColumnCount(units, gates) / kBlockColumns; }
+
+// How a weight matrix W [k, gates * units] is laid out for a kernel. "column" below is the position in block order,
+// "block" one of 64 columns, "group" a quarter of it, which belongs to one gate.
 enum class PackedFormat {
   // int16, one row of consecutive k per column:
   //
@@ -29,7 +37,7 @@ enum class PackedFormat {
   //
   // k padded to 16. For kernels that multiply int16 pairs along k.
   kS16Columns,
-  // int8, [blocks][k_padded / 4][gate][16 units][4 k]: 64 bytes hold four consecutive k of the 16 units of one gate.
+  // int8, [blocks][k_padded / 4][group][16 units][4 k]: 64 bytes hold four consecutive k of the 16 units of one gate.
   //
   //   byte       0  1  2  3 |  4  5  6  7 | ... | 60 61 62 63
   //   unit       0  0  0  0 |  1  1  1  1 | ... | 15 15 15 15
@@ -41,7 +49,7 @@ enum class PackedFormat {
   // order.
   // For kernels that multiply codes minus 128.
   kS8BlocksWithSums,
-  // int4 in two's complement, two to a byte: [blocks][k_padded / 8][gate][16 units][4 bytes]. In byte i of a unit the
+  // int4 in two's complement, two to a byte: [blocks][k_padded / 8][group][16 units][4 bytes]. In byte i of a unit the
   // lower half is k = 8j + i, the upper half k = 8j + 4 + i.
   //
   // k padded to 8. Four-way dot products take the halves as int8 numbers of 16 times the weight.
@@ -74,35 +82,42 @@ class AlignedArray {
 };
 
 int64_t PaddedDepth(PackedFormat format, int64_t k);
-int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units);
+int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates = kGates);
 
-// Writes PackedBytes(format, k, units) bytes; weights of kS4Blocks are -8 .. 7.
-void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed);
+// Writes PackedBytes(format, k, units, gates) bytes; weights of kS4Blocks are -8 .. 7.
+void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed,
+                 int64_t gates = kGates);
 
 // Groups of `group_size` consecutive k, a multiple of kGroupDepth, whose weights are multiples of a number for each
 // column. The packed numbers stand in the order [blocks][groups][64 columns], 1 in the padding.
 constexpr int64_t kGroupDepth = 32;
 constexpr int64_t kLargestMultiplier = 18;
 constexpr int64_t GroupCount(int64_t k, int64_t group_size) { return (k + group_size - 1) / group_size; }
-void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed);
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed,
+                     int64_t gates = kGates);
 
 // start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
 // uint8 codes. With zero_point 1 it can be multiplied by a zero point of each row instead.
 // |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
-void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start);
+void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start,
+                     int64_t gates = kGates);
 constexpr int64_t kMaxDepth = 65536;
 
-// `gates` blocks of `units` values -> block order; gates that are not given are zero.
-void PackColumns(const float* values, int64_t gates, int64_t units, float* packed);
+// `given` times `units` values -> block order; gates that are not given are zero.
+void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates = kGates);
 
-// W [k, 4 * units].
+// W [k, gates * units].
 struct Matrix {
   const int8_t* weights;
   int64_t k;
   int64_t units;
-  // Of [GroupCount(k, group_size), 4 * units] groups, or null. Every weight is a number in -8 .. 7 times its group's.
+  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number in -8 .. 7 times its
+  // group's.
   const uint8_t* multipliers;
   int64_t group_size;
+  int64_t gates = kGates;
+
+  int64_t columns() const { return gates * units; }
 };
 
 struct PackedMatrix {

@@ -60,6 +60,51 @@ uint8_t Code(float x, float scale, int32_t zero_point) {
   return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
+// One unit of one row of HiddenCellArgs.
+struct HiddenUnit {
+  const HiddenCellArgs& args;
+  int64_t row;
+  int64_t unit;
+
+  int64_t Column(int64_t gates, int64_t gate) const {
+    return (unit / kBlockUnits * gates + gate) * kBlockUnits + unit % kBlockUnits;
+  }
+  float A(int64_t gates, int64_t gate) const {
+    const int64_t j = Column(gates, gate);
+    return static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+  }
+  float P(int64_t gates, int64_t gate) const { return args.p[row * args.p_stride + Column(gates, gate)]; }
+  float Look(int64_t gate, float v) const {
+    const float limited = std::fmax(std::fmin(v, args.gate_max[gate]), args.gate_min[gate]);
+    return args.gate_table[gate][static_cast<int32_t>(limited)];
+  }
+  float* State() const { return args.state + row * args.state_stride + unit; }
+  float* Z() const { return args.z + row * args.state_stride + unit; }
+  void WriteCode(float value) const {
+    args.h[row * args.h_stride + unit] = Code(value, args.h_scale, args.h_zero_point);
+  }
+  void Write(float y) const {
+    if (unit < args.units) args.y[row][unit] = y;
+    WriteCode(y);
+  }
+  void WriteState(float z, float n) const {
+    const float rest = 1.0f - z;
+    const float added = rest * n;
+    const float kept = z * *State();
+    *State() = std::fmax(std::fmin(added + kept, 0x1p60f), -0x1p60f);
+    Write(*State());
+  }
+};
+
+template <typename Visit>
+void ForEachUnit(const HiddenCellArgs& args, const Visit& visit) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
+      visit(HiddenUnit{args, row, unit});
+    }
+  }
+}
+
 }  // namespace
 
 float f32_max_abs__reference(const float* x, int64_t n) {
@@ -178,6 +223,32 @@ void s32_grid_bytes_1__reference(const GridBytesArgs& args) {
       args.h[row * args.h_stride + unit] = static_cast<uint8_t>(multiple + form.h_zero_point);
     }
   }
+}
+
+void s32_gru_cell_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [&args](const HiddenUnit& unit) {
+    const float z = unit.Look(0, unit.A(3, 0) + unit.P(3, 0));
+    const float r = unit.Look(1, unit.A(3, 1) + unit.P(3, 1));
+    const float hidden = r * (unit.A(3, 2) + args.hidden_bias[unit.unit]);
+    unit.WriteState(z, unit.Look(2, hidden + unit.P(3, 2)));
+  });
+}
+
+void s32_gru_reset_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [](const HiddenUnit& unit) {
+    *unit.Z() = unit.Look(0, unit.A(2, 0) + unit.P(3, 0));
+    const float r = unit.Look(1, unit.A(2, 1) + unit.P(3, 1));
+    unit.WriteCode(r * *unit.State());
+  });
+}
+
+void s32_gru_output_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args,
+              [](const HiddenUnit& unit) { unit.WriteState(*unit.Z(), unit.Look(2, unit.A(1, 0) + unit.P(3, 2))); });
+}
+
+void s32_rnn_cell_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [](const HiddenUnit& unit) { unit.Write(unit.Look(0, unit.A(1, 0) + unit.P(1, 0))); });
 }
 
 }  // namespace rnnqc

@@ -1,0 +1,224 @@
+#ifndef RNNQC_CELLS_SEQUENCE_RUN_H_
+#define RNNQC_CELLS_SEQUENCE_RUN_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cells/cell_run.h"
+#include "cells/scratch.h"
+#include "cells/sequence_rows.h"
+#include "cells/team.h"
+
+namespace rnnqc {
+
+// Some rows of one call of an operator: codes and projection of the input in chunks of steps, products of the hidden
+// codes, order of the steps, states at both ends. A subclass has the steps of its cell.
+//
+// The columns of a step may be divided into parts that run at the same time.
+class SequenceRun {
+ public:
+  SequenceRun(const SequenceRun&) = delete;
+  SequenceRun& operator=(const SequenceRun&) = delete;
+
+  int64_t ScratchBytes();
+
+  // `memory` has ScratchBytes() bytes.
+  void TakeScratch(uint8_t* memory);
+
+  // Alone, or with the help of a team whose work is Part(), in at most `most_parts` parts.
+  void Run(Team* team = nullptr, int64_t most_parts = 1);
+
+  static void Part(void* self, int64_t part, int64_t parts) { static_cast<SequenceRun*>(self)->DoPart(part, parts); }
+
+ protected:
+  SequenceRun(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, const CellArgs& args,
+              int64_t first, int64_t stride);
+  ~SequenceRun() = default;
+
+  // Blocks, of units or of columns.
+  struct Blocks {
+    int64_t begin;
+    int64_t end;
+  };
+
+  // A matrix that multiplies hidden codes at each step.
+  struct Product {
+    const PackedMatrix& matrix;
+    int64_t gates;
+    const float* multiplier;
+    const uint8_t* codes;  // `h_planes_` rows of units_padded_ for each row
+    const int32_t* zero_point;
+    const float* row_scale;
+    int32_t* acc;
+
+    int64_t columns() const { return matrix.start.size(); }
+  };
+
+  // What a subclass adds.
+  virtual void VisitScratch(ScratchPieces& pieces) = 0;
+  // States of row r before its first step, with the codes in CodesBefore(0), which are those of zero so far.
+  virtual void InitializeRow(int64_t r) = 0;
+  // The running step: one or more calls of RunPhase, with what has to be done by one thread in between.
+  virtual void RunStep() = 0;
+  // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
+  virtual void DoPhase(int phase, const Blocks& units) = 0;
+  virtual void WriteFinalStates() {}
+
+  void RunPhase(int phase);
+
+  Blocks ColumnBlocks(const Blocks& units, int64_t gates) const;
+  Product HiddenProduct() const;
+  // Sums of some columns; with 16-bit codes without start values, of both bytes.
+  void Multiply(const Product& product, const Blocks& units) const;
+  // With 16-bit codes: p = the products in pre-activation units + bias; p may be the bias.
+  void JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride, float* p) const;
+
+  // Hidden codes before and after a step: parts of one step read the former while they write the latter.
+  uint8_t* CodesBefore(int64_t step) const { return h_[step % 2]; }
+  uint8_t* CodesAfter(int64_t step) const { return h_[(step + 1) % 2]; }
+  uint8_t* RowOf(uint8_t* codes, int64_t r) const { return codes + r * h_planes_ * units_padded_; }
+  // Of every row of bytes: the zero point's parts.
+  void FillZeroPoints(int64_t zero_point, int32_t* parts) const;
+  // Codes of n values, written to one row or, with 16 bits, to two.
+  void Quantize(const float* values, int64_t n, float scale, int32_t zero_point, int64_t planes, uint8_t* codes,
+                int64_t stride) const;
+  // Codes of row r, with the row's own scale, which is kept, or `scale`.
+  void QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
+                      float* row_scale) const;
+  void QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const;
+  // Codes before the first step, of initial_h if there is one.
+  void QuantizeInitialHidden(int64_t r);
+  // n values without NaN and -0, limited to what dynamic rows hold.
+  static void LimitHidden(const float* values, int64_t n, float* limited);
+  void CopyCodes(int64_t begin, int64_t end) const;
+  bool has_lengths() const { return args_.sequence_lens != nullptr; }
+
+  const CellConfig& config_;
+  const KernelTable& kernels_;
+  const PackedCell& packed_;
+  const CellArgs& args_;
+  SequenceRows sequences_;
+  const int64_t rows_;
+  const int64_t hidden_;
+  const int64_t blocks_;   // of units
+  const int64_t columns_;  // in block order
+  const int64_t units_padded_;
+  const int64_t x_planes_;
+  const int64_t h_planes_;
+
+  // The running step; written by the leader between phases.
+  int64_t step_ = 0;
+  int64_t active_ = 0;
+  float* p_step_ = nullptr;
+
+  int32_t* acc_ = nullptr;
+  uint8_t* h_[2] = {};
+  int32_t* h_zero_point_ = nullptr;  // of every row of bytes
+  float* h_scale_ = nullptr;         // of dynamic rows
+  float** y_rows_ = nullptr;         // of the running step
+  float* limited_h_ = nullptr;
+
+ private:
+  static constexpr int kQuantize = -1;
+
+  void ForEachPiece(ScratchPieces& pieces);
+  void RunAll();
+  void DoPart(int64_t part, int64_t parts);
+  void InitializeCodes();
+  void QuantizeChunk();
+  int64_t RowsBefore(int64_t step) const;
+  void QuantizeSteps(int64_t begin, int64_t end);
+  void QuantizeInput(int64_t position, int64_t row);
+  static void LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes);
+  void Project(const Blocks& units) const;
+  void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
+  void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;
+  void AddWideColumns(const Product& product, const Blocks& blocks) const;
+  void ForgetSignsOfZeros() const;
+  void WriteLastHidden() const;
+
+  const int64_t part_blocks_;  // blocks of units that parts consist of: whole blocks of columns
+  const int64_t projected_rows_;
+  const int64_t chunk_steps_;
+  int64_t most_parts_ = 1;
+  Team* team_ = nullptr;
+
+  int phase_ = 0;
+  bool projects_ = false;  // whether the running phase begins with the chunk's projection
+  int64_t chunk_begin_ = 0;
+  int64_t chunk_end_ = 0;
+  int64_t chunk_rows_ = 0;
+
+  uint8_t* x_codes_ = nullptr;
+  float* x_scale_ = nullptr;
+  int32_t* x_zero_point_ = nullptr;  // of every row of bytes
+  int32_t* x_acc_ = nullptr;
+  float* p_ = nullptr;
+  int32_t* no_start_ = nullptr;
+  float* y_scratch_ = nullptr;
+};
+
+// How the work of a call is divided; results do not depend on it.
+struct Division {
+  int64_t groups = 1;  // of rows, each run by one thread at a time
+  int64_t parts = 1;   // of the columns of each step, at most
+};
+
+// `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads took part in the last
+// call.
+Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
+                const CellArgs& args, int64_t members);
+
+// make(first, stride) is a SequenceRun of the rows first, first + stride, ...
+template <typename Make>
+void RunDivided(const Division& division, const Make& make, Scratch* scratch, Parallel* parallel) {
+  if (division.groups > 1) {
+    struct Groups {
+      const Make& make;
+      Scratch* scratch;
+      int64_t count;
+    };
+    Groups groups{make, scratch, division.groups};
+    // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+    const int64_t last = groups.count - 1;
+    const int64_t bytes = std::max(make(0, groups.count).ScratchBytes(), make(last, groups.count).ScratchBytes());
+    scratch->Reset(groups.count, bytes);
+    parallel->For(
+        groups.count,
+        [](void* user, size_t index) {
+          const Groups& all = *static_cast<const Groups*>(user);
+          auto run = all.make(static_cast<int64_t>(index), all.count);
+          run.TakeScratch(all.scratch->Share(static_cast<int64_t>(index)));
+          run.Run();
+        },
+        &groups);
+    return;
+  }
+  auto run = make(0, 1);
+  scratch->Reset(1, run.ScratchBytes());
+  run.TakeScratch(scratch->Share(0));
+  if (division.parts == 1) {
+    run.Run();
+    return;
+  }
+  struct Work {
+    SequenceRun* run;
+    int64_t parts;
+    Team team;
+  };
+  Work work{&run, division.parts, Team(SequenceRun::Part, static_cast<SequenceRun*>(&run))};
+  parallel->For(
+      work.parts,
+      [](void* user, size_t) {
+        Work& shared = *static_cast<Work*>(user);
+        if (!shared.team.Lead()) return shared.team.Help();
+        shared.run->Run(&shared.team, shared.parts);
+        shared.team.Finish();
+      },
+      &work);
+  scratch->SetMembers(work.team.Members());
+}
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_SEQUENCE_RUN_H_
