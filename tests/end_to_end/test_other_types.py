@@ -6,11 +6,7 @@ that change their type; a report in float32's sizes; an exporter's way of writin
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,6 +17,7 @@ from onnx import helper
 from other_types import retyped, retyped_arrays
 from running import assert_same_bits, run, save_arrays, sqnr
 from running_lowered import NATIVE, STOCK, WAYS, assert_all_lowered, lower_all, session
+from torch_exports import exported, needed
 
 import rnnqc
 
@@ -104,35 +101,19 @@ def test_bfloat16_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert 'Operator "LSTM"' in text and "W is bfloat16." in text and "convert the layer to float32" in text
 
 
-def _exported(layer: Any, x: Any, dynamo: bool) -> onnx.ModelProto:
-    import torch
-
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            torch.onnx.export(layer, (x,), buffer, dynamo=dynamo, input_names=["x"], verbose=False)
-        finally:
-            logging.disable(logging.NOTSET)
-    return onnx.load_from_string(buffer.getvalue())
-
-
 @pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_exports_of_torch(kind: str, cell: str, dynamo: bool) -> None:
     """Two bidirectional layers, batch first, as PyTorch's exporters write them; against PyTorch in float32."""
-    torch = pytest.importorskip("torch", reason="needs torch: exports of float16 and float64 NOT tested")
-    if dynamo:
-        pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports of float16 NOT tested")
+    torch = needed(f"exports of {kind}", dynamo)
     torch.manual_seed(0)
     layer = getattr(torch.nn, cell)(12, 16, num_layers=2, bidirectional=True, batch_first=True).eval()
     x = torch.randn(3, 9, 12)
     with torch.no_grad():
         expected = layer(x)[0].numpy()
     layer.to(getattr(torch, kind))
-    proto = _exported(layer, x.to(getattr(torch, kind)), dynamo)
+    proto = exported(layer, [x.to(getattr(torch, kind))], dynamo, input_names=["x"])
     assert {i.type.tensor_type.elem_type for i in proto.graph.input} == {
         helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     }

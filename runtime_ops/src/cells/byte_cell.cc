@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cells/division.h"
 #include "cells/sequence_run.h"
 
 namespace rnnqc {
@@ -21,12 +22,18 @@ class ByteRun final : public SequenceRun {
  private:
   void VisitScratch(ScratchPieces& pieces) override { pieces(c_, rows_ * units_padded_); }
 
-  void InitializeRow(int64_t r) override {
-    QuantizeInitialHidden(r);
-    int8_t* c = c_ + r * units_padded_;
-    std::fill(c, c + units_padded_, int8_t{0});
-    if (call_.initial_c == nullptr) return;
+  void InitializeStates() override {
+    std::fill(c_, c_ + rows_ * units_padded_, int8_t{0});
+    for (int64_t r = 0; r < rows_; ++r) {
+      QuantizeInitialHidden(r);
+      if (call_.initial_c != nullptr) InitialCells(r);
+    }
+    PrepareCells();
+  }
+
+  void InitialCells(int64_t r) {
     const float* values = call_.initial_c + sequences_.batch_index(r) * hidden_;
+    int8_t* c = c_ + r * units_padded_;
     const float low = weights_.form.cell.low;
     const float high = weights_.form.cell.high;
     for (int64_t unit = 0; unit < hidden_; ++unit) {
@@ -35,27 +42,31 @@ class ByteRun final : public SequenceRun {
     }
   }
 
+  // What is the same in all steps.
+  void PrepareCells() {
+    cell_.units = hidden_;
+    cell_.acc = acc_;
+    cell_.acc_stride = columns_;
+    cell_.p_stride = columns_;
+    cell_.h_multiplier = packed_.h_multiplier.data();
+    cell_.bias = weights_.last_bias.data();
+    cell_.form = &weights_.form;
+    cell_.c = c_;
+    cell_.c_stride = units_padded_;
+    cell_.y = y_rows_;
+    cell_.h_stride = units_padded_;
+  }
+
   void RunStep() override { RunPhase(0); }
 
   void DoPhase(int, const Blocks& units) override {
     Multiply(HiddenProduct(), units);
-    GridBytesArgs cell{};
+    GridBytesArgs cell = cell_;
     cell.rows = active_;
-    cell.units = hidden_;
     cell.block_begin = units.begin;
     cell.block_end = units.end;
-    cell.acc = acc_;
-    cell.acc_stride = columns_;
     cell.p = p_step_;
-    cell.p_stride = columns_;
-    cell.h_multiplier = packed_.h_multiplier.data();
-    cell.bias = weights_.last_bias.data();
-    cell.form = &weights_.form;
-    cell.c = c_;
-    cell.c_stride = units_padded_;
-    cell.y = y_rows_;
     cell.h = CodesAfter(step_);
-    cell.h_stride = units_padded_;
     kernels_.grid_bytes(cell);
     CopyCodes(units.begin * kBlockUnits, std::min(units.end * kBlockUnits, hidden_));
   }
@@ -73,6 +84,7 @@ class ByteRun final : public SequenceRun {
   const float cell_scale_;
   const PackedByteCell& weights_;
   const LstmArgs& call_;
+  GridBytesArgs cell_{};
   int8_t* c_ = nullptr;
 };
 
@@ -82,11 +94,11 @@ PackedByteCell PackByteCell(const LstmConfig& config, const KernelTable& kernels
                             const GridBytes& form) {
   const int64_t hidden = config.hidden_size;
   const std::vector<float> zeros(static_cast<size_t>(kGates * hidden), 0.0f);
-  CellParameters without_bias = parameters;
-  without_bias.bias = zeros.data();
   PackedByteCell packed;
-  PackInputSide(config, kernels, without_bias, &packed);
+  packed.w = PackInputWeights(config, kernels, parameters.w);
   packed.r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
+  packed.x_multiplier = PackedColumns(parameters.x_multiplier, kGates, hidden);
+  packed.bias = PackedColumns(zeros.data(), kGates, hidden);
   packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGates, hidden);
   packed.last_bias = PackedColumns(parameters.bias, kGates, hidden);
   packed.form = form;
