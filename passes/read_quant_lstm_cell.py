@@ -93,8 +93,7 @@ class ReadQuantLstmCell(Pass):
             for node in list(graph.nodes):
                 if not is_quant_lstm(node) or FLOAT_TAG in info(node).metadata:
                     continue
-                shape = shape_of(input_or_none(node, 0))
-                if count > inferred and (shape is None or None in shape):  # it may follow another cell
+                if count > inferred and not _is_known(model, input_or_none(node, 0)):  # it may follow another cell
                     model.infer_shapes()
                     inferred = count
                 name = f"{path}{display_name(node)}"
@@ -128,6 +127,13 @@ class ReadQuantLstmCell(Pass):
         widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
+
+
+def _is_known(model: Model, value: Value | None) -> bool:
+    """Whether the shape of `value` is made of numbers and of names that inputs of the model have."""
+    shape = shape_of(value)
+    names = {d for v in model.graph.inputs for d in shape_of(v) or () if isinstance(d, str)}
+    return shape is not None and all(isinstance(d, int) or d in names for d in shape)
 
 
 @dataclass

@@ -57,7 +57,8 @@ def layer(
             held[name] = np.resize(held[name], width).astype(held[name].dtype)
     nodes.append(helper.make_node("LSTM", ["X", "W", "R"], ["Y", "Y_h", "Y_c"], "lstm", hidden_size=H))
     described = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [5, 2, I])]
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("Y", "Y_h", "Y_c")]
+    shapes = {"Y": [5, 1, 2, H], "Y_h": [1, 2, H], "Y_c": [1, 2, H]}
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     graph = helper.make_graph(nodes, "g", described, outputs, [numpy_helper.from_array(a, n) for n, a in held.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
@@ -127,7 +128,7 @@ def test_a_matrix_that_is_shared_is_stored_once() -> None:
     del other.output[:]
     other.output.extend(["Z", "Z_h", "Z_c"])
     proto.graph.node.append(other)
-    proto.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
+    proto.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, [5, 1, 2, H]))
     model = Model.load(proto)
     apply(ReadWeightCodes(keep=True), model)
     assert len(nodes_of(model, "DequantizeLinear")) == 2

@@ -69,7 +69,8 @@ def layer(
     described = [helper.make_tensor_value_info("X", TensorProto.FLOAT, shape)]
     if listed:
         described.append(helper.make_tensor_value_info("initial", TensorProto.FLOAT, list(held["initial"].shape)))
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "Y_h", "Y_c")]
+    shapes = {n: [f"{n}_{k}" for k in range(3)] for n in ("y", "Y_h", "Y_c")}
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     graph = helper.make_graph(nodes, "g", described, outputs, [numpy_helper.from_array(a, n) for n, a in held.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
