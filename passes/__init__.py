@@ -13,6 +13,7 @@ from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
+from rnnqc.passes.remove_sorting import RemoveSorting
 from rnnqc.passes.unroll import Unroll
 from rnnqc.passes.write_qonnx import WriteQonnx
 
@@ -33,6 +34,7 @@ __all__ = [
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "RecognizeLstmStep",
+    "RemoveSorting",
     "Timing",
     "Unroll",
     "VerifyModified",
