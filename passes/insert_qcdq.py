@@ -18,6 +18,7 @@ from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import limit_shifts
+from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
@@ -237,4 +238,6 @@ def _chain(model: Model, graph: Graph, cell: Cell) -> None:
     first = formats[0]
     if first is None or first.get("mode") != "static" or any(f != first for f in formats):
         return
+    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
+        return  # Brevitas chose that format: the recipe may have no arithmetic for it
     cell.points["input"] = {**first, "mode": "codes"}

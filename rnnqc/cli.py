@@ -202,6 +202,18 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     calibrate.set_defaults(command=_calibrate)
 
+    layer = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
+    layer.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
+    layer.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    layer.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="a state and what becomes of it; by default the inputs after the first and the first outputs, in order",
+    )  # fmt: skip
+    layer.add_argument("--reverse", action="store_true", help="run from the last step to the first")
+    layer.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
+    layer.add_argument("--initial-states", action="store_true", help="make the initial states inputs")
+    layer.set_defaults(command=_layer)
+
     tune = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
     tune.add_argument("model", metavar="IN.onnx")
     tune.add_argument("--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function")
@@ -426,23 +438,26 @@ def _finite(data: Any) -> Any:
 
 def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
-    from rnnqc.passes import DecomposeLstm, PassManager
+    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+    from rnnqc.passes.lost_layers import ACTION, independent_outputs
     from rnnqc.passes.normal_form import normal_form
+    from rnnqc.pipeline import brings_its_own
 
     model = Model.load(a.model)
     opset = model.opset
+    independent = independent_outputs(model)
     earlier = lowered_nodes(model)
     with located(a.model):
-        PassManager(normal_form()).run(model)
+        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
-        remarks = DecomposeLstm()(model).remarks
+        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
         refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
         notes: dict[str, list[Remark]] = {}
         for remark in remarks:
             if remark.outcome is Outcome.NOTE and remark.action:
                 notes.setdefault(remark.node, []).append(remark)
-    nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
     cells: dict[str, list[str]] = {}
     for cell in model.cells.values():
         cells.setdefault(cell.node, []).append(cell.name)
@@ -456,7 +471,7 @@ def _inspect(a: argparse.Namespace) -> int:
             }
             for n in nodes
         ]  # fmt: skip
-        print(_json({"model": a.model, "opset": opset, "nodes": entries}))
+        print(_json({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
         return OK
     _out.print(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
     table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
@@ -480,6 +495,9 @@ def _inspect(a: argparse.Namespace) -> int:
         table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
     if nodes:
         _out.print(table)
+    if independent:
+        names = ", ".join(map(repr, independent))
+        _err.print(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
     return OK
 
 
@@ -548,6 +566,18 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
         for name, value in results.items():
             collected.setdefault(name, []).append(value)
     return {name: values[-1] if name in carried.values() else np.stack(values) for name, values in collected.items()}
+
+
+def _layer(a: argparse.Namespace) -> int:
+    from rnnqc.files import check_writable, serialized, write_atomically
+    from rnnqc.layer import layer
+
+    check_writable(Path(a.output), [a.cell])
+    made = layer(a.cell, state=a.state, reverse=a.reverse, lengths=a.lengths, initial_states=a.initial_states)
+    write_atomically(Path(a.output), serialized(made, a.output))
+    inputs, outputs = (", ".join(v.name for v in values) for values in (made.graph.input, made.graph.output))
+    _out.print(escape(f"{a.output}: {inputs} -> {outputs}"))
+    return OK
 
 
 def _calibrate(a: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.base", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate"),
-    ("report", "verify", "pipeline", "session"),
+    ("layer", "report", "verify", "pipeline", "session"),
     ("bench", "tuning"),
     ("tune",),
     ("cli",),

@@ -353,6 +353,7 @@ def test_float_layers_beside() -> None:
     status = [{e.node: e.status for e in lowered.report.entries} for lowered in (alone, both)]
     assert [s["float_layer"] for s in status] == ["float", "lowered"]
     assert [s["cell_node"] for s in status] == ["lowered"] * 2
+    assert {e.form for e in both.report.entries} == {"fused"}
     (left,) = alone.report.float_entries
     assert "--recipe" in left.action
     for lowered in (alone, both):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cells/division.h"
 #include "cells/hidden_run.h"
 #include "kernels/rounding.h"
 
@@ -65,14 +66,16 @@ class GruRun final : public HiddenRun {
     pieces(no_bias_, h_planes_ == 1 ? 0 : columns_);
   }
 
-  void InitializeRow(int64_t r) override {
-    float* state = State(r);
-    std::fill(state, state + units_padded_, 0.0f);
-    if (args_.initial_h != nullptr) {
-      LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, state);
-      QuantizeHidden(r, state, CodesBefore(0));
+  void InitializeStates() override {
+    std::fill(state_, state_ + rows_ * units_padded_, 0.0f);
+    for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
+      LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, State(r));
+      QuantizeHidden(r, State(r), CodesBefore(0));
     }
-    if (r > 0) return;
+    PrepareSteps();
+    step_args_.hidden_bias = weights_.hidden_bias.data();
+    step_args_.state = state_;
+    step_args_.z = z_;
     // Adding -0 changes nothing.
     if (h_planes_ > 1) std::fill(no_bias_, no_bias_ + columns_, -0.0f);
     if (!halves_) return;
@@ -97,9 +100,6 @@ class GruRun final : public HiddenRun {
     if (h_planes_ == 2) JoinPlanes(product, units, no_bias_, 0, joined_);
     if (!table_kernels_) return;
     HiddenCellArgs step = StepOf(product, units);
-    step.hidden_bias = weights_.hidden_bias.data();
-    step.state = state_;
-    step.z = z_;
     if (phase == kFirst && halves_) {
       step.h_scale = gru_.reset_scale;
       step.h_zero_point = static_cast<int32_t>(gru_.reset_zero_point);

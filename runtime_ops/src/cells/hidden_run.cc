@@ -13,29 +13,33 @@ HiddenRun::HiddenRun(const CellConfig& config, const KernelTable& kernels, const
                      const CellArgs& args, int64_t first, int64_t stride)
     : SequenceRun(config, kernels, packed, args, first, stride), table_kernels_(HasTableKernels(config)) {}
 
+void HiddenRun::PrepareSteps() {
+  if (!table_kernels_) return;
+  step_args_.units = hidden_;
+  step_args_.p_stride = columns_;
+  for (int64_t g = 0; g < config_.gate_count; ++g) {
+    step_args_.gate_min[g] = config_.gates[g].min;
+    step_args_.gate_max[g] = config_.gates[g].max;
+    step_args_.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
+  }
+  step_args_.linear = args_.linear;
+  step_args_.h_scale = config_.h_scale;
+  step_args_.h_zero_point = static_cast<int32_t>(config_.h_zero_point);
+  step_args_.state_stride = units_padded_;
+  step_args_.y = y_rows_;
+  step_args_.h_stride = units_padded_;
+}
+
 HiddenCellArgs HiddenRun::StepOf(const Product& product, const Blocks& units) const {
-  HiddenCellArgs step{};
+  HiddenCellArgs step = step_args_;
   step.rows = active_;
-  step.units = hidden_;
   step.block_begin = units.begin;
   step.block_end = units.end;
   step.acc = product.acc;
   step.acc_stride = product.columns();
   step.h_multiplier = product.multiplier;
   step.p = p_step_;
-  step.p_stride = columns_;
-  for (int64_t g = 0; g < config_.gate_count; ++g) {
-    step.gate_min[g] = config_.gates[g].min;
-    step.gate_max[g] = config_.gates[g].max;
-    step.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
-  }
-  step.linear = args_.linear;
-  step.h_scale = config_.h_scale;
-  step.h_zero_point = static_cast<int32_t>(config_.h_zero_point);
-  step.state_stride = units_padded_;
-  step.y = y_rows_;
   step.h = CodesAfter(step_);
-  step.h_stride = units_padded_;
   return step;
 }
 

@@ -13,11 +13,14 @@ class HiddenRun : public SequenceRun {
             int64_t first, int64_t stride);
   ~HiddenRun() = default;
 
-  // The arguments but for states and codes.
+  // To be called before the first step: what the steps have in common.
+  void PrepareSteps();
+  // The arguments of a step but for states and the bias.
   HiddenCellArgs StepOf(const Product& product, const Blocks& units) const;
   // Products of row r of 8-bit codes.
   HiddenProducts ProductsOf(const Product& product, int64_t r) const;
 
+  HiddenCellArgs step_args_{};
   const bool table_kernels_;  // whether those with HiddenCellArgs run the configuration
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cells/division.h"
 #include "cells/hidden_run.h"
 
 namespace rnnqc {
@@ -16,7 +17,10 @@ class RnnRun final : public HiddenRun {
  private:
   void VisitScratch(ScratchPieces&) override {}
 
-  void InitializeRow(int64_t r) override { QuantizeInitialHidden(r); }
+  void InitializeStates() override {
+    for (int64_t r = 0; r < rows_; ++r) QuantizeInitialHidden(r);
+    PrepareSteps();
+  }
 
   void RunStep() override {
     RunPhase(0);
