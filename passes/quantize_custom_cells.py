@@ -157,15 +157,15 @@ class QuantizeCustomCells(Pass):
             zero = model.add_initializer(f"{path}.zero_point", zeros, home)
             w = emit_weight(b, "weight", QuantizedWeight(codes_value, scale_value, zero), encoding)
             y = b.op("MatMul", [x, w], "product")
+        if product.bias is not None:
+            b.op("Add", [y, product.bias], "sum")
         target = product.node.outputs[0]
-        last = ("Add", [y, product.bias]) if product.bias is not None else ("Identity", [y])
         model.insert_nodes(graph, product.node, b.nodes)
         model.remove_nodes(graph, [product.node])
-        end = Builder(model, prefix=base)
-        tagged = end.add(last[0], last[1], [target], "sum")
-        position = next(i for i, n in enumerate(graph.nodes) if n is b.nodes[-1]) + 1
-        graph.nodes[position:position] = end.nodes
-        info(loop if loop is not None else tagged).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
+        last = b.nodes[-1]
+        last.outputs.clear()
+        last.outputs.append(target)
+        info(loop if loop is not None else last).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
         return int(point["bits"])
 
 
