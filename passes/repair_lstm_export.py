@@ -22,9 +22,11 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, SEQUENCE_LENS, X
+from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, INPUT_NAMES, SEQUENCE_LENS, R, X
 from rnnqc.passes.output_shapes import infer_output_shapes
+from rnnqc.passes.projection import check_projection
 
+STATED = (R, INITIAL_H, INITIAL_C)
 _STEPS = 64
 _MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Tile", "Slice")
 
@@ -40,7 +42,9 @@ class RepairLstmExport(Pass):
     2. Initial states that are zeros are what LSTM takes by default; they go, and their shapes with them.
     3. Sequence lengths that are all the length of X go as well.
 
-    Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted topologically.
+    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.projection`): without its states it would
+    look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted
+    topologically.
     """
 
     info = PassInfo(
@@ -57,7 +61,13 @@ class RepairLstmExport(Pass):
         model.sort()
         after = [n for g in model.graphs() for n in g.nodes]
         sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        given = [v for _, _, n in sites for k in (INITIAL_H, INITIAL_C) if (v := input_or_none(n, k)) is not None]
+        if any(shape_of(v) is None for v in given):
+            model.infer_shapes()
         for path, graph, node in sites:
+            hidden = attribute(node, "hidden_size", None)
+            if isinstance(hidden, int):  # the shapes of the states say it, which go
+                check_projection(node, hidden, {INPUT_NAMES[k]: shape_of(input_or_none(node, k)) for k in STATED})
             squeezed = _repair_squeezes(model, node)
             counts["squeezes"] += squeezed
             if squeezed:
