@@ -49,11 +49,13 @@ class RecognizeSteps(Pass):
         """Looks at every graph."""
         remarks: list[Remark] = []
         captured = 0
+        model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _STEP_OPS for node in g.nodes)]
         for graph, owner, _ in graphs:
             if owner is not None and is_loop(owner):
                 captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))
-        model.infer_shapes()
+        if captured:
+            model.infer_shapes()
         constants = Constants(model)
         found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
         for graph, owner, path in graphs:
@@ -72,7 +74,7 @@ class RecognizeSteps(Pass):
                 try:
                     node = step_node(step, constants)
                     _check_uses(graph, reader, step, node)
-                    expand = _rows_differ(model, reader, node)
+                    expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     action = "none; the step stays as it is written"
                     remarks.append(
@@ -142,10 +144,14 @@ def _batch(reader: RowReader, value: Value) -> int | str | None:
     return next((d for d in shape[:-1] if d != 1), 1)
 
 
-def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
+def _rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode) -> bool:
     """Whether the states may have another number of rows than the input; refuses what would be guessed."""
     values = [v for v in (*node.x, node.h, node.c) if v is not None]
     sizes = [_batch(reader, v) for v in values]
+    for atom in (step.hidden, step.cell):  # zeros, too, say how many rows there are
+        rows = _batch(reader, atom.value) if atom is not None and atom.value is not None else None
+        if sizes[0] == 1 and rows not in (1, None):
+            raise NoNode("one input row is used with several rows of a state.", f"{values[0].name!r} and {rows} rows")
     if None not in sizes and len(set(sizes)) == 1:
         return False
     inputs = {id(v) for v in model.graph.inputs}
@@ -157,10 +163,6 @@ def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
             )
     if len({_batch(reader, v) for v in node.x}) > 1:
         raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
-    if sizes[0] == 1 and any(s not in (1, None) for s in sizes):
-        raise NoNode(
-            "one input row is used with several rows of a state.", f"{values[0].name!r} {reader.shape(values[0])}"
-        )
     return True
 
 

@@ -311,9 +311,12 @@ class _Recovery:
         self.lengths.setdefault(id(layer), []).append(mask)
         self._check_state(state, layer, k)
         start: Value = state.initial
+        shape = shape_of(start) or shape_of(state.before)
+        batch = shape_of(layer.inputs[X])
+        if shape is not None and batch is not None and batch[1] == 1 and any(d not in (1, None) for d in shape[:-1]):
+            raise NoNode("one input row is used with several rows of a state.", f"{start.name!r} {shape}")
         if self.constants.zero(start):
             return None
-        shape = shape_of(start) or shape_of(state.before)
         if shape is None:
             raise NoNode("the rank of a state is not known.", f"{start.name!r}")
         if len(shape) == 2:
@@ -376,16 +379,7 @@ class _Recovery:
         """What takes the place of the loop's result for a state."""
         assert state.final is not None
         if state.index in self.finals:
-            shape = shape_of(state.after) or shape_of(state.initial)
-            if shape is None:
-                raise NoNode("the rank of a state is not known.", f"{state.after.name!r}")
-            value: Value = self.finals[state.index]
-            if len(shape) == 2:
-                value = self.b.op("Squeeze", [value, self.b.i64([0])], f"final.{state.index}")
-            elif len(shape) != 3 or shape[0] != 1:
-                rows = [1 if d == 1 else -1 for d in shape[:-1]]
-                value = self.b.op("Reshape", [value, self.b.i64([*rows, shape[-1]])], f"final.{state.index}")
-            return [(state.final, value)]
+            return [(state.final, self._viewed(state))]
         if state.invariant:
             return [(state.final, state.initial)]
         insert = state.after.inputs[0] if len(state.after.inputs) == 1 else None
@@ -396,6 +390,25 @@ class _Recovery:
             raise NoNode("the counter of the loop is used after it.", f"{state.final.name!r}")
         sequence = self.vectorizer.sequence(state.after)
         return [(state.final, self.b.op("Gather", [sequence.value, self.b.i64(-1)], f"final.{state.index}", axis=0))]
+
+    def _viewed(self, state: State) -> Value:
+        """The final state of a layer, with the views that the body takes of it in each trip."""
+        views: list[Node] = []
+        current = state.new
+        while len(current.inputs) == 1 and current.inputs[0].op not in RECURRENT_OPS:
+            views.append(current.inputs[0])
+            current = current.inputs[0].inputs[0]
+        value: Value = self.finals[state.index]
+        if current is output_or_none(current.inputs[0], 0):
+            value = self.b.op("Unsqueeze", [value, self.b.i64([1])], f"final.{state.index}.Y")
+        for node in reversed(views):
+            operands = [self.vectorizer.outer(v) for v in node.inputs[1:]]
+            if any(v is None for v in operands):
+                raise NoNode(
+                    "a state changes its shape by what is computed in the loop.", f"node {display_name(node)!r}"
+                )
+            value = self.b.op(node.op, [value, *operands], f"final.{state.index}", **node.attrs)
+        return value
 
     def _inserted(self, state: State, insert: Node) -> list[tuple[Value, Value]]:
         """A sequence that grows by one element in each trip."""
