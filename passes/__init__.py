@@ -13,8 +13,11 @@ from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
+from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.remove_sorting import RemoveSorting
+from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
 from rnnqc.passes.unroll import Unroll
@@ -37,8 +40,11 @@ __all__ = [
     "PassResult",
     "QuantizeWeights",
     "ReadQuantLstmCell",
+    "ReadWeightCodes",
     "RecognizeSteps",
     "RecoverLoops",
+    "RemoveSorting",
+    "RepairLstmExport",
     "RollSteps",
     "SimplifySequences",
     "Timing",

@@ -22,9 +22,9 @@ from rnnqc.passes.fold_quant_lstm import ACTIVATIONS
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import WIDEST_WEIGHT, Parameter, QuantLstm
 from rnnqc.passes.quantization import INDEX_BITS
-from rnnqc.qonnx import FloatArray, QonnxQuantizer
+from rnnqc.qonnx import FloatArray, QonnxQuantizer, QonnxRounding
 
-ROUNDING_NAMES = {
+ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {
     Rounding.HALF_EVEN: "ROUND",
     Rounding.FLOOR: "FLOOR",
     Rounding.CEIL: "CEIL",

@@ -20,6 +20,7 @@ from rnnqc.ir import (
     attribute,
     constant_array,
     graph_info,
+    info,
     input_or_none,
     output_or_none,
 )
@@ -27,6 +28,7 @@ from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property
 
 TARGET_OPSET = 17
@@ -61,6 +63,14 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+
+    def __init__(self, *, keep_codes: bool = False) -> None:
+        """Prepares the pass.
+
+        Args:
+            keep_codes: Whether W and R that are stored as codes stay as they are in step 3.
+        """
+        self.keep_codes = keep_codes
 
     def run(self, model: Model) -> PassResult:
         """Applies the steps."""
@@ -151,6 +161,8 @@ class Canonicalize(Pass):
         for k in (W, R, B, P):
             value = input_or_none(node, k)
             if value is None or isinstance(value, Constant):
+                continue
+            if self.keep_codes and k in (W, R) and WEIGHTS_TAG in info(node).metadata:
                 continue
             array = constant_array(value)
             if array is None:

@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import GATES, Cell
-from rnnqc.encoding import Encoding
+from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.emit_cell import Boundary, emit_cell
 from rnnqc.passes.emit_qcdq import ALIASES, QuantizedWeight, emit_qcdq, emit_weight, has_operators
+from rnnqc.passes.emit_qonnx import emit_quant
 from rnnqc.passes.emit_step import Quantizer
 from rnnqc.passes.fold_quant_lstm import stored_weights
-from rnnqc.passes.lower_quant_operators import emit_quant
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import Parameter, QuantLstm
 from rnnqc.qonnx import QonnxQuantizer
@@ -71,7 +71,7 @@ def _quantizer(
             return value
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        if plain and has_operators(b, point, q.bits, q.rounding):
+        if plain and isinstance(q.rounding, Rounding) and has_operators(b, point, q.bits, q.rounding):
             scale = (float(q.scale.ravel()[0]),)
             return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
         target = b.value(f"{point}.quantized", np.float32)

@@ -43,6 +43,7 @@ from rnnqc.passes.lstm_node import (
     read_layer,
 )
 from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 
 FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
 PARAMETERS = (
@@ -181,6 +182,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         **({} if dtype is None else {"type": dtype}),
         "depth": path.count("/") // 2,
     }
+    if WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R)):
+        return RecurrentNode(full, name, node.op, attributes, size, form="weight-only")
     try:
         layer = read_layer(node)
     except NotHandled as error:

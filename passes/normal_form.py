@@ -9,15 +9,30 @@ from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
 from rnnqc.passes.manager import PassManager
+from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
 
 
-def normal_form() -> list[Pass]:
-    """The passes before the recurrent nodes are counted; recurrences written in other ways are nodes then."""
-    return [Canonicalize(), ComputeInFloat32(), RecognizeSteps(), RollSteps(), RecoverLoops(), SimplifySequences()]
+def normal_form(*, keep_codes: bool = False) -> list[Pass]:
+    """The passes before the recurrent nodes are counted; recurrences written in other ways are nodes then.
+
+    Args:
+        keep_codes: Whether weights that are stored as codes stay codes.
+    """
+    return [
+        RepairLstmExport(),
+        ReadWeightCodes(keep=keep_codes),
+        Canonicalize(keep_codes=keep_codes),
+        ComputeInFloat32(),
+        RecognizeSteps(),
+        RollSteps(),
+        RecoverLoops(),
+        SimplifySequences(),
+    ]
 
 
 def decompose(model: Model, verb: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,14 +19,14 @@ from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.properties import Property
-from rnnqc.qonnx import DOMAINS, QonnxQuantizer
+from rnnqc.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
 
 DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2
 """What Brevitas writes from 0.12 on, and the version it imports."""
 OUTPUTS = ("outputs", "hidden_state", "cell_state")
 _SHOWN = 5
 # QONNX knows no ROUND_TO_ZERO, which Brevitas writes.
-_QUANT_ROUNDING_NAMES = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
+_QUANT_ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
 
 
 class WriteQonnx(Pass):

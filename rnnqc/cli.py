@@ -438,23 +438,26 @@ def _finite(data: Any) -> Any:
 
 def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
-    from rnnqc.passes import DecomposeLstm, PassManager
+    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+    from rnnqc.passes.lost_layers import ACTION, independent_outputs
     from rnnqc.passes.normal_form import normal_form
+    from rnnqc.pipeline import brings_its_own
 
     model = Model.load(a.model)
     opset = model.opset
+    independent = independent_outputs(model)
     earlier = lowered_nodes(model)
     with located(a.model):
-        PassManager(normal_form()).run(model)
+        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
-        remarks = DecomposeLstm()(model).remarks
+        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
         refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
         notes: dict[str, list[Remark]] = {}
         for remark in remarks:
             if remark.outcome is Outcome.NOTE and remark.action:
                 notes.setdefault(remark.node, []).append(remark)
-    nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
     cells: dict[str, list[str]] = {}
     for cell in model.cells.values():
         cells.setdefault(cell.node, []).append(cell.name)
@@ -468,7 +471,7 @@ def _inspect(a: argparse.Namespace) -> int:
             }
             for n in nodes
         ]  # fmt: skip
-        print(_json({"model": a.model, "opset": opset, "nodes": entries}))
+        print(_json({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
         return OK
     _out.print(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
     table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
@@ -492,6 +495,9 @@ def _inspect(a: argparse.Namespace) -> int:
         table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
     if nodes:
         _out.print(table)
+    if independent:
+        names = ", ".join(map(repr, independent))
+        _err.print(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
     return OK
 
 

@@ -15,7 +15,7 @@ from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model
+from rnnqc.ir import Model, attribute
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
@@ -35,9 +35,13 @@ from rnnqc.passes import (
     WriteQonnx,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
+from rnnqc.passes.lost_layers import independent_outputs, lost_everything
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, is_quant, is_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_weights import stored_weight_bytes
+from rnnqc.passes.read_weight_codes import has_weight_codes
+from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
@@ -154,9 +158,9 @@ def _read(form: str) -> ReadQuantLstmCell:
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
     """The passes for a model that brings its own quantization and gets no other."""
     if form == QONNX:
-        return [*normal_form(), Cleanup()]
+        return [*normal_form(keep_codes=True), Cleanup()]
     passes: list[Pass] = [
-        *normal_form(),
+        *normal_form(keep_codes=True),
         _read(form),
         LowerQuantOperators(),
         Cleanup(),
@@ -168,30 +172,40 @@ def exported_passes(form: str, unroll: bool) -> list[Pass]:
     return passes
 
 
-def _brings_its_own(model: Model) -> bool:
-    """Whether the model has cells or quantizers as Brevitas exports them, and nothing that was lowered before."""
+def brings_its_own(model: Model) -> bool:
+    """Whether the model has quantizers, or recurrent layers with weights of few bits, and no cells of rnnqc."""
     nodes = (n for g in model.graphs() for n in g.nodes)
-    return not model.cells and any(is_quant_lstm(n) or is_quant(n) for n in nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) or is_trunc(n) or has_weight_codes(n) for n in nodes)
 
 
 def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
-    """A model exported by Brevitas, with its own quantization, as one that onnxruntime runs; None for other models."""
+    """A model that does not run as Brevitas exports it, with its own quantization, as one that does; else None."""
     try:
         loaded = Model.load(model)
+        if brings_its_own(loaded):
+            return lower(model).proto
+        repair, *others = normal_form(keep_codes=True)
+        if not repair(loaded).statistics["squeezes"]:
+            return None
+        PassManager(others).run(loaded)
     except CompileError:
         return None
-    return lower(model).proto if _brings_its_own(loaded) else None
+    return loaded.proto
 
 
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A model as onnxruntime can run it: cells and quantizers of Brevitas, if it has any, in form qcdq.
+    """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
-    That is the first form in which such cells run, and nearest to what Brevitas does: the reference of comparisons.
+    That is the first form in which its cells run, and nearest to what Brevitas does: the reference of comparisons.
     """
-    nodes = (n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node)
-    if not any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS) for n in nodes):
+    nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
+    exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
+    if not exported and not any(n.op_type == "LSTM" for n in nodes):
         return proto
     read = Model.load(proto)
+    layers = [n for g in read.graphs() for n in g.nodes if n.op == "LSTM" and not n.domain]
+    if not exported and not any(squeezes_wrong_axis(n) or attribute(n, "layout", 0) for n in layers):
+        return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
     return read.proto
@@ -265,7 +279,7 @@ def lower(
     if progress is not None:
         observers.append(_Progress(progress))
     loaded = Model.load(model)
-    own = recipe is None and not options.overrides and options.statistics is None and _brings_its_own(loaded)
+    own = recipe is None and not options.overrides and options.statistics is None and brings_its_own(loaded)
     if own:
         passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     else:
@@ -273,6 +287,7 @@ def lower(
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
+        report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
         if options.dims:
@@ -292,7 +307,9 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
+        if names:
+            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)]
+        report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         for entry in report.float_entries if own else ():
             if not entry.reason:
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."
@@ -356,6 +373,29 @@ def _check_forms(model: Model, form: str, unroll: bool) -> None:
             )
 
 
+def _check_outputs(model: Model) -> list[str]:
+    """Refuses a model of which nothing is left but constants; a warning where that concerns some outputs.
+
+    Raises:
+        CompileError: No output depends on an input.
+    """
+    lost = lost_everything(model)
+    if lost is not None:
+        raise CompileError(
+            f"nothing in the model depends on its inputs: the outputs are {lost[1]} ({lost[0]}).",
+            supported="models that compute something",
+            action=LOST_LAYERS,
+        )
+    names = independent_outputs(model)
+    return [f"no input has an influence on output {n!r}; {LOST_LAYERS}." for n in names]
+
+
+def _unlowered_quantizers(results: Sequence[PassResult]) -> list[Remark]:
+    """What keeps the model from running: quantizers that no pass knows."""
+    name = LowerQuantOperators.info.name
+    return [r for result in results for r in result.remarks if r.pass_name == name and r.action]
+
+
 class _Progress(Instrument):
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -375,6 +415,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+            if node.form:  # it came with these weights
+                entry.float_bytes = entry.bytes
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:

@@ -1,9 +1,16 @@
-"""The ONNX LSTM operator in numpy float64, with every attribute and every optional input.
+"""The ONNX operators LSTM, GRU and RNN in numpy float64, with every attribute and every optional input.
 
-One step, gates in ONNX order i, o, f, c (`clip` limits the bracketed pre-activations only):
+One step, gates in ONNX order (`clip` limits the bracketed pre-activations only). LSTM, gates i, o, f, c:
 
     i = act0([x Wi' + h Ri' + bi + Pi c]),  f = act0([x Wf' + h Rf' + bf + Pf c])  or  1 - i
     c' = f c + i act1([x Wc' + h Rc' + bc]),  o = act0([x Wo' + h Ro' + bo + Po c']),  h' = o act2(c')
+
+GRU, gates z, r, h, the latter with `linear_before_reset` 0 or 1; RNN:
+
+    z = act0([x Wz' + h Rz' + bz]),  r = act0([x Wr' + h Rr' + br])
+    n = act1([x Wh' + (r h) Rh' + Rbh + Wbh])  or  act1([x Wh' + r (h Rh' + Rbh) + Wbh]),  h' = (1 - z) n + z h
+
+    h' = act0([x W' + h R' + b])
 
 Where the ONNX text is silent the rules are onnxruntime's: rows at or beyond a sequence's length are zero in Y, a
 sequence of length 0 has zero Y_h and Y_c whatever its initial state, alphas and betas are consumed in order by the
@@ -67,18 +74,22 @@ _FUNCTIONS: dict[str, Callable[[float, float], Function]] = {
 }
 ACTIVATION_NAMES = tuple(_FUNCTIONS)
 DEFAULT_ACTIVATIONS = (Activation("Sigmoid"), Activation("Tanh"), Activation("Tanh"))
+OPS = ("LSTM", "GRU", "RNN")
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+FLAGS = {"LSTM": ("input_forget",), "GRU": ("linear_before_reset",)}
+DEFAULTS = {"LSTM": DEFAULT_ACTIVATIONS, "GRU": DEFAULT_ACTIVATIONS[:2], "RNN": DEFAULT_ACTIVATIONS[1:2]}
 
 
 @dataclass(frozen=True)
-class LstmOutputs:
-    """Float64 outputs, shaped as the operator shapes them for the given layout."""
+class LayerOutputs:
+    """Float64 outputs, shaped as the operator shapes them for the given layout; `Y_c` of LSTM only, zeros otherwise."""
 
     Y: FloatArray
     Y_h: FloatArray
     Y_c: FloatArray
 
 
-def float_lstm(
+def float_layer(
     x: FloatArray,
     w: FloatArray,
     r: FloatArray,
@@ -88,32 +99,39 @@ def float_lstm(
     initial_c: FloatArray | None = None,
     p: FloatArray | None = None,
     *,
+    op: str = "LSTM",
     direction: Direction = "forward",
     activations: Sequence[Activation] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
+    linear_before_reset: bool = False,
     layout: int = 0,
-) -> LstmOutputs:
-    """Compute one ONNX LSTM node.
+) -> LayerOutputs:
+    """Compute one ONNX LSTM, GRU or RNN node; G is the number of its gates.
 
     Args:
         x: `[T,B,I]`, or `[B,T,I]` for layout 1.
-        w: `[D,4H,I]`.
-        r: `[D,4H,H]`.
-        b: `[D,8H]`.
+        w: `[D,GH,I]`.
+        r: `[D,GH,H]`.
+        b: `[D,2GH]`.
         sequence_lens: `[B]`, each 0 .. T.
         initial_h: `[D,B,H]`, or `[B,D,H]` for layout 1.
-        initial_c: as `initial_h`.
-        p: `[D,3H]`, in the order i, o, f.
+        initial_c: as `initial_h`; LSTM only.
+        p: `[D,3H]`, in the order i, o, f; LSTM only.
+        op: "LSTM", "GRU" or "RNN".
         direction: decides D.
-        activations: three per direction.
+        activations: three per direction of LSTM, two of GRU, one of RNN.
         clip: limit of the pre-activations.
-        input_forget: couple the gates, f = 1 - i.
+        input_forget: LSTM: couple the gates, f = 1 - i.
+        linear_before_reset: GRU: the reset gate multiplies the product with R, with its bias.
         layout: 0 or 1.
 
     Raises:
-        ValueError: if a shape, a length or the number of activations does not fit.
+        ValueError: if a shape, a length or the number of activations does not fit, or the operator has no such input.
     """
+    if op != "LSTM" and (initial_c is not None or p is not None):
+        raise ValueError(f"{op} has neither initial_c nor P")
+    gates, per_direction = GATES[op], len(DEFAULTS[op])
     directions = 2 if direction == "bidirectional" else 1
     if layout == 1:
         x = np.swapaxes(x, 0, 1)
@@ -121,10 +139,10 @@ def float_lstm(
         initial_c = None if initial_c is None else np.swapaxes(initial_c, 0, 1)
     steps, batch, _ = x.shape
     hidden = r.shape[2]
-    if w.shape != (directions, 4 * hidden, x.shape[2]) or r.shape != (directions, 4 * hidden, hidden):
+    if w.shape != (directions, gates * hidden, x.shape[2]) or r.shape != (directions, gates * hidden, hidden):
         raise ValueError(f"W {w.shape} and R {r.shape} do not fit X {x.shape} and direction {direction}")
-    chosen = list(activations) if activations is not None else list(DEFAULT_ACTIVATIONS) * directions
-    if len(chosen) != 3 * directions:
+    chosen = list(activations) if activations is not None else list(DEFAULTS[op]) * directions
+    if len(chosen) != per_direction * directions:
         raise ValueError(f"{len(chosen)} activations for {directions} direction(s)")
     lens = np.full(batch, steps) if sequence_lens is None else np.asarray(sequence_lens)
     if lens.shape != (batch,) or (lens < 0).any() or (lens > steps).any():
@@ -134,49 +152,76 @@ def float_lstm(
     y_h = np.zeros((directions, batch, hidden))
     y_c = np.zeros((directions, batch, hidden))
     for d in range(directions):
-        functions = tuple(a.function() for a in chosen[3 * d : 3 * d + 3])
-        bias = np.zeros(4 * hidden) if b is None else b[d, : 4 * hidden].astype(np.float64) + b[d, 4 * hidden :]
+        functions = tuple(a.function() for a in chosen[per_direction * d : per_direction * (d + 1)])
+        biases = np.zeros((2, gates * hidden)) if b is None else b[d].astype(np.float64).reshape(2, gates * hidden)
         peephole = np.zeros(3 * hidden) if p is None else p[d].astype(np.float64)
+        recurrent = r[d].astype(np.float64).reshape(gates, hidden, hidden)
         backward = direction == "reverse" or d == 1
         for row, length in enumerate(lens):
             h = np.zeros(hidden) if initial_h is None else initial_h[d, row].astype(np.float64)
             c = np.zeros(hidden) if initial_c is None else initial_c[d, row].astype(np.float64)
             order = range(length - 1, -1, -1) if backward else range(length)
             for t in order:
-                pre = w[d].astype(np.float64) @ x[t, row].astype(np.float64) + r[d].astype(np.float64) @ h + bias
-                h, c = _step(pre, c, peephole, functions, clip, input_forget)
+                given = (w[d].astype(np.float64) @ x[t, row].astype(np.float64) + biases[0]).reshape(gates, hidden)
+                parts = _Parts(given, recurrent, biases[1].reshape(gates, hidden), functions, clip)
+                if op == "LSTM":
+                    h, c = _lstm_step(parts, h, c, np.split(peephole, 3), input_forget)
+                else:
+                    h = (
+                        _gru_step(parts, h, linear_before_reset)
+                        if op == "GRU"
+                        else parts.gate(0, 0, parts.product(0, h))
+                    )
                 y[t, d, row] = h
             if length > 0:
                 y_h[d, row], y_c[d, row] = h, c
     if layout == 1:
-        return LstmOutputs(np.transpose(y, (2, 0, 1, 3)), np.swapaxes(y_h, 0, 1), np.swapaxes(y_c, 0, 1))
-    return LstmOutputs(y, y_h, y_c)
+        return LayerOutputs(np.transpose(y, (2, 0, 1, 3)), np.swapaxes(y_h, 0, 1), np.swapaxes(y_c, 0, 1))
+    return LayerOutputs(y, y_h, y_c)
 
 
-def _step(
-    pre: FloatArray,
-    c: FloatArray,
-    peephole: FloatArray,
-    functions: tuple[Function, ...],
-    clip: float | None,
-    input_forget: bool,
+@dataclass(frozen=True)
+class _Parts:
+    """What all steps need: x W + Wb `[G,H]`, R `[G,H,H]`, Rb `[G,H]`."""
+
+    given: FloatArray
+    recurrent: FloatArray
+    bias: FloatArray
+    functions: tuple[Function, ...]
+    clip: float | None
+
+    def product(self, k: int, h: FloatArray) -> FloatArray:
+        """Returns h R + Rb of gate k."""
+        return np.asarray(self.recurrent[k] @ h + self.bias[k])
+
+    def gate(self, k: int, activation: int, added: FloatArray | float) -> FloatArray:
+        """The activation of x W + Wb of gate k and what is added."""
+        limit = np.inf if self.clip is None else float(np.float32(self.clip))
+        return self.functions[activation](np.clip(self.given[k] + added, -limit, limit))
+
+
+def _lstm_step(
+    s: _Parts, h: FloatArray, c: FloatArray, peephole: Sequence[FloatArray], input_forget: bool
 ) -> tuple[FloatArray, FloatArray]:
-    gate, cell, output = functions
-    limit = np.inf if clip is None else float(np.float32(clip))
-    pre_i, pre_o, pre_f, pre_c = np.split(pre, 4)
-    p_i, p_o, p_f = np.split(peephole, 3)
-    i = gate(np.clip(pre_i + p_i * c, -limit, limit))
-    f = 1.0 - i if input_forget else gate(np.clip(pre_f + p_f * c, -limit, limit))
-    new_c = f * c + i * cell(np.clip(pre_c, -limit, limit))
-    o = gate(np.clip(pre_o + p_o * new_c, -limit, limit))
-    return o * output(new_c), new_c
+    p_i, p_o, p_f = peephole
+    i = s.gate(0, 0, s.product(0, h) + p_i * c)
+    f = 1.0 - i if input_forget else s.gate(2, 0, s.product(2, h) + p_f * c)
+    new_c = f * c + i * s.gate(3, 1, s.product(3, h))
+    o = s.gate(1, 0, s.product(1, h) + p_o * new_c)
+    return o * s.functions[2](new_c), new_c
 
 
-def run_node(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) -> LstmOutputs:
-    """Compute an LSTM NodeProto from its attributes; `inputs` in operator order, None or short for absent ones.
+def _gru_step(s: _Parts, h: FloatArray, linear_before_reset: bool) -> FloatArray:
+    z, r = s.gate(0, 0, s.product(0, h)), s.gate(1, 0, s.product(1, h))
+    n = s.gate(2, 1, r * s.product(2, h) if linear_before_reset else s.product(2, r * h))
+    return np.asarray((1.0 - z) * n + z * h)
+
+
+def run_node(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) -> LayerOutputs:
+    """Compute a recurrent NodeProto from its attributes; `inputs` in operator order, None or short for absent ones.
 
     Raises:
-        ValueError: for an attribute that the LSTM operator does not have.
+        ValueError: for an attribute that the operator does not have.
     """
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     attributes.pop("hidden_size", None)
@@ -186,17 +231,18 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) ->
     names = [n.decode() for n in attributes.pop("activations", [])]
     activations = [Activation(n, _take(alphas, n in USES_ALPHA), _take(betas, n in USES_BETA)) for n in names]
     clip = attributes.pop("clip", None)
-    input_forget = bool(attributes.pop("input_forget", 0))
+    flags = {n: bool(attributes.pop(n, 0)) for n in FLAGS.get(node.op_type, ())}
     layout = attributes.pop("layout", 0)
     if attributes:
-        raise ValueError(f"unknown LSTM attributes {sorted(attributes)}")
-    return float_lstm(
+        raise ValueError(f"unknown {node.op_type} attributes {sorted(attributes)}")
+    return float_layer(
         *inputs,  # type: ignore[arg-type]
+        op=node.op_type,
         direction=direction,
         activations=activations or None,
         clip=clip,
-        input_forget=input_forget,
         layout=layout,
+        **flags,
     )
 
 

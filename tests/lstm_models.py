@@ -1,4 +1,4 @@
-"""Models with one LSTM node (two with placement "if"), described by a frozen `LstmCase`.
+"""Models with one LSTM, GRU or RNN node (two with placement "if"), described by a frozen `RecurrentCase`.
 
 Everything about a case, its weights, its feeds and its expected outputs included, is a function of the dataclass.
 """
@@ -12,20 +12,30 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
-from float_lstm import USES_ALPHA, USES_BETA, Activation, Direction, LstmOutputs, run_node
+from float_lstm import GATES, USES_ALPHA, USES_BETA, Activation, Direction, LayerOutputs, run_node
 from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 Weights = Literal["initializer", "constant", "computed"]
+Op = Literal["LSTM", "GRU", "RNN"]
 Placement = Literal["main", "if", "loop", "scan", "function"]
 OUTPUTS = ("Y", "Y_h", "Y_c")
+INPUTS = (None, "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 ITERATIONS = 2  # of placements "loop" and "scan"
 NODE_NAME = "the_lstm"
+# onnx's own node cases, of LSTM, GRU and RNN.
+BACKEND_CASES = (
+    "lstm_defaults", "lstm_with_initial_bias", "lstm_with_peepholes", "lstm_reverse", "lstm_bidirectional",
+    "lstm_batchwise",
+    "gru_defaults", "gru_with_initial_bias", "gru_seq_length", "gru_reverse", "gru_bidirectional", "gru_batchwise",
+    "simple_rnn_defaults", "simple_rnn_with_initial_bias", "rnn_seq_length", "simple_rnn_reverse",
+    "simple_rnn_bidirectional", "simple_rnn_batchwise",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class LstmCase:
-    """One LSTM layer and where it stands.
+class RecurrentCase:
+    """One recurrent layer and where it stands; `outputs` that the operator does not have are left out.
 
     Placements: "if" has the layer in the then-branch and the layer with R negated in the else-branch, input
     `condition` chooses; "loop" runs the layer over the same X, "scan" over the slices of X `[ITERATIONS, ...]`, both
@@ -55,8 +65,16 @@ class LstmCase:
     placement: Placement = "main"
     gain: float = 1.0
     seed: int = 0
+    op: Op = "LSTM"
+    linear_before_reset: bool = False
 
     def __post_init__(self) -> None:
+        if self.op != "LSTM":
+            object.__setattr__(self, "outputs", tuple(o for o in self.outputs if o != "Y_c"))
+            if self.initial_c or self.peepholes or self.input_forget:
+                raise ValueError(f"{self.op} has no cell state")
+        if self.op != "GRU" and self.linear_before_reset:
+            raise ValueError(f"{self.op} has no reset gate")
         if self.lens is not None and (len(self.lens) != self.B or not all(0 <= n <= self.T for n in self.lens)):
             raise ValueError(f"lens {self.lens} do not fit B = {self.B}, T = {self.T}")
         if self.layout == 1 and self.opset < 14:
@@ -70,6 +88,17 @@ class LstmCase:
         return 2 if self.direction == "bidirectional" else 1
 
     @property
+    def gates(self) -> int:
+        """Number of gates, G."""
+        return GATES[self.op]
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The initial states that the case has, as the operator names them."""
+        present = {"initial_h": self.initial_h, "initial_c": self.initial_c}
+        return tuple(k for k, v in present.items() if v)
+
+    @property
     def ir_version(self) -> int:
         """An IR version of the time of the opset, 8 at least where functions need it."""
         return 8 if self.placement == "function" or self.opset >= 15 else {7: 3, 8: 3}.get(self.opset, 4)
@@ -80,10 +109,10 @@ class LstmCase:
         return {"T": self.T} if self.dynamic_time else {}
 
     def parameters(self) -> dict[str, Array]:
-        """Float32 W `[D,4H,I]`, R `[D,4H,H]` and, if present, B `[D,8H]`, P `[D,3H]`, all N(0, gain^2/H)."""
+        """Float32 W `[D,GH,I]`, R `[D,GH,H]` and, if present, B `[D,2GH]`, P `[D,3H]`, all N(0, gain^2/H)."""
         rng = np.random.default_rng([self.seed, 1])
-        d, h = self.directions, self.H
-        shapes = {"W": (d, 4 * h, self.I), "R": (d, 4 * h, h), "B": (d, 8 * h), "P": (d, 3 * h)}
+        d, h, g = self.directions, self.H, self.gates
+        shapes = {"W": (d, g * h, self.I), "R": (d, g * h, h), "B": (d, 2 * g * h), "P": (d, 3 * h)}
         values = {k: (rng.standard_normal(s) * self.gain / np.sqrt(h)).astype(np.float32) for k, s in shapes.items()}
         kept = {"W": True, "R": True, "B": self.bias, "P": self.peepholes}
         return {k: v for k, v in values.items() if kept[k]}
@@ -97,6 +126,8 @@ class LstmCase:
             attributes["clip"] = self.clip
         if self.input_forget:
             attributes["input_forget"] = 1
+        if self.linear_before_reset:
+            attributes["linear_before_reset"] = 1
         if self.layout:
             attributes["layout"] = self.layout
         if self.activations is not None:
@@ -147,28 +178,38 @@ class LstmCase:
                 collected[name].append(value)
         return {name: np.stack(values) for name, values in collected.items()}
 
-    def _run(self, parameters: Mapping[str, Array], x: Array, state: Mapping[str, Array]) -> LstmOutputs:
-        names = (None, "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-        values = [x if n is None else parameters.get(n, state.get(n)) for n in names]
-        return run_node(helper.make_node("LSTM", [], [], **self.attributes()), values)
+    def _run(self, parameters: Mapping[str, Array], x: Array, state: Mapping[str, Array]) -> LayerOutputs:
+        values = [x if n is None else parameters.get(n, state.get(n)) for n in INPUTS]
+        return run_node(helper.make_node(self.op, [], [], **self.attributes()), values)
 
     def model(self) -> onnx.ModelProto:
         """The model; graph inputs are named as the operator's, outputs as in `outputs`."""
         return _Builder(self).model()
 
-    def replace(self, **changes: Any) -> LstmCase:
+    def replace(self, **changes: Any) -> RecurrentCase:
         """A copy with the changes."""
         return replace(self, **changes)
 
 
-def _pick(result: LstmOutputs, names: tuple[str, ...]) -> dict[str, Array]:
+LstmCase = RecurrentCase
+
+
+def _pick(result: LayerOutputs, names: tuple[str, ...]) -> dict[str, Array]:
     return {name: getattr(result, name) for name in names}
+
+
+# Of each operator: the ONNX gates in torch's order, and the ranges of torch's gates that make ONNX's order again.
+_FROM_TORCH = {
+    "LSTM": ((0, 2, 3, 1), ((0, 1), (3, 4), (1, 3))),
+    "GRU": ((1, 0, 2), ((1, 2), (0, 1), (2, 3))),
+    "RNN": ((0,), ((0, 1),)),
+}
 
 
 class _Builder:
     """Builds the ModelProto of one case."""
 
-    def __init__(self, case: LstmCase) -> None:
+    def __init__(self, case: RecurrentCase) -> None:
         self.case = case
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
@@ -253,16 +294,20 @@ class _Builder:
         return {k: self._constant(k, v, self.nodes) for k, v in parameters.items()}
 
     def _computed(self, name: str, value: Array) -> str:
-        """The parameter from gate order i, f, c, o by Slice, Concat, Unsqueeze, as torch's exporters write it."""
+        """The parameter from torch's gate order by Slice, Concat, Unsqueeze, as torch's exporters write it.
+
+        torch has i, f, c, o for LSTM and r, z, n for GRU.
+        """
         h = self.case.H
+        order, cuts_of = _FROM_TORCH[self.case.op]
         rows = []
         for d in range(self.case.directions):
             halves = []
             for k, part in enumerate(np.split(value[d], 2 if name == "B" else 1)):
-                i, o, f, c = np.split(part, 4)
+                gates = np.split(part, self.case.gates)
                 prefix = f"{name}_{d}_{k}"
-                source = self._constant(f"{prefix}_torch", np.concatenate([i, f, c, o]), self.nodes)
-                cuts = [self._slice(f"{prefix}_s{a}", source, a * h, b * h) for a, b in ((0, 1), (3, 4), (1, 3))]
+                source = self._constant(f"{prefix}_torch", np.concatenate([gates[g] for g in order]), self.nodes)
+                cuts = [self._slice(f"{prefix}_s{a}", source, a * h, b * h) for a, b in cuts_of]
                 self.nodes.append(helper.make_node("Concat", cuts, [f"{prefix}_onnx"], axis=0))
                 halves.append(f"{prefix}_onnx")
             flat = halves[0]
@@ -294,7 +339,7 @@ class _Builder:
             self.nodes.append(helper.make_node("Unsqueeze", [source, axes], [name]))
         return name
 
-    def _lstm(
+    def _layer(
         self,
         parameters: Mapping[str, str],
         x: str = "X",
@@ -302,7 +347,7 @@ class _Builder:
         prefix: str = "",
         wanted: tuple[str, ...] | None = None,
     ) -> onnx.NodeProto:
-        """The LSTM node; its outputs are `prefix` + operator name, those not wanted are "" or omitted."""
+        """The recurrent node; its outputs are `prefix` + operator name, those not wanted are "" or omitted."""
         case = self.case
         states = states or {}
         inputs = [
@@ -321,10 +366,10 @@ class _Builder:
         outputs = [prefix + name if name in wanted else "" for name in OUTPUTS]
         while outputs[-1] == "":
             outputs.pop()
-        return helper.make_node("LSTM", inputs, outputs, name=prefix + NODE_NAME, **case.attributes())
+        return helper.make_node(case.op, inputs, outputs, name=prefix + NODE_NAME, **case.attributes())
 
     def _main(self, parameters: Mapping[str, str]) -> None:
-        self.nodes.append(self._lstm(parameters))
+        self.nodes.append(self._layer(parameters))
 
     def _if(self, parameters: Mapping[str, str]) -> None:
         branches = {}
@@ -333,7 +378,7 @@ class _Builder:
             nodes: list[onnx.NodeProto] = []
             if key == "else_branch":
                 used["R"] = self._negative(parameters["R"], nodes)
-            nodes.append(self._lstm(used, prefix=prefix))
+            nodes.append(self._layer(used, prefix=prefix))
             outputs = [
                 helper.make_tensor_value_info(prefix + n, TensorProto.FLOAT, self._output_shape(n))
                 for n in self.case.outputs
@@ -347,9 +392,7 @@ class _Builder:
 
     def _carried(self) -> dict[str, str]:
         """Carried initial states: operator input -> operator output."""
-        pairs = {"initial_h": "Y_h", "initial_c": "Y_c"}
-        present = {"initial_h": self.case.initial_h, "initial_c": self.case.initial_c}
-        return {k: v for k, v in pairs.items() if present[k]}
+        return {k: {"initial_h": "Y_h", "initial_c": "Y_c"}[k] for k in self.case.states}
 
     def _body(
         self, parameters: Mapping[str, str], x: str
@@ -357,7 +400,7 @@ class _Builder:
         """Nodes, state inputs and outputs (carried states, then wanted outputs) of a Loop or Scan body."""
         carried = self._carried()
         wanted = tuple(n for n in OUTPUTS if n in self.case.outputs or n in carried.values())
-        nodes = [self._lstm(parameters, x, {k: f"{k}_in" for k in carried}, "body_", wanted)]
+        nodes = [self._layer(parameters, x, {k: f"{k}_in" for k in carried}, "body_", wanted)]
         state = self._state_shape()
         inputs = [helper.make_tensor_value_info(f"{k}_in", TensorProto.FLOAT, state) for k in carried]
         outputs = []
@@ -406,7 +449,7 @@ class _Builder:
         )
 
     def _function(self, parameters: Mapping[str, str]) -> None:
-        node = self._lstm({k: k for k in parameters})
+        node = self._layer({k: k for k in parameters})
         arguments = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
         self.functions.append(
@@ -423,11 +466,11 @@ class _Builder:
         self.nodes.append(helper.make_node("Layer", actual, outputs, domain="test.functions", name="the_call"))
 
 
-def stacked_model(layers: Sequence[LstmCase], shared_weights: bool = False) -> onnx.ModelProto:
+def stacked_model(layers: Sequence[RecurrentCase], shared_weights: bool = False) -> onnx.ModelProto:
     """A chain of layers as torch exports it: Squeeze between one-direction layers, Transpose and Reshape after others.
 
     The first layer gives T, B, I and opset (13 or later); each next one has to have I equal to directions * H of the
-    one before. The output `Y` is `[T,B,directions*H]` of the last layer, `Y_h` and `Y_c` are its final states.
+    one before. The output `Y` is `[T,B,directions*H]` of the last layer, `Y_h` and (LSTM) `Y_c` are its final states.
     With `shared_weights` every layer uses the parameters of the first, by the same initializers.
     """
     first = layers[0]
@@ -443,7 +486,9 @@ def stacked_model(layers: Sequence[LstmCase], shared_weights: bool = False) -> o
             initializers += [numpy_helper.from_array(v, f"{n}{k}") for n, v in layer.parameters().items()]
         names = [f"{n}{owner}" if n in layer.parameters() else "" for n in ("W", "R", "B")]
         nodes.append(
-            helper.make_node("LSTM", [x, *names], [f"Y{k}", f"Y_h{k}", f"Y_c{k}"], f"layer{k}", **layer.attributes())
+            helper.make_node(
+                layer.op, [x, *names], [f"{o}{k}" for o in layer.outputs], f"layer{k}", **layer.attributes()
+            )
         )
         x = f"X{k + 1}"
         if layer.directions == 1:
@@ -452,7 +497,7 @@ def stacked_model(layers: Sequence[LstmCase], shared_weights: bool = False) -> o
             nodes.append(helper.make_node("Transpose", [f"Y{k}"], [f"Y{k}_t"], perm=[0, 2, 1, 3]))
             nodes.append(helper.make_node("Reshape", [f"Y{k}_t", "merged"], [x]))
     last = len(layers) - 1
-    sources = {"Y": x, "Y_h": f"Y_h{last}", "Y_c": f"Y_c{last}"}
+    sources = {"Y": x} | {o: f"{o}{last}" for o in layers[-1].outputs if o != "Y"}
     nodes += [helper.make_node("Identity", [source], [name]) for name, source in sources.items()]
     time, batch = "T" if first.dynamic_time else first.T, "B" if first.dynamic_batch else first.B
     state = [layers[-1].directions, batch, layers[-1].H]
@@ -461,7 +506,11 @@ def stacked_model(layers: Sequence[LstmCase], shared_weights: bool = False) -> o
         nodes,
         "stack",
         [helper.make_tensor_value_info("X", TensorProto.FLOAT, [time, batch, first.I])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in shapes.items()
+            if name in sources
+        ],
         initializers,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", first.opset)], ir_version=first.ir_version)

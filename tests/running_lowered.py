@@ -7,14 +7,17 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from quant_lstm_cases import INPUTS, OUTPUTS
 from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
-from rnnqc.reference import quant_lstm_cell
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.passes.cell_function import fused_outputs, input_names
+from rnnqc.reference import quant_gru_cell, quant_lstm_cell
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)
+REFERENCES = {"LSTM": quant_lstm_cell.run, "GRU": quant_gru_cell.run_gru, "RNN": quant_gru_cell.run_rnn}
+FUSED = {t.fused: t for t in CELL_TYPES.values()}
 
 
 def lower_all(model: onnx.ModelProto, dims: Mapping[str, int] | None = None, **arguments: Any) -> dict[str, Any]:
@@ -37,7 +40,7 @@ def assert_all_lowered(lowered: Any, what: str) -> None:
     assert entries, f"{what}: the report has no entry"
     left = [f"{e.node}: {e.reason}" for e in entries if e.status != "lowered"]
     assert not left, f"{what}: left float: {left}"
-    assert not [n.name for n in all_nodes(lowered.proto) if n.op_type == "LSTM" and n.domain == ""], what
+    assert not [n.name for n in all_nodes(lowered.proto) if n.op_type in CELL_TYPES and n.domain == ""], what
 
 
 def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> ort.InferenceSession:
@@ -56,7 +59,7 @@ def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) 
     Returns:
         How many cells there were.
     """
-    cells = [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
+    cells = [n for n in model.graph.node if n.op_type in FUSED]
     names = list(dict.fromkeys(v for n in cells for v in (*n.input, *n.output) if v and v not in feeds))
     seen = onnx.ModelProto()
     seen.CopyFrom(model)
@@ -64,11 +67,12 @@ def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) 
     seen.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     values = dict(feeds) | run(session(seen, STOCK), feeds)
     for node in cells:
+        type_ = FUSED[node.op_type]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name != "configuration"}
         attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-        inputs = {k: values[v] for k, v in zip(INPUTS, node.input, strict=False) if v}
-        expected = quant_lstm_cell.run(inputs, attributes)
-        got = {k: values[v] for k, v in zip(OUTPUTS, node.output, strict=False) if v}
+        inputs = {k: values[v] for k, v in zip(input_names(type_), node.input, strict=False) if v}
+        expected = REFERENCES[type_.op](inputs, attributes)
+        got = {k: values[v] for k, v in zip(fused_outputs(type_), node.output, strict=False) if v}
         assert_same_bits({k: expected[k] for k in got}, got, f"{node.name} in stock onnxruntime against the reference")
     return len(cells)
 

@@ -6,14 +6,17 @@ differently; a recipe that leaves a usual layer in float arithmetic; a calibrate
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from float_lstm import Activation
 from hypothesis import given, settings
-from lstm_models import LstmCase, stacked_model
-from running import assert_same_bits, run, sqnr
-from running_lowered import INTEGER, STOCK, UNROLLED, lower_all, run_all, session
-from strategies import lstm_cases
+from hypothesis import strategies as st
+from lstm_models import Op, RecurrentCase, stacked_model
+from running import assert_same_bits, plain_session, run, sqnr
+from running_lowered import INTEGER, STOCK, UNROLLED, assert_equals_reference, lower_all, run_all, session
+from strategies import gru_and_rnn_cases, lstm_cases, recurrent_cases
 
 import rnnqc
 from rnnqc.calibrate import calibrate
@@ -21,10 +24,14 @@ from rnnqc.recipe import builtin_recipes
 
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 4)
+OPS = (("GRU", False), ("GRU", True), ("RNN", False))
 CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
 WITHOUT_DATA = {"int8", "int16", "w4a8"}
 USUAL = {"activations": None, "clip": None}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+# The arithmetic "tables" has their formats; those of the others are of "grid", which only LSTM has.
+WITH_TABLES = ("int16", "int8", "int8-static", "w4a8")
+WITH_GRIDS = [name for name in CELLS if name not in WITH_TABLES]
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
     "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,
@@ -40,7 +47,18 @@ def test_every_recipe_has_a_bar() -> None:
 @pytest.mark.parametrize("recipe", CELLS)
 @settings(max_examples=FEW)
 @given(case=lstm_cases(layouts=(0, 0, 1), placements=("main", "main", "if"), **USUAL))
-def test_same_bits(recipe: str, case: LstmCase) -> None:
+def test_same_bits(recipe: str, case: RecurrentCase) -> None:
+    _same_bits(recipe, case)
+
+
+@pytest.mark.parametrize("recipe", WITH_TABLES)
+@settings(max_examples=FEW)
+@given(case=gru_and_rnn_cases(layouts=(0, 0, 1), placements=("main", "main", "if"), **USUAL))
+def test_same_bits_of_gru_and_rnn(recipe: str, case: RecurrentCase) -> None:
+    _same_bits(recipe, case)
+
+
+def _same_bits(recipe: str, case: RecurrentCase) -> None:
     model, feeds = case.model(), case.feeds()
     whole = case if case.lens is None else case.replace(lens=(case.T,) * case.B)
     seen = [feeds, *(whole.feeds(condition=c) for c in (True, False))]
@@ -51,6 +69,8 @@ def test_same_bits(recipe: str, case: LstmCase) -> None:
     outputs = run_all(results, feeds)
     for way, got in outputs.items():
         assert_same_bits(outputs[STOCK], got, f"{recipe}: {way} against stock")
+    if case.placement == "main" and recipe in WITH_TABLES:
+        assert assert_equals_reference(results[STOCK].proto, feeds) == case.directions
     for level in LEVELS:
         got = run(session(results[STOCK].proto, STOCK, level, 2), feeds)
         assert_same_bits(outputs[STOCK], got, f"{recipe}: {level}")
@@ -60,17 +80,39 @@ def test_same_bits(recipe: str, case: LstmCase) -> None:
 def test_other_activations(recipe: str) -> None:
     """Activations without bounds, and those that saturate elsewhere."""
     for names in (("HardSigmoid", "Softsign", "Relu"), ("Sigmoid", "Elu", "ScaledTanh")):
-        case = LstmCase(T=4, B=2, I=5, H=6, activations=tuple(Activation(n) for n in names), gain=0.25, bias=True)
-        model, feeds = case.model(), case.feeds()
-        outputs = run_all(lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, [feeds])), feeds)
-        for way, got in outputs.items():
-            assert_same_bits(outputs[STOCK], got, f"{recipe}, {names}: {way}")
+        _other_activations(recipe, names)
+
+
+@pytest.mark.parametrize("recipe", WITH_TABLES)
+@pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        ("GRU", ("HardSigmoid", "Relu")),
+        ("GRU", ("Relu", "Softplus")),
+        ("GRU", ("Tanh", "Affine")),
+        ("RNN", ("Relu",)),
+        ("RNN", ("Elu",)),
+        ("RNN", ("Softsign",)),
+    ],
+)
+def test_other_activations_of_gru_and_rnn(recipe: str, op: Op, names: tuple[str, ...]) -> None:
+    for linear in (False, True) if op == "GRU" else (False,):
+        _other_activations(recipe, names, op=op, linear_before_reset=linear)
+
+
+def _other_activations(recipe: str, names: tuple[str, ...], **fields: Any) -> None:
+    activations = tuple(Activation(n) for n in names)
+    case = RecurrentCase(T=4, B=2, I=5, H=6, activations=activations, gain=0.25, **fields)
+    model, feeds = case.model(), case.feeds()
+    outputs = run_all(lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, [feeds])), feeds)
+    for way, got in outputs.items():
+        assert_same_bits(outputs[STOCK], got, f"{recipe}, {names}: {way}")
 
 
 @pytest.mark.parametrize("recipe", CELLS)
 def test_stacked_layers_and_accuracy(recipe: str) -> None:
     """Two layers, one of which takes the codes of the other where their formats agree; calibrated on other data."""
-    layers = [LstmCase(T=7, B=2, I=5, H=9), LstmCase(T=7, B=2, I=9, H=6, direction="bidirectional", seed=1)]
+    layers = [RecurrentCase(T=7, B=2, I=5, H=9), RecurrentCase(T=7, B=2, I=9, H=6, direction="bidirectional", seed=1)]
     model = stacked_model(layers)
     feeds = [layers[0].replace(seed=s).feeds() for s in range(4)]
     statistics = calibrate(model, feeds[:3])
@@ -80,9 +122,41 @@ def test_stacked_layers_and_accuracy(recipe: str) -> None:
         assert_same_bits(outputs[STOCK], got, f"{recipe}: {way}")
 
 
+@pytest.mark.parametrize("op", OPS, ids=str)
+@pytest.mark.parametrize("recipe", WITH_GRIDS)
+@settings(max_examples=1)
+@given(data=st.data())
+def test_formats_of_grids_on_gru_and_rnn(recipe: str, op: tuple[str, bool], data: st.DataObject) -> None:
+    """They stay fake-quantized, and the report says which format has no integer form; unrolled they are the same."""
+    fixed = {"op": op[0], "linear_before_reset": op[1], "placements": ("main",), "lens": None, **USUAL}
+    case = data.draw(recurrent_cases(**fixed))
+    model, feeds = case.model(), case.feeds()
+    results = {}
+    for unroll in (False, True):
+        lowered = rnnqc.lower(
+            model, recipe, stats=calibrate(model, [feeds]), unroll=unroll, dims=case.dims if unroll else {}
+        )
+        (entry,) = lowered.report.entries
+        assert (entry.status, entry.form) == ("lowered", "qcdq")
+        assert entry.reason.startswith("quantized, not integer: ")
+        assert "is quantized." in entry.reason and ".bits = " in entry.found and "--form qcdq" in entry.action
+        results[unroll] = run(plain_session(lowered.proto), feeds)
+    assert_same_bits(results[False], results[True], f"{recipe}: unrolled")
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+@pytest.mark.parametrize("recipe", CELLS)
+def test_accuracy_of_a_gru_or_rnn(recipe: str, op: tuple[str, bool]) -> None:
+    """As close to float as an LSTM with the same recipe; with the recipe's own formats, in integers or not."""
+    _accuracy(recipe, RecurrentCase(T=24, B=4, I=16, H=24, seed=3, op=op[0], linear_before_reset=op[1]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("recipe", CELLS)
 def test_accuracy_of_a_layer(recipe: str) -> None:
-    case = LstmCase(T=24, B=4, I=16, H=24, seed=3)
+    _accuracy(recipe, RecurrentCase(T=24, B=4, I=16, H=24, seed=3))
+
+
+def _accuracy(recipe: str, case: RecurrentCase) -> None:
     model = case.model()
     statistics = calibrate(model, [case.replace(seed=s).feeds() for s in range(4, 8)])
     lowered = rnnqc.lower(model, recipe, stats=statistics)
@@ -94,7 +168,7 @@ def test_accuracy_of_a_layer(recipe: str) -> None:
 
 @pytest.mark.parametrize("recipe", CELLS)
 def test_data_is_asked_for_where_it_is_needed(recipe: str) -> None:
-    model = LstmCase(T=3, B=1, I=4, H=4).model()
+    model = RecurrentCase(T=3, B=1, I=4, H=4).model()
     if recipe in WITHOUT_DATA:
         assert np.isfinite(rnnqc.lower(model, recipe).report.bytes)
     else:
@@ -103,7 +177,7 @@ def test_data_is_asked_for_where_it_is_needed(recipe: str) -> None:
 
 
 def test_a_branch_that_the_data_never_took_stays_float() -> None:
-    case = LstmCase(T=3, B=1, I=4, H=4, placement="if")
+    case = RecurrentCase(T=3, B=1, I=4, H=4, placement="if")
     model = case.model()
     statistics = calibrate(model, [case.feeds()])
     lowered = rnnqc.lower(model, "brevitas-int8", stats=statistics)

@@ -1,4 +1,4 @@
-"""With all quantizers off the decomposed and the unrolled LSTM equal onnxruntime's LSTM and the float64 reference.
+"""With all quantizers off the decomposed and the unrolled layer equal onnxruntime's and the float64 reference.
 
 What these would catch: a wrong gate order, a wrong rule for an attribute or an absent input, a mask off by one.
 """
@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
-from lstm_models import LstmCase
+from lstm_models import BACKEND_CASES, RecurrentCase
 from onnx import numpy_helper
 from running import assert_close, assert_same_bits, plain_session, run
 from running_lowered import all_nodes
-from strategies import lstm_cases
+from strategies import any_cases, gru_and_rnn_cases, lstm_cases
 
 import rnnqc
 from rnnqc.passes import Canonicalize, DecomposeLstm, Unroll
@@ -24,46 +24,58 @@ from rnnqc.passes import Canonicalize, DecomposeLstm, Unroll
 TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples
 OFF = ["*.bits=none"]
-BACKEND_CASES = ("defaults", "with_initial_bias", "with_peepholes", "reverse", "bidirectional", "batchwise")
 CONSTANTS = ("W", "R", "B", "P")
 
 
-def _compiled(case: LstmCase, unroll: bool) -> onnx.ModelProto:
+def _compiled(case: RecurrentCase, unroll: bool) -> onnx.ModelProto:
     dims = case.dims if unroll else {}
     lowered = rnnqc.lower(case.model(), form="qcdq", overrides=OFF, unroll=unroll, dims=dims)
     model: onnx.ModelProto = lowered.proto
     present = {n.op_type for n in all_nodes(model) if n.domain == ""}
-    assert not present & {"LSTM", "QuantizeLinear", "DequantizeLinear"}, present
+    assert not present & {"LSTM", "GRU", "RNN", "QuantizeLinear", "DequantizeLinear"}, present
     if unroll and case.placement not in ("loop", "scan"):
         assert not present & {"Scan", "Loop"}, present
     return model
 
 
+def _compare(unroll: bool, case: RecurrentCase, *, runtime: bool = True) -> None:
+    feeds = case.feeds(padding=0.0)
+    got = run(plain_session(_compiled(case, unroll)), feeds)
+    if runtime:
+        assert_close(run(plain_session(case.model()), feeds), got, TOLERANCE, "against onnxruntime")
+    assert_close(case.expected(feeds), got, TOLERANCE, "against the reference")
+
+
 @pytest.mark.parametrize("unroll", [False, True], ids=["decomposed", "unrolled"])
 @settings(max_examples=4 * EXAMPLES)
 @given(case=lstm_cases())
-def test_equals_onnxruntime_and_the_reference(unroll: bool, case: LstmCase) -> None:
-    got = run(plain_session(_compiled(case, unroll)), case.feeds(padding=0.0))
-    assert_close(run(plain_session(case.model()), case.feeds(padding=0.0)), got, TOLERANCE, "against onnxruntime")
-    assert_close(case.expected(case.feeds(padding=0.0)), got, TOLERANCE, "against the reference")
+def test_equals_onnxruntime_and_the_reference(unroll: bool, case: RecurrentCase) -> None:
+    _compare(unroll, case)
 
 
 @pytest.mark.parametrize("unroll", [False, True], ids=["decomposed", "unrolled"])
-@given(case=lstm_cases(layouts=(1,)))
-def test_layout_1_equals_the_reference(unroll: bool, case: LstmCase) -> None:
-    got = run(plain_session(_compiled(case, unroll)), case.feeds(padding=0.0))
-    assert_close(case.expected(case.feeds(padding=0.0)), got, TOLERANCE, "against the reference")
+@settings(max_examples=4 * EXAMPLES)
+@given(case=gru_and_rnn_cases())
+def test_equals_onnxruntime_and_the_reference_gru_and_rnn(unroll: bool, case: RecurrentCase) -> None:
+    _compare(unroll, case)
 
 
-@given(case=lstm_cases(placements=("main",)))
-def test_unrolling_keeps_the_bits(case: LstmCase) -> None:
+@pytest.mark.parametrize("unroll", [False, True], ids=["decomposed", "unrolled"])
+@given(case=any_cases(layouts=(1,)))
+def test_layout_1_equals_the_reference(unroll: bool, case: RecurrentCase) -> None:
+    _compare(unroll, case, runtime=False)
+
+
+@settings(max_examples=2 * EXAMPLES)
+@given(case=any_cases(placements=("main",)))
+def test_unrolling_keeps_the_bits(case: RecurrentCase) -> None:
     feeds = case.feeds(padding=0.0)
     decomposed = run(plain_session(_compiled(case, False)), feeds)
     assert_same_bits(decomposed, run(plain_session(_compiled(case, True)), feeds), "unrolled")
 
 
-@given(case=lstm_cases(placements=("main",), dynamic_time=False))
-def test_passes_by_hand(case: LstmCase) -> None:
+@given(case=any_cases(placements=("main",), dynamic_time=False))
+def test_passes_by_hand(case: RecurrentCase) -> None:
     """The pass manager gives what lower gives."""
     feeds = case.feeds(padding=0.0)
     expected = run(plain_session(_compiled(case, False)), feeds)
@@ -77,7 +89,7 @@ def test_passes_by_hand(case: LstmCase) -> None:
 @pytest.mark.parametrize("unroll", [False, True], ids=["decomposed", "unrolled"])
 def test_onnx_node_case(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:
     """W, R, B and P, graph inputs in onnx's file, become initializers."""
-    folder = shared(f"models/onnx_backend_node/test_lstm_{name}")
+    folder = shared(f"models/onnx_backend_node/test_{name}")
     model = onnx.load(folder / "model.onnx")
     operator = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
     formal = {actual: formal for formal, actual in zip(operator, model.graph.node[0].input, strict=False) if actual}

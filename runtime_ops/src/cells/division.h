@@ -1,6 +1,7 @@
 #ifndef RNNQC_CELLS_DIVISION_H_
 #define RNNQC_CELLS_DIVISION_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cells/scratch.h"
@@ -30,8 +31,10 @@ void RunDivided(const Division& division, const Make& make, Scratch* scratch, Pa
       int64_t count;
     };
     Groups groups{make, scratch, division.groups};
-    // The first group is a largest one.
-    scratch->Reset(groups.count, make(0, groups.count).ScratchBytes());
+    // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+    const int64_t largest = make(0, groups.count).ScratchBytes();
+    const int64_t smallest = make(groups.count - 1, groups.count).ScratchBytes();
+    scratch->Reset(groups.count, std::max(largest, smallest));
     parallel->For(
         groups.count,
         [](void* user, size_t index) {
