@@ -6,6 +6,7 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, output_or_none, shape_of
+from rnnqc.passes.index_expressions import Index
 from rnnqc.passes.loop_states import State, behind_views, states_of
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
 from rnnqc.passes.sequence_elements import element_of, flipped
@@ -221,7 +222,9 @@ class LoopLayers:
         if shape is not None and batch is not None and batch[1] == 1 and any(d not in (1, None) for d in shape[:-1]):
             raise NoNode("one input row is used with several rows of a state.", f"{start.name!r} {shape}")
         if self.constants.zero(start):
-            return None
+            own, rows_of_x = self.vectorizer.trips.indices.rows(start), self._rows(layer.inputs[X])
+            if self.constants.array(start) is not None or (own is not None and own in (rows_of_x, Index(1))):
+                return None
         if shape is None:
             raise NoNode("the rank of a state is not known.", f"{start.name!r}")
         if len(shape) == 2:
@@ -246,6 +249,27 @@ class LoopLayers:
             )
             start = self.b.op("Expand", [start, target], f"{display_name(layer)}/initial.{k}.rows")
         return start
+
+    def _rows(self, x: Value) -> Index | None:
+        """The rows of a layer's input."""
+        indices = self.vectorizer.trips.indices
+        shape = shape_of(x)
+        if shape is not None and len(shape) == 3 and shape[1] is not None:
+            return indices.dimension(x, 1)
+        value = behind_views(x)
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        if node is not None and node.op in RECURRENT_OPS and not node.domain:
+            return self._rows(node.inputs[X])
+        if node is not None and node.op == "Concat":
+            return self._rows(node.inputs[0])
+        element = element_of(value, indices)
+        source, axis = self.scanned[id(value)][:2] if id(value) in self.scanned else (None, 0)
+        if element is not None:
+            source, axis = element.sequence, element.axis
+        whole = shape_of(source)
+        if source is None or whole is None or len(whole) < 3:
+            return None
+        return indices.dimension(source, [k for k in range(len(whole)) if k != axis][-2])
 
     def _unmasked(self, state: State, layer: Node) -> tuple[Lengths | None, Value]:
         """The lengths of the rows, where they mask the new state (None: they do not), and the new state itself."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rnnqc.builder import Builder
@@ -10,8 +12,9 @@ from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
-from rnnqc.passes.row_algebra import Floats
+from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.step_roles import steps_of
@@ -74,6 +77,7 @@ class RecognizeSteps(Pass):
                 try:
                     node = step_node(step, constants)
                     _check_uses(graph, reader, step, node)
+                    node = _with_zeros(reader, step, node)
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     action = "none; the step stays as it is written"
@@ -142,6 +146,22 @@ def _batch(reader: RowReader, value: Value) -> int | str | None:
     if shape is None:
         return None
     return next((d for d in shape[:-1] if d != 1), 1)
+
+
+def _with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
+    """The node with those zeros as states that may have other rows than the input: the result has theirs."""
+    indices = reader.indices
+    size = _batch(reader, node.x[0])
+    rows = Index(size) if isinstance(size, int) else unknown(size) if size is not None else None
+
+    def kept(value: Value | None, atom: Atom | None) -> Value | None:
+        zeros = atom.value if atom is not None else None
+        if value is not None or zeros is None or reader.constants.array(zeros) is not None:
+            return value
+        held = indices.rows(zeros)
+        return None if held is not None and held in (rows, Index(1)) else zeros
+
+    return replace(node, h=kept(node.h, step.hidden), c=kept(node.c, step.cell))
 
 
 def _rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode) -> bool:
