@@ -14,8 +14,12 @@ from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
-from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
+from rnnqc.passes.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.remove_sorting import RemoveSorting
 from rnnqc.passes.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.roll_steps import RollSteps
+from rnnqc.passes.simplify_sequences import SimplifySequences
 from rnnqc.passes.unroll import Unroll
 from rnnqc.passes.write_qonnx import WriteQonnx
 
@@ -37,8 +41,12 @@ __all__ = [
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "ReadWeightCodes",
-    "RecognizeLstmStep",
+    "RecognizeSteps",
+    "RecoverLoops",
+    "RemoveSorting",
     "RepairLstmExport",
+    "RollSteps",
+    "SimplifySequences",
     "Timing",
     "Unroll",
     "VerifyModified",

@@ -26,7 +26,7 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.constant_expression import constant_expression
+from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property

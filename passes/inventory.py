@@ -27,6 +27,7 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
+from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
@@ -92,7 +93,7 @@ class RecurrentNode:
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
-    """Every recurrent node of every graph, in order; the model should be canonical.
+    """Every recurrent node of every graph, in order, and other recurrences; the model should be in normal form.
 
     Raises:
         CompileError: A node is not valid.
@@ -103,7 +104,12 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
-    return found
+    return found + [_describe_recurrence(r) for r in float_recurrences(model)]
+
+
+def _describe_recurrence(found: FloatRecurrence) -> RecurrentNode:
+    refusal = (found.reason, found.found, "none; the recurrence runs in float")
+    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal)
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:

@@ -10,12 +10,15 @@ from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
-from rnnqc.passes.recognize_lstm_step import RecognizeLstmStep
+from rnnqc.passes.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover_loops import RecoverLoops
 from rnnqc.passes.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.roll_steps import RollSteps
+from rnnqc.passes.simplify_sequences import SimplifySequences
 
 
 def normal_form(*, keep_codes: bool = False) -> list[Pass]:
-    """The passes before the recurrent nodes are counted.
+    """The passes before the recurrent nodes are counted; recurrences written in other ways are nodes then.
 
     Args:
         keep_codes: Whether weights that are stored as codes stay codes.
@@ -25,7 +28,10 @@ def normal_form(*, keep_codes: bool = False) -> list[Pass]:
         ReadWeightCodes(keep=keep_codes),
         Canonicalize(keep_codes=keep_codes),
         ComputeInFloat32(),
-        RecognizeLstmStep(),
+        RecognizeSteps(),
+        RollSteps(),
+        RecoverLoops(),
+        SimplifySequences(),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.evaluate import evaluate_nodes
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, input_or_none
-from rnnqc.passes.constant_expression import constant_expression
+from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import is_quant, read_quant
 
