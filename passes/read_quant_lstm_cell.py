@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,8 +29,7 @@ from rnnqc.ir import (
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import emit_integer
-from rnnqc.passes.emit_brevitas_lstm import emit_brevitas_lstm
-from rnnqc.passes.emit_cell import Boundary
+from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_grid import FoldedGrid
@@ -114,7 +114,7 @@ class ReadQuantLstmCell(Pass):
                     if doubt is not None:
                         remarks.append(self.remark(Outcome.NOTE, name, node.op, *doubt))
                 except NotHandled as refusal:
-                    _write_out(model, graph, node, read, grids)
+                    _write_out(model, graph, node, read, name, grids)
                     reason = f"{refusal.reason} It runs in float32 operators, exactly but without a native kernel."
                     remarks.append(self.remark(Outcome.FLOAT, name, node.op, reason, refusal.found, refusal.action))
                 count += 1
@@ -222,16 +222,31 @@ def _lower(
     h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
     c0 = _state(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
-    points = points_of(read)
-    name = model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
-    shape = shape_of(x) or [None] * 3
-    sizes = [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
+    name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
-    y, y_h, y_c = made
-    cell = Cell(
+    at = Boundary(x, None, h0, c0, *made)
+    cell = _cell(read, name, node.op, path, sizes, at)
+    cell.points = points_of(read)
+    cell.form = "integer" if tables is not None else "qcdq"
+    model.cells[name] = cell
+    if tables is not None:
+        nodes = _integer_cell(model, graph, cell, folded, tables, at)
+    else:
+        outer = {"initial_h": read.quantizers["output"], "initial_c": read.quantizers["cell_state"]}
+        outer |= {"input": absorbed} if absorbed is not None else {}
+        nodes = emit_exported_cell(model, graph, cell, read, at, outer)
+    model.insert_nodes(graph, node, [*before, *nodes, *after])
+    model.remove_nodes(graph, [node])
+
+
+def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | None], at: Boundary) -> Cell:
+    """A cell without parameters and points; `sizes` are those of time and batch."""
+    assert at.x is not None
+    names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
+    return Cell(
         name=name,
         node=path,
-        op=node.op,
+        op=op,
         hidden_size=read.hidden_size,
         input_size=read.input_size,
         reverse=read.reverse,
@@ -240,28 +255,18 @@ def _lower(
         input_forget=read.cifg,
         static_length=sizes[0],
         static_batch=sizes[1],
-        x=x.name,
+        x=at.x.name,
         sequence_lens=None,
-        initial_h=h0.name if h0 is not None else None,
-        initial_c=c0.name if c0 is not None else None,
-        y=y.name if y is not None else None,
-        y_h=y_h.name if y_h is not None else None,
-        y_c=y_c.name if y_c is not None else None,
+        initial_h=names[0],
+        initial_c=names[1],
+        y=names[2],
+        y_h=names[3],
+        y_c=names[4],
         W="",
         R="",
         B="",
         P=None,
-        points=points,
-        form="integer" if tables is not None else "qcdq",
     )
-    model.cells[name] = cell
-    at = Boundary(x, None, h0, c0, y, y_h, y_c)
-    if tables is not None:
-        nodes = _integer_cell(model, graph, cell, folded, tables, at)
-    else:
-        nodes = emit_exported_cell(model, graph, cell, read, absorbed, at)
-    model.insert_nodes(graph, node, [*before, *nodes, *after])
-    model.remove_nodes(graph, [node])
 
 
 def _integer_cell(
@@ -275,13 +280,42 @@ def _integer_cell(
     return emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
 
 
-def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, grids: _Grids) -> None:
-    """Replaces a cell without an integer form by its operations in float32."""
-    prefix = model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
+def _name(model: Model, node: Node, read: QuantLstm) -> str:
+    return model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
+
+
+def _sizes(x: Value, read: QuantLstm) -> list[int | None]:
+    """Those of time and batch, where they are fixed."""
+    shape = shape_of(x) or [None] * 3
+    return [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
+
+
+def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: _Grids) -> None:
+    """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
+    name, sizes = _name(model, node, read), _sizes(read.x, read)
     x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
-    nodes = emit_brevitas_lstm(model, read, prefix, x, made)
-    model.insert_nodes(graph, node, [*before, *nodes, *after])
+    b = Builder(model, prefix=name)
+    given = ((read.initial_h, "initial_h"), (read.initial_c, "initial_c"))
+    states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
+    at = Boundary(x, None, *states, *made)
+    cell = _cell(read, name, node.op, path, sizes, at)
+    cell.points = {"hidden": {"rounded_output": True}}
+    nodes = emit_exported_cell(model, graph, cell, read, at, {})
+    model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])
     model.remove_nodes(graph, [node])
+    model.release_cells([name])
+
+
+def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Value | None:
+    """An initial state `[B,H]`, None for zeros; rows of a constant that are all the same do not bind the batch."""
+    array = constant_array(value)
+    if array is not None and not array.any():
+        return None
+    if array is not None and array.ndim == 2 and array.size and (array == array[:1]).all():
+        value = b.f32(array[:1])
+    batch = dimensions(b, x, 1, 2, f"{name}.batch")
+    shape = b.op("Concat", [batch, b.i64([hidden])], f"{name}.shape", axis=0)
+    return b.op("Expand", [value, shape], name)
 
 
 def _surroundings(
