@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.encoding import Rounding
 from rnnqc.ir import (
     FLOAT_TAG,
     Graph,
@@ -32,20 +30,16 @@ from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.exported_grids import Grids, input_of, state_of
 from rnnqc.passes.fold_grid import FoldedGrid
-from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, check_one_scale, fold_quant_lstm, grid_of, points_of
+from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, points_of
 from rnnqc.passes.fold_scales import integer_operands
-from rnnqc.passes.grid_numbers import Grid
-from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS
+from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.output_shapes import infer_output_shapes
-from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.weight_doubts import doubt_about_weights
 from rnnqc.properties import Property
-from rnnqc.qonnx import QonnxQuantizer
-
-NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
-_MOVED = {**MOVERS, "Split": (0,)}
 
 
 class ReadQuantLstmCell(Pass):
@@ -87,7 +81,7 @@ class ReadQuantLstmCell(Pass):
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions) if self.integer else None
-        grids = _Grids()
+        grids = Grids()
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -136,91 +130,19 @@ def _is_known(model: Model, value: Value | None) -> bool:
     return shape is not None and all(isinstance(d, int) or d in names for d in shape)
 
 
-@dataclass
-class _Grids:
-    """On which grid values lie.
-
-    Attributes:
-        known: Quantizers by the name of the value that a cell made.
-    """
-
-    known: dict[str, QonnxQuantizer] = field(default_factory=dict)
-
-    def of(self, value: Value, what: str) -> QonnxQuantizer:
-        """The grid of `value`, which quantizers and cells make and other operators move.
-
-        Raises:
-            NotHandled: It lies on none, or its parts on different ones.
-        """
-        found: QonnxQuantizer | None = None
-        stack, seen = [value], set()
-        while stack:
-            current = stack.pop()
-            if id(current) in seen:
-                continue
-            seen.add(id(current))
-            grid = self.known.get(current.name)
-            node = current.inputs[0] if len(current.inputs) == 1 else None
-            if grid is None and node is not None and is_quant(node):
-                grid = read_quant(node)
-            if grid is None:
-                if node is None or node.domain or node.op not in _MOVED:
-                    made = f"{current.name!r}" + (f" is made by {node.op}" if node is not None else "")
-                    raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
-                moved = _MOVED[node.op]
-                stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
-            elif found is not None and not found.same_format(grid):
-                raise NotHandled(f"{what} lies on several grids.", f"{value.name!r}", "share io_quant")
-            else:
-                found = found or grid
-        assert found is not None
-        check_one_scale(what, found)
-        return found
-
-
 def _readable(graph: Graph, node: Node) -> QuantLstm:
     if all(_used_output(graph, node, k) is None for k in range(3)):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")
     return read_quant_lstm(node)
 
 
-def _input(node: QuantLstm, grids: _Grids) -> tuple[Value, Grid]:
-    """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
-    quantizer = grids.of(node.x, "its input")
-    producer = node.x.inputs[0] if node.x.inputs else None
-    if producer is not None and is_quant(producer) and isinstance(quantizer.rounding, Rounding):
-        return producer.inputs[0], grid_of("input", quantizer, unsigned=True)
-    return node.x, grid_of("input", quantizer, unsigned=True, on_grid=True)
-
-
-def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value | None:
-    """An initial state as the cell takes it, which applies its own quantizer; None for zeros."""
-    array = constant_array(value)
-    nearest = own.rounding.value in NEAREST
-    if array is not None:
-        if not array.any():
-            return None
-        if nearest and np.array_equal(own(array), array):
-            return value
-        raise NotHandled(f"{what} is not quantized.", "constants off the grid", "export zeros, or pass the states")
-    grid = grids.of(value, what)
-    producer = value.inputs[0] if value.inputs else None
-    same = grid.same_format(own)
-    if same and grid.rounding is own.rounding and producer is not None and is_quant(producer):
-        return producer.inputs[0]
-    if same and nearest:
-        return value
-    action = "use a rounding to the nearest code" if same else "quantize it as the cell does"
-    raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)
-
-
 def _lower(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: _Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: Grids
 ) -> None:
-    x, x_grid = _input(read, grids)
+    x, x_grid = input_of(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
-    h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
-    c0 = _state(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
+    h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
+    c0 = state_of(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
     name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
@@ -290,7 +212,7 @@ def _sizes(x: Value, read: QuantLstm) -> list[int | None]:
     return [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
 
 
-def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: _Grids) -> None:
+def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: Grids) -> None:
     """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
     name, sizes = _name(model, node, read), _sizes(read.x, read)
     x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
@@ -319,7 +241,7 @@ def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Va
 
 
 def _surroundings(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: _Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: Grids
 ) -> tuple[Value, list[Node], list[Variable | None], list[Node]]:
     """X and outputs with time first, and the nodes before and after the cell that make them so.
 
