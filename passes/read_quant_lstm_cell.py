@@ -27,7 +27,7 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cell_function import emit_integer
+from rnnqc.passes.chain_codes import NEAREST, ReadCell, chain_codes
 from rnnqc.passes.emit_brevitas_lstm import emit_brevitas_lstm
 from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.emit_exported import emit_exported_cell
@@ -44,7 +44,6 @@ from rnnqc.passes.weight_doubts import doubt_about_weights
 from rnnqc.properties import Property
 from rnnqc.qonnx import QonnxQuantizer
 
-NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
 _MOVED = {**MOVERS, "Split": (0,)}
 
 
@@ -62,6 +61,7 @@ class ReadQuantLstmCell(Pass):
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
       left out, so that the batch is not bound to theirs.
+    * Where an integer layer's input is the hidden states of other cells, their codes pass, without going back to float.
     * A cell without an integer form (weights without codes, more than 16 bits, scales for each channel of an
       activation, ...) is written out in float32 operators, in Brevitas' order, with a remark.
     * A cell whose parameters are not constant or not known stays as it is, with a remark.
@@ -88,6 +88,7 @@ class ReadQuantLstmCell(Pass):
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions) if self.integer else None
         grids = _Grids()
+        sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -107,7 +108,9 @@ class ReadQuantLstmCell(Pass):
                     count += 1
                     continue
                 try:
-                    _lower(model, graph, node, read, name, tables, grids)
+                    site = _lower(model, graph, node, read, name, tables, grids)
+                    if site is not None:
+                        sites[site.cell.name] = site
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
                     doubt = doubt_about_weights(read)
@@ -120,6 +123,7 @@ class ReadQuantLstmCell(Pass):
                 count += 1
         if count > inferred:
             model.infer_shapes()
+        chain_codes(model, sites)
         if count:
             model.remove_dead()
             model.sort()
@@ -216,7 +220,8 @@ def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value
 
 def _lower(
     model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: _Grids
-) -> None:
+) -> ReadCell | None:
+    """The cell that codes can reach; None for one of form qcdq."""
     x, x_grid = _input(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
@@ -256,23 +261,20 @@ def _lower(
     )
     model.cells[name] = cell
     at = Boundary(x, None, h0, c0, y, y_h, y_c)
-    if tables is not None:
-        nodes = _integer_cell(model, graph, cell, folded, tables, at)
-    else:
-        nodes = emit_exported_cell(model, graph, cell, read, absorbed, at)
+    site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
+    nodes = site.emit(model, None) if site else emit_exported_cell(model, graph, cell, read, absorbed, at)
     model.insert_nodes(graph, node, [*before, *nodes, *after])
     model.remove_nodes(graph, [node])
+    return site
 
 
-def _integer_cell(
-    model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary
-) -> list[Node]:
+def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> ReadCell:
     operands = integer_operands(model, graph, cell, folded, tables, True)
     cell.integer = folded.numbers.__dict__.copy()
     cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
     for key in ("W", "R", "B"):
         setattr(cell, key, cell.operands[key])
-    return emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
+    return ReadCell(cell, graph, folded.numbers, at, operands)
 
 
 def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, grids: _Grids) -> None:
