@@ -16,6 +16,7 @@ from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.remove_sorting import RemoveSorting
 from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
@@ -42,6 +43,7 @@ __all__ = [
     "ReadWeightCodes",
     "RecognizeSteps",
     "RecoverLoops",
+    "RemoveSorting",
     "RepairLstmExport",
     "RollSteps",
     "SimplifySequences",

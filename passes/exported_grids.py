@@ -8,6 +8,7 @@ import numpy as np
 
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Value, constant_array
+from rnnqc.passes.chain_codes import NEAREST
 from rnnqc.passes.fold_quant_lstm import check_one_scale, grid_of
 from rnnqc.passes.grid_numbers import Grid
 from rnnqc.passes.insert_qcdq import MOVERS
@@ -15,7 +16,6 @@ from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, read_quant
 from rnnqc.qonnx import QonnxQuantizer
 
-NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
 _MOVED = {**MOVERS, "Split": (0,)}
 
 

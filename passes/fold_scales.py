@@ -88,7 +88,7 @@ class FoldScales(Pass):
                 sources = chain_sources(model, at.x) or []
                 short = cell.points["input"]["bits"] <= SHORT_BITS
                 if sources and short and all(c.name in folded for c, _ in sources):
-                    at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
+                    at = Boundary(pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:
                     # The same codes, from the float hidden states.
@@ -202,7 +202,7 @@ def integer_operands(
     )
 
 
-def _pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
+def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
     """Copies the operators between hidden states and `x`, on codes; `codes` gets the cells that provide theirs."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     made: dict[int, Value] = {}

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, attribute, info, shape_of, subgraphs
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, attribute, info, input_or_none, shape_of, subgraphs
+from rnnqc.passes.constant_expressions import Constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,3 +129,35 @@ def owners(graph: Graph) -> dict[int, Node]:
                 found[id(inner)] = node
                 stack.extend(g for _, g in subgraphs(inner))
     return found
+
+
+def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
+    """Makes Gather nodes of `SequenceAt(SplitToSequence(x), i)` in `graph`; returns how many.
+
+    Shape inference of the former ignores that `keepdims = 0` drops the axis; with a `split` that is a vector,
+    onnxruntime and the specification ignore it, too.
+    """
+    count = 0
+    for node in list(graph.nodes):
+        maker = node.inputs[0].inputs[0] if node.op == "SequenceAt" and node.inputs[0].inputs else None
+        if node.domain or maker is None or maker.op != "SplitToSequence" or maker.domain:
+            continue
+        given = input_or_none(maker, 1)
+        split = constants.array(given)
+        if given is not None and (split is None or split.size == 0 or np.any(split != 1)):
+            continue
+        axis = attribute(maker, "axis", 0)
+        dropped = not attribute(maker, "keepdims", 1) and (given is None or (split is not None and split.ndim == 0))
+        b = Builder(model, prefix=node.name)
+        target = node.outputs[0]
+        node.outputs.clear()
+        source, index = maker.inputs[0], node.inputs[1]
+        if dropped:
+            b.add("Gather", [source, index], [target], "element", axis=axis)
+        else:
+            whole = b.op("Unsqueeze", [index, b.i64([0])], "index")
+            b.add("Gather", [source, whole], [target], "element", axis=axis)
+        model.insert_nodes(graph, node, b.nodes)
+        model.remove_nodes(graph, [node])
+        count += 1
+    return count

@@ -26,7 +26,7 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cell_function import emit_integer
+from rnnqc.passes.chain_codes import ReadCell, chain_codes
 from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
@@ -56,6 +56,7 @@ class ReadQuantLstmCell(Pass):
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
       left out, so that the batch is not bound to theirs.
+    * Where an integer layer's input is the hidden states of other cells, their codes pass, without going back to float.
     * A cell without an integer form (weights without codes, more than 16 bits, scales for each channel of an
       activation, ...) is written out in float32 operators, in Brevitas' order, with a remark.
     * A cell whose parameters are not constant or not known stays as it is, with a remark.
@@ -82,6 +83,7 @@ class ReadQuantLstmCell(Pass):
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions) if self.integer else None
         grids = Grids()
+        sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -101,7 +103,9 @@ class ReadQuantLstmCell(Pass):
                     count += 1
                     continue
                 try:
-                    _lower(model, graph, node, read, name, tables, grids)
+                    site = _lower(model, graph, node, read, name, tables, grids)
+                    if site is not None:
+                        sites[site.cell.name] = site
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
                     doubt = doubt_about_weights(read)
@@ -114,6 +118,7 @@ class ReadQuantLstmCell(Pass):
                 count += 1
         if count > inferred:
             model.infer_shapes()
+        chain_codes(model, sites)
         if count:
             model.remove_dead()
             model.sort()
@@ -138,7 +143,8 @@ def _readable(graph: Graph, node: Node) -> QuantLstm:
 
 def _lower(
     model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: Grids
-) -> None:
+) -> ReadCell | None:
+    """The cell that codes can reach; None for one of form qcdq."""
     x, x_grid = input_of(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
@@ -151,14 +157,16 @@ def _lower(
     cell.points = points_of(read)
     cell.form = "integer" if tables is not None else "qcdq"
     model.cells[name] = cell
-    if tables is not None:
-        nodes = _integer_cell(model, graph, cell, folded, tables, at)
+    site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
+    if site is not None:
+        nodes = site.emit(model, None)
     else:
         outer = {"initial_h": read.quantizers["output"], "initial_c": read.quantizers["cell_state"]}
         outer |= {"input": absorbed} if absorbed is not None else {}
         nodes = emit_exported_cell(model, graph, cell, read, at, outer)
     model.insert_nodes(graph, node, [*before, *nodes, *after])
     model.remove_nodes(graph, [node])
+    return site
 
 
 def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | None], at: Boundary) -> Cell:
@@ -191,15 +199,13 @@ def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | 
     )
 
 
-def _integer_cell(
-    model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary
-) -> list[Node]:
+def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> ReadCell:
     operands = integer_operands(model, graph, cell, folded, tables, True)
     cell.integer = folded.numbers.__dict__.copy()
     cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
     for key in ("W", "R", "B"):
         setattr(cell, key, cell.operands[key])
-    return emit_integer(model, cell, folded.numbers, at, operands, None, dispatch=True)
+    return ReadCell(cell, graph, folded.numbers, at, operands)
 
 
 def _name(model: Model, node: Node, read: QuantLstm) -> str:

@@ -10,7 +10,7 @@ from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.loop_states import bodies, capture_invariants, is_loop, shapes_of_states, states_of
+from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
 from rnnqc.passes.row_algebra import Floats
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.step_matcher import FoundStep, StepFinder
@@ -49,11 +49,11 @@ class RecognizeSteps(Pass):
         """Looks at every graph."""
         remarks: list[Remark] = []
         captured = 0
-        model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _STEP_OPS for node in g.nodes)]
-        for _, owner, _ in graphs:
+        for graph, owner, _ in graphs:
             if owner is not None and is_loop(owner):
-                captured += capture_invariants(model, owner)
+                captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))
+        model.infer_shapes()
         constants = Constants(model)
         found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
         for graph, owner, path in graphs:

@@ -219,6 +219,8 @@ class _Recovery:
         node = self.b.add(layer.op, inputs, made, name, **attrs)
         node.name = node.name if name in taken else name
         self.made.append(f"{layer.op} {node.name!r}")
+        if lengths is not None:
+            self._check_padding(layer)
         self._keep_finals(layer, made)
         if backwards:
             made[0] = flipped(self.b, made[0], 0, f"{name}/Y.of_trips")
@@ -244,6 +246,36 @@ class _Recovery:
         most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
         least = b.op("Min", [b.cast(first.value, np.int64, "lengths"), most], "lengths.least")
         return b.cast(least, np.int32, "sequence_lens"), first.backwards
+
+    def _check_padding(self, layer: Node) -> None:
+        """With lengths, what the layer computes behind the end of a row is not what the node puts out there."""
+        stack = [v for v in layer.outputs if v.name]
+        while stack:
+            value = stack.pop()
+            users = list(value.outputs)
+            if any(v is value for v in self.body.outputs):
+                raise NoNode("what a layer computes behind the end of a row is used.", f"{value.name!r}, an output")
+            for user in users:
+                if user.op in ("Squeeze", "Unsqueeze", "Identity", "Reshape") and any(
+                    n is user for n in self.body.nodes
+                ):
+                    stack += user.outputs
+                    continue
+                masked = user.op == "Where" and behind_views(user.inputs[1]) is behind_views(value)
+                if masked and any(
+                    s.new is not s.after and behind_views(s.after) is user.outputs[0] for s in self.states
+                ):
+                    continue
+                zeros = (
+                    masked and self.constants.zero(user.inputs[2]) and any(user.inputs[0] is m for m in self._masks())
+                )
+                if not zeros:
+                    found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
+                    raise NoNode("what a layer computes behind the end of a row is used.", found)
+
+    def _masks(self) -> list[Value]:
+        """The conditions that mask states."""
+        return [behind_views(s.after).inputs[0].inputs[0] for s in self.states if s.new is not s.after]
 
     def _one_step(self, x: Value) -> bool:
         shape = shape_of(x)

@@ -12,7 +12,7 @@ from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.row_algebra import ONE, Atom, Atoms, Form, Weight
-from rnnqc.passes.sequence_elements import element_of, keeps_all
+from rnnqc.passes.sequence_elements import keeps_all
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Sigmoid": {},
@@ -75,9 +75,6 @@ class RowReader:
         held = self._rows.get(id(value))
         if held is not None and held[1] is not None:
             return [*held[1].lead, held[1].width]
-        if value.inputs and value.inputs[0].op == "SequenceAt":  # shape inference ignores that torch drops the axis
-            element = element_of(value, self.indices)
-            return element.shape if element is not None else None
         known = shape_of(value)
         return known if known is not None else self.shapes.get(id(value))
 

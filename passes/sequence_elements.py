@@ -1,4 +1,4 @@
-"""Which element of which sequence a value is: through Gather, Slice, Split and SequenceAt, Squeeze and Unsqueeze."""
+"""Which element of which sequence a value is: through Gather, Slice and Split, Squeeze and Unsqueeze."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ class Element:
     axis: int
     index: Index
     axes: tuple[int, ...]
-
-    @property
-    def shape(self) -> list[int | str | None] | None:
-        """Shape of the value."""
-        whole = shape_of(self.sequence)
-        return None if whole is None else [1 if a in (NEW, self.axis) else whole[a] for a in self.axes]
 
     def stacked_at(self, position: int) -> bool:
         """Whether the value is the element with an axis of size 1 at `position`, and nothing else done to it."""
@@ -79,8 +73,6 @@ def element_of(value: Value, indices: Indices) -> Element | None:
 
 
 def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
-    if node.op == "SequenceAt":
-        return _from_sequence(node, indices)
     source = node.inputs[0] if node.inputs else None
     shape = shape_of(source)
     if source is None or shape is None:
@@ -124,42 +116,6 @@ def _from_start(index: Index, size: int | str | None) -> Index:
     if index.number is not None and index.number < 0 and isinstance(size, int):
         return Index(index.number + size)
     return index
-
-
-def _from_sequence(node: Node, indices: Indices) -> Element | None:
-    at = indices.scalar(node.inputs[1])
-    if at is None or len(node.inputs[0].inputs) != 1 or node.inputs[0].inputs[0].op != "SplitToSequence":
-        return None
-    split = node.inputs[0].inputs[0]
-    source = split.inputs[0]
-    shape = shape_of(source)
-    given = input_or_none(split, 1)
-    sizes = indices.numbers(given) if given is not None else [1]
-    if shape is None or sizes is None or set(sizes) != {1}:
-        return None
-    axis = attribute(split, "axis", 0) % len(shape)
-    axes = tuple(range(len(shape)))
-    # The specification ignores `keepdims` where `split` is given; onnxruntime does so for a vector only, and torch
-    # counts on that.
-    dropped = not attribute(split, "keepdims", 1) and (given is None or _is_scalar(given, indices))
-    kept = axes[:axis] + axes[axis + 1 :] if dropped else axes
-    return Element(source, axis, _from_start(at, shape[axis]), kept)
-
-
-def _is_scalar(given: Value, indices: Indices) -> bool:
-    array = indices.constants.array(given)
-    return array is not None and array.ndim == 0
-
-
-def moved(b: Builder, value: Value, source: int, target: int, name: str) -> Value:
-    """`value` with its axis `source` at `target`."""
-    shape = shape_of(value)
-    assert shape is not None
-    if source == target:
-        return value
-    perm = [k for k in range(len(shape)) if k != source]
-    perm.insert(target, source)
-    return b.op("Transpose", [value], name, perm=perm)
 
 
 def flipped(b: Builder, value: Value, axis: int, name: str) -> Value:

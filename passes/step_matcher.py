@@ -275,6 +275,8 @@ def _gru_gates(value: Value, new: Atom, hidden: Atom, update: Atom, negated: tup
         return None
     product, weight = products[0]
     rest = Form(new.form.width, {a: w for a, w in new.form.terms.items() if a is not product}, new.form.bias)
+    if hidden in rest.terms:
+        return None
     for reset, behind in permutations(product.factors):
         if reset.kind != "activation" or reset.form is None or _parameters(reset) != _parameters(update):
             continue

@@ -86,10 +86,12 @@ def trips_of(node: Node, constants: Constants) -> Trips:
                 raise NoNode(
                     "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
                 )
+    if any(i.number is not None and i.number < 1 for i in bounds):
+        raise NoNode("there are no trips.", "a constant number of trips below 1")
     if not bounds:
         raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
     conditional = start_condition is None or constants.array(start_condition) is not None
-    once = bool(found) and conditional and any(i.number is None or i.number < 1 for i in bounds)
+    once = bool(found) and conditional and any(i.number is None for i in bounds)
     if once and most is not None and len(bounds) > len(found):
         raise NoNode("a trip count and a condition after the first trip bound the number of trips.", f"{most.name!r}")
     return Trips(tuple((i, value, offset) for i, (value, offset) in bounds.items()), indices, once)

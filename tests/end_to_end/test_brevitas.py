@@ -245,9 +245,75 @@ def test_layers_and_directions() -> None:
     expected = {"outputs": sequence, "h": np.stack([r[1] for r in states]), "c": np.stack([r[2] for r in states])}
     lowered = rnnqc.lower(model)
     assert_all_lowered(lowered, "two layers")
+    assert modes_of_input(lowered) == ["static", "static", "codes", "codes"]
     for way in (STOCK, NATIVE):
-        assert_same_codes(expected, run(session(lowered.proto, way), {"x": x}), way)
+        for level in LEVELS:
+            assert_same_codes(expected, run(session(lowered.proto, way, level), {"x": x}), f"{way}, {level}")
     assert assert_equals_reference(lowered.proto, {"x": x}) == 4
+
+
+def modes_of_input(lowered: rnnqc.Lowered) -> list[str]:
+    return sorted((c.integer["x_mode"] for c in lowered.model.cells.values()), reverse=True)
+
+
+STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "default": ({}, ["static", "codes", "codes"]),
+    "narrow": ({"output": {"narrow": 1}}, ["static", "codes", "codes"]),
+    "5 bits, zero point": ({"output": {"bits": 5, "zero_point": 3.0, "scale": 0.07}}, ["static", "codes", "codes"]),
+    "floor": ({"output": {"mode": "FLOOR"}}, ["static", "codes", "codes"]),
+    "unsigned": ({"output": {"signed": 0, "zero_point": 120.0}}, ["static", "codes", "codes"]),
+    "16 bits": ({"output": {"bits": 16, "scale": 2.0**-14}}, ["static"] * 3),
+}
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("what", STACKS)
+def test_codes_pass_between_layers(what: str, batch_first: bool) -> None:
+    """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""
+    changes, modes = STACKS[what]
+    e = Exported()
+    shared = {"output": {**random_lstm(8).quantizers["output"].__dict__, **changes.get("output", {})}}
+    flags = {"changes": shared, "batch_first": batch_first}
+    layers = [random_lstm(20 + k, 7 if k == 0 else 9, **flags, reverse=k == 2) for k in range(3)]
+    value = e.quant("x", layers[0].quantizers["output"], "x_quant")
+    for k, lstm in enumerate(layers):
+        value = e.cell(lstm, value, f"cell_{k}")[0]
+        e.op("Identity", [value], f"layer_{k}")
+    shape = (2, 5, 7) if batch_first else (5, 2, 7)
+    model = e.model({"x": shape}, {f"layer_{k}": 3 for k in range(3)})
+    for attempt in range(50):
+        x = np.random.default_rng(attempt).normal(0, 0.6, shape).astype(np.float32)
+        expected, sequence = {}, layers[0].quantizers["output"](x)
+        for k, lstm in enumerate(layers):
+            sequence = lstm.run(sequence)[0]
+            expected[f"layer_{k}"] = sequence
+        if min(m for lstm in layers for m in lstm.margins) > MARGIN:
+            break
+    assert modes_of_input(rnnqc.lower(model)) == modes
+    check(model, {"x": x}, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [({}, "codes"), ({"scale": np.float32(0.0071)}, "static"), ({"bits": 7}, "static"), ({"mode": "FLOOR"}, "static")],
+)
+def test_codes_of_other_formats_do_not_pass(changes: dict[str, Any], mode: str) -> None:
+    """A layer behind a quantizer of its own makes its codes from float values, unless they must be the same."""
+    shared = {"output": random_lstm(8).quantizers["output"].__dict__}
+    first, second = (random_lstm(30 + k, 7 if k == 0 else 9, changes=shared) for k in range(2))
+    between = Quant(**{**shared["output"], **changes})
+    for attempt in range(50):
+        x = np.random.default_rng(attempt).normal(0, 0.6, (5, 2, 7)).astype(np.float32)
+        expected = second.run(between(first.run(first.quantizers["output"](x))[0]))[0]
+        if min(*first.margins, *second.margins) > MARGIN:
+            break
+    e = Exported()
+    made = e.cell(first, e.quant("x", first.quantizers["output"], "x_quant"), "first")[0]
+    e.op("Identity", [e.cell(second, e.quant(made, between, "between"), "second")[0]], "y")
+    lowered = rnnqc.lower(e.model({"x": [5, 2, 7]}, {"y": 3}))
+    assert modes_of_input(lowered) == ["static", mode]
+    for way in (STOCK, NATIVE):
+        assert_same_codes({"y": expected}, run(session(lowered.proto, way), {"x": x}), way)
 
 
 def test_batch_of_the_zero_states_is_free() -> None:

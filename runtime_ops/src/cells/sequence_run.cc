@@ -224,6 +224,7 @@ void SequenceRun::QuantizeHidden(int64_t r, const float* values, float scale, in
     scale = row_scale[r] = DynamicScale(kernels_.max_abs(values, hidden_), config_.h_bits);
   }
   Quantize(values, hidden_, scale, static_cast<int32_t>(zero_point), h_planes_, RowOf(codes, r), units_padded_);
+  LimitCodes(config_.h_codes, hidden_, RowOf(codes, r));
 }
 
 void SequenceRun::QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const {
@@ -275,6 +276,12 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
   }
   SplitZeroPoint(grid.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
   Quantize(x, size, grid.scale, grid.zero_point, x_planes_, codes, stride);
+  LimitCodes(config_.x_codes, size, codes);
+}
+
+void SequenceRun::LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes) {
+  if (range.low == 0 && range.high == UINT8_MAX) return;
+  for (int64_t i = 0; i < n; ++i) codes[i] = std::min(std::max(codes[i], range.low), range.high);
 }
 
 void SequenceRun::Project(const Blocks& units) const {

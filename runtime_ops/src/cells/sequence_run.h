@@ -129,6 +129,7 @@ class SequenceRun {
   int64_t RowsBefore(int64_t step) const;
   void QuantizeSteps(int64_t begin, int64_t end);
   void QuantizeInput(int64_t position, int64_t row);
+  static void LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes);
   void Project(const Blocks& units) const;
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/grid_bytes.h"
 #include "kernels/linear_tables.h"
 #include "kernels/packing.h"
 
@@ -169,6 +170,7 @@ struct KernelTable {
   ProjectFn* project_s4;      // for kS4Blocks; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
   TableCellFn* table_cell;
+  GridBytesFn* grid_bytes;
   HiddenCellFn* gru_cell;
   HiddenCellFn* gru_reset;
   HiddenCellFn* gru_output;

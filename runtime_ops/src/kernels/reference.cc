@@ -180,6 +180,51 @@ void s32_table_cell_1__reference(const TableCellArgs& args) {
   }
 }
 
+namespace {
+
+int8_t Limited(float units, const ByteRange& range) {
+  const float rounded = std::nearbyint(units);
+  const float low = range.low;
+  const float high = range.high;
+  return static_cast<int8_t>(rounded < low ? low : rounded > high ? high : rounded);
+}
+
+int8_t Scaled(uint8_t u8, int8_t s8, float ratio, const ByteRange& range) {
+  return Limited(static_cast<float>(u8 * s8) * ratio, range);
+}
+
+}  // namespace
+
+void s32_grid_bytes_1__reference(const GridBytesArgs& args) {
+  const GridBytes& form = *args.form;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
+      uint8_t index[kGates];
+      for (int64_t g = 0; g < kGates; ++g) {
+        const int64_t j = (unit / kBlockUnits) * kBlockColumns + g * kBlockUnits + unit % kBlockUnits;
+        const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+        const float sum = product + args.p[row * args.p_stride + j];
+        const float v = sum + args.bias[j];
+        const float last = v * form.rest[g];
+        index[g] = static_cast<uint8_t>(Limited(std::fma(v, form.inverse[g], last), form.gate[g]));
+      }
+      if (form.input_forget) index[2] = index[0];
+      const uint8_t i = form.gate_codes[0][index[0]];
+      const uint8_t o = form.gate_codes[1][index[1]];
+      const uint8_t f = form.gate_codes[2][index[2]];
+      const int8_t d = static_cast<int8_t>(form.gate_codes[3][index[3]]);
+      int8_t* c = args.c + row * args.c_stride + unit;
+      const int8_t kept = Scaled(f, *c, form.kept_ratio, form.kept);
+      const int8_t added = Scaled(i, d, form.added_ratio, form.added);
+      *c = Limited(static_cast<float>(kept + added), form.cell);
+      const int8_t squashed = static_cast<int8_t>(form.cell_codes[static_cast<uint8_t>(*c)]);
+      const int8_t multiple = Scaled(o, squashed, form.hidden_ratio, form.hidden);
+      if (unit < args.units) args.y[row][unit] = static_cast<float>(multiple) * form.h_scale;
+      args.h[row * args.h_stride + unit] = static_cast<uint8_t>(multiple + form.h_zero_point);
+    }
+  }
+}
+
 void s32_gru_cell_1__reference(const HiddenCellArgs& args) {
   ForEachUnit(args, [&args](const HiddenUnit& unit) {
     const float z = unit.Look(0, unit.A(3, 0) + unit.P(3, 0));

@@ -80,6 +80,7 @@ class CellInputs {
   void ReadConstants(const ort::KernelInfo& info, const ort::OrtValue** inputs);
   // Whether all of the inputs that become packed weights are constant. They are not read by Read() then.
   bool has_constant_weights() const { return constant_weights_; }
+  bool has_constant_gate_table() const { return gate_table_is_constant_; }
 
   // At a run.
   void Read(ort::OrtKernelContext* context, const ort::OrtValue** inputs) const;

@@ -67,10 +67,15 @@ void ReadGrid(const ort::KernelInfo& info, LstmConfig* config) {
   config->grid.rounded_output = ReadFlag(info, "rounded_output");
   const GridPoint& x = config->grid.points[GridOrder::kInput];
   const GridPoint& h = config->grid.points[GridOrder::kHidden];
+  config->x_scale = x.scale;
+  config->h_scale = h.scale;
+  config->cell_scale = config->grid.points[GridOrder::kCell].scale;
   config->x_zero_point = x.zero_point;
   config->h_zero_point = h.zero_point;
   config->x_bits = x.max > 255 ? 16 : 8;
   config->h_bits = h.max > 255 ? 16 : 8;
+  if (config->x_bits == 8) config->x_codes = {static_cast<uint8_t>(x.min), static_cast<uint8_t>(x.max)};
+  if (config->h_bits == 8) config->h_codes = {static_cast<uint8_t>(h.min), static_cast<uint8_t>(h.max)};
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const auto gate_min = ReadPerGate<float>(info, "gate_min", kGates, kGateNames, false, -infinity);
   const auto gate_max = ReadPerGate<float>(info, "gate_max", kGates, kGateNames, false, infinity);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cells/byte_cell.h"
+#include "cells/grid_byte_form.h"
 #include "cells/grid_cell.h"
 #include "cells/lstm_cell.h"
 #include "kernels/dispatch.h"
@@ -56,6 +58,8 @@ class QuantLstmCellKernel {
       RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
     } else if (weights.grid32 != nullptr) {
       RunGrid(config_, kernels_, *weights.grid32, args, scratch.get(), &parallel);
+    } else if (weights.bytes != nullptr) {
+      RunByteCell(config_, kernels_, *weights.bytes, args, scratch.get(), &parallel);
     } else {
       RunLstm(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
     }
@@ -67,10 +71,12 @@ class QuantLstmCellKernel {
     std::unique_ptr<PackedLstm> tables;
     std::unique_ptr<PackedGrid<double>> grid;
     std::unique_ptr<PackedGrid<float>> grid32;
+    std::unique_ptr<PackedByteCell> bytes;
 
-    bool empty() const { return tables == nullptr && grid == nullptr && grid32 == nullptr; }
+    bool empty() const { return tables == nullptr && grid == nullptr && grid32 == nullptr && bytes == nullptr; }
     int64_t input_size() const {
       if (tables != nullptr) return tables->w.k;
+      if (bytes != nullptr) return bytes->w.k;
       if (grid != nullptr) return grid->w.planes[0].k;
       return grid32 != nullptr ? grid32->w.planes[0].k : -1;
     }
@@ -111,12 +117,18 @@ class QuantLstmCellKernel {
   PackedWeights Pack(const OrtValue* const* inputs, Sizes sizes) const {
     sizes.input = inputs_.CheckedInputSize(inputs, sizes);
     PackedWeights packed;
-    if (config_.arithmetic == Arithmetic::kGrid) {
-      packed.grid = std::make_unique<PackedGrid<double>>(PackForGrid<double>(inputs, sizes));
-    } else if (config_.arithmetic == Arithmetic::kGrid32) {
-      packed.grid32 = std::make_unique<PackedGrid<float>>(PackForGrid<float>(inputs, sizes));
-    } else {
+    if (!IsGrid()) {
       packed.tables = std::make_unique<PackedLstm>(PackForTables(inputs, sizes));
+      return packed;
+    }
+    const GridOperands operands = ReadGridOperands(inputs, sizes);
+    if (config_.arithmetic == Arithmetic::kGrid) {
+      packed.grid = std::make_unique<PackedGrid<double>>(PackGrid<double>(config_, kernels_, operands.parameters));
+      return packed;
+    }
+    packed.bytes = PackForBytes(inputs, operands);
+    if (packed.bytes == nullptr) {
+      packed.grid32 = std::make_unique<PackedGrid<float>>(PackGrid<float>(config_, kernels_, operands.parameters));
     }
     return packed;
   }
@@ -131,10 +143,16 @@ class QuantLstmCellKernel {
     return PackLstm(config_, kernels_, parameters);
   }
 
-  template <typename Real>
-  PackedGrid<Real> PackForGrid(const OrtValue* const* inputs, const Sizes& sizes) const {
-    GridParameters parameters{};
-    std::vector<int8_t> codes[2];
+  // What the arithmetic "grid" multiplies, with the memory behind it; no `Weights` for 16-bit codes.
+  struct GridOperands {
+    GridParameters parameters;
+    CellInputs::Weights w;
+    CellInputs::Weights r;
+  };
+
+  GridOperands ReadGridOperands(const OrtValue* const* inputs, const Sizes& sizes) const {
+    GridOperands operands{};
+    GridParameters& parameters = operands.parameters;
     for (const size_t input : {size_t{kW}, size_t{kR}}) {
       const bool is_w = input == kW;
       GridMatrix& matrix = is_w ? parameters.w : parameters.r;
@@ -143,13 +161,26 @@ class QuantLstmCellKernel {
       if (is_w ? sizes.wide_w : sizes.wide_r) {
         matrix.wide = inputs_.CheckedData<int16_t>(input, inputs, sizes);
       } else {
-        CellInputs::Weights weights = inputs_.UnpackedWeights(input, inputs, sizes);
-        codes[is_w] = std::move(weights.codes);
-        matrix.narrow = codes[is_w].empty() ? weights.matrix.weights : codes[is_w].data();
+        CellInputs::Weights& weights = is_w ? operands.w : operands.r;
+        weights = inputs_.UnpackedWeights(input, inputs, sizes);
+        matrix.narrow = weights.matrix.weights;
       }
     }
     ReadVectors(inputs, sizes, &parameters);
-    return PackGrid<Real>(config_, kernels_, parameters);
+    return operands;
+  }
+
+  // Null if the cell has no such form, or if a table is not constant: to find the form takes long.
+  std::unique_ptr<PackedByteCell> PackForBytes(const OrtValue* const* inputs, const GridOperands& operands) const {
+    if (!inputs_.has_constant_gate_table() || constant_cell_table_size_ == 0) return nullptr;
+    GridBytes form{};
+    const float* gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
+    const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
+    const GridParameters& from = operands.parameters;
+    if (!FindGridBytes(config_, kernels_, from, gate_table, cell_table, &form)) return nullptr;
+    const CellParameters parameters{operands.w.matrix, operands.r.matrix, from.x_multiplier, from.h_multiplier,
+                                    from.bias};
+    return std::make_unique<PackedByteCell>(PackByteCell(config_, kernels_, parameters, form));
   }
 
   template <typename Parameters>
