@@ -19,6 +19,7 @@ from rnnqc.passes.fold_quant_lstm import stored_weights
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import Parameter, QuantLstm
+from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.qonnx import QonnxQuantizer
 
 
@@ -72,15 +73,23 @@ def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
 def _quantizer(
     quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
 ) -> Quantizer:
+    def is_plain(b: Builder, point: str) -> bool:
+        """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
+        q = quantizers.get(point)
+        if q is None or not isinstance(q.rounding, Rounding):
+            return False
+        # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
+        plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
+        return plain and has_operators(b, point, q.bits, q.rounding)
+
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in weights:
-            return emit_weight(b, point, *weights[point])
+            written_out = not is_plain(b, MULTIPLIED[point[0]])
+            return emit_weight(b, point, *weights[point], written_out=written_out)
         q = quantizers.get(point)
         if q is None:
             return value
-        # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
-        plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        if plain and isinstance(q.rounding, Rounding) and has_operators(b, point, q.bits, q.rounding):
+        if is_plain(b, point):
             scale = (float(q.scale.ravel()[0]),)
             return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
         target = b.value(f"{point}.quantized", np.float32)
