@@ -442,7 +442,8 @@ def test_operators_of_form_qcdq(opset: int) -> None:
     count = Counter(n.op_type for n in all_nodes(lowered.proto))
     # Of x, the hidden state, two accumulators and five activations. onnxruntime fails on that of states from 21 on.
     assert count["QuantizeLinear"] == (9 if opset < 21 else 8)
-    assert count["DequantizeLinear"] == count["QuantizeLinear"] + 2
+    # Weights have one where the other operand has one, too: onnxruntime makes other products of one alone.
+    assert count["DequantizeLinear"] == count["QuantizeLinear"] + (2 if opset < 21 else 1)
     assert count["Floor"] == 3
     weights = [t for t in lowered.proto.graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 2]
     assert len(weights) == 2
