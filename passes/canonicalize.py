@@ -17,18 +17,18 @@ from rnnqc.ir import (
     Graph,
     Model,
     Node,
-    Value,
     attribute,
     constant_array,
     graph_info,
     info,
     input_or_none,
     output_or_none,
-    subgraphs,
 )
 from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property
 
 TARGET_OPSET = 17
@@ -36,15 +36,6 @@ MINIMUM_OPSET = 13
 OLDEST_OPSET = 7
 IR_VERSIONS = (10, 13)
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
-_NOT_FOLDED = (
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-    "Dropout",
-)
 
 
 class Canonicalize(Pass):
@@ -72,6 +63,14 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+
+    def __init__(self, *, keep_codes: bool = False) -> None:
+        """Prepares the pass.
+
+        Args:
+            keep_codes: Whether W and R that are stored as codes stay as they are in step 3.
+        """
+        self.keep_codes = keep_codes
 
     def run(self, model: Model) -> PassResult:
         """Applies the steps."""
@@ -163,9 +162,11 @@ class Canonicalize(Pass):
             value = input_or_none(node, k)
             if value is None or isinstance(value, Constant):
                 continue
+            if self.keep_codes and k in (W, R) and WEIGHTS_TAG in info(node).metadata:
+                continue
             array = constant_array(value)
             if array is None:
-                nodes = _constant_expression(value)
+                nodes = constant_expression(value)
                 array = evaluate_nodes(model, nodes, value) if nodes is not None else None
             if array is not None:
                 node.inputs[k] = model.add_initializer(f"{value.name}.constant", np.asarray(array))
@@ -213,31 +214,6 @@ def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[tuple[
             return [k for k in held if k in result]
         result |= more
         wanted |= {f"{d}:{n}" for d, n, _ in more}
-
-
-def _constant_expression(value: Value) -> list[Node] | None:
-    """The nodes that make `value` from constants alone, in order; None if it depends on anything else."""
-    order: list[Node] = []
-    done: set[int] = set()
-    stack: list[tuple[Value, bool]] = [(value, False)]
-    while stack:
-        current, expanded = stack.pop()
-        if isinstance(current, Constant) or not current.name:
-            continue
-        if not current.inputs:
-            return None
-        node = current.inputs[0]
-        if id(node) in done:
-            continue
-        if expanded:
-            done.add(id(node))
-            order.append(node)
-            continue
-        if subgraphs(node) or node.op in _NOT_FOLDED or node.domain not in (None, "", "ai.onnx") or info(node).overload:
-            return None
-        stack.append((current, True))
-        stack.extend((v, False) for v in node.inputs)
-    return order
 
 
 def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:

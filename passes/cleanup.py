@@ -33,8 +33,8 @@ class Cleanup(Pass):
         graphs = list(model.graphs())
         # Each of the two can make room for the other.
         while True:
-            squeezes = sum(_cancel_squeezes(model, g, graphs) for g in graphs)
-            identities = sum(_drop_identities(model, g, graphs) for g in graphs)
+            squeezes = sum(cancel_squeezes(model, g, graphs) for g in graphs)
+            identities = sum(drop_identities(model, g, graphs) for g in graphs)
             statistics["squeezes"] += squeezes
             statistics["identities"] += identities
             if not squeezes + identities:
@@ -51,7 +51,8 @@ def _own(node: Node) -> bool:
     return info(node).proto is None
 
 
-def _drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
+def drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
+    """Removes what it can of rnnqc's own Identity nodes in `graph`, one of `graphs`; returns how many."""
     doomed: list[Node] = []
     outputs = {id(v) for v in graph.outputs}
     local = {id(v) for n in graph.nodes for v in n.outputs}
@@ -83,7 +84,8 @@ def _drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
     return len(doomed)
 
 
-def _cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
+def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
+    """Skips Squeeze after an equal Unsqueeze in `graph`, one of `graphs`; returns how many."""
     count = 0
     outputs = {id(v) for v in graph.outputs}
     for node in graph.nodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,7 @@ from rnnqc.passes.lstm_node import (
     read_layer,
     used_output,
 )
+from rnnqc.passes.padded_output import check_padded_output, padded_output_notes
 from rnnqc.properties import Property
 
 LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; sums on the way may wrap, the result does not
@@ -58,6 +61,7 @@ class DecomposeLstm(Pass):
     * A node of another type than float32 stays, with a remark.
     * A node with more than 65024 inputs or 65536 units stays, with a remark (integer accumulators would overflow).
     * A node with weights beyond 2**40 stays, with a remark.
+    * A node in whose padded output zeros are looked for, to take the padding out, stays, with a remark.
     """
 
     info = PassInfo(
@@ -67,6 +71,14 @@ class DecomposeLstm(Pass):
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
+
+    def __init__(self, ops: Sequence[str] = RECURRENT_OPS) -> None:
+        """Prepares the pass.
+
+        Args:
+            ops: The operators it takes apart; nodes of the others stay as they are, with a remark.
+        """
+        self.ops = ops
 
     def run(self, model: Model) -> PassResult:
         """Decomposes every recurrent node of every graph."""
@@ -79,7 +91,7 @@ class DecomposeLstm(Pass):
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
-                    layer = _readable(graph, node)
+                    layer = _readable(graph, node, self.ops)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
                     remarks.append(
@@ -89,11 +101,13 @@ class DecomposeLstm(Pass):
                     continue
                 listed = [n for n in (v.name for v in node.inputs) if n in graph_info(model.graph).input_order]
                 stored = [n for n in listed if n in graph_info(model.graph).initializers]
+                notes = padded_output_notes(node)
                 _decompose(model, graph, node, layer, name)
                 count += 1
                 remarks.append(
                     self.remark(Outcome.NOTE, name, node.op, f"decomposed into {len(layer.directions)} cell(s).")
                 )
+                remarks += [self.remark(Outcome.NOTE, name, node.op, *note) for note in notes]
                 if stored:
                     reason = (
                         "its weights are defaults that a run could replace; the stored ones count, and the inputs go."
@@ -107,13 +121,17 @@ class DecomposeLstm(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
-def _readable(graph: Graph, node: Node) -> Layer:
+def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
     """The node with everything explicit.
 
     Raises:
         NotHandled: It stays float.
     """
+    if node.op not in ops:
+        action = f"choose a form that has cells of {node.op}"
+        raise NotHandled("the form asked for has no such cell.", f"a {node.op} node", action)
     layer = read_layer(node)
+    check_padded_output(node)
     if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")
     if layer.input_size > LARGEST_INPUT or layer.hidden_size > LARGEST_HIDDEN:

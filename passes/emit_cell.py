@@ -16,7 +16,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value, graph_info
-from rnnqc.passes.emit_step import FloatStep, Quantizer, no_quantizer
+from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, no_quantizer, rounds_output
 
 # One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
 # memory.
@@ -60,12 +60,19 @@ def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
 
 
 def emit_cell(
-    model: Model, cell: Cell, at: Boundary, quantizer: Quantizer = no_quantizer, *, products: bool = False
+    model: Model,
+    cell: Cell,
+    at: Boundary,
+    quantizer: Quantizer = no_quantizer,
+    *,
+    products: bool = False,
+    bias_last: bool = False,
 ) -> Builder:
     """The nodes of `cell` between its boundary values.
 
     Before the loop `p = x W + B`; each step `g = p_t + h R`, gates, cell and hidden state; after the loop the masks and
-    picks of `sequence_lens`.
+    picks of `sequence_lens`. A cell with `rounded_output` has its hidden states on their grid outside the loop too, and
+    initial states in the formats of the states.
 
     Args:
         model: The model.
@@ -73,6 +80,7 @@ def emit_cell(
         at: Its boundary.
         quantizer: Called at every quantization point; at `accumulator.x` and `accumulator.h` with whole products.
         products: Whether the two products of each gate are values of their own, before they are added.
+        bias_last: Whether `p = x W` and `g = (p_t + h R) + B`.
     """
     b = Builder(model, cell.name)
     initializers = _parameters(model, cell)
@@ -84,8 +92,14 @@ def emit_cell(
     w = quantizer(b, "W.weight", initializers["W"])
     r = quantizer(b, "R.weight", initializers["R"])
     product = quantizer(b, "accumulator.x", b.op("MatMul", [x, w], "x.product"))
-    p = b.op("Add", [product, initializers["B"]], "x.projection")
-    steps = _loop(b, cell, p, initial_states(b, cell, at), (r, initializers), quantizer, at, products=products)
+    p = product if bias_last else b.op("Add", [product, initializers["B"]], "x.projection")
+    states = initial_states(b, cell, at)
+    if rounds_output(cell):
+        given = (at.initial_h, at.initial_c)[: len(states)]
+        named = zip(INITIAL_STATES, states, given, strict=False)
+        states = [quantizer(b, name, v) if v is source else v for name, v, source in named]
+    flags = {"products": products, "bias_last": bias_last}
+    steps = _loop(b, cell, p, states, (r, initializers), quantizer, at, **flags)
     finish(b, cell, at, steps)
     return b
 
@@ -117,6 +131,7 @@ def _loop(
     at: Boundary,
     *,
     products: bool,
+    bias_last: bool,
 ) -> Steps:
     """The Scan over time of the float (or fake-quantized) step; `parameters` are R, quantized, and all initializers."""
     body = b.body()
@@ -125,8 +140,11 @@ def _loop(
     given = [body.value(f"{n}.previous", np.float32, [batch, hidden]) for n in ("hidden", "cell_state")[: len(states)]]
     p_t = body.value("x.projection.step", np.float32, [batch, len(type_.gates) * hidden])
     r, initializers = parameters
-    step = FloatStep(b, body, cell, quantizer, given, p_t, r, initializers, products=products)
+    flags = {"products": products, "bias_last": bias_last}
+    step = FloatStep(b, body, cell, quantizer, given, p_t, r, initializers, **flags)
     y, c_new = type_.step(step)
+    if rounds_output(cell):
+        y = quantizer(body, "hidden", y)
     made = {"hidden": y, "cell_state": c_new}
     outputs = [_output(body, made[n], f"{n}.next", hidden, batch) for n in list(made)[: len(states)]]
     names = ["hidden.last", "cell_state.last"][: len(states)]
@@ -278,7 +296,7 @@ def positive_zeros(b: Builder, value: Value, name: str) -> Value:
 
 
 def _parameters(model: Model, cell: Cell) -> dict[str, Value]:
-    held = graph_info(model.graph).initializers
+    held = {k: v for graph in model.graphs() for k, v in graph_info(graph).initializers.items()}
     return {
         key: held[name]
         for key, name in (("W", cell.W), ("R", cell.R), ("B", cell.B), ("P", cell.P), ("hidden_bias", cell.hidden_bias))

@@ -200,7 +200,6 @@ class _Loop:
             weight_zero_point: Zero point of both; None for 0.
         """
         cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
-        gates = len(cell.type.gates)
         batch = cell.static_batch or SYMBOLIC_BATCH
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
         p = self._projection(b, w, zero_points)
@@ -216,9 +215,9 @@ class _Loop:
         inputs: list[Value] = [h]
         if cell.type.cell_state:
             inputs.append(body.value("cell_state.previous", np.float32, [batch, hidden]))
-        p_t = body.value("x.projection.step", np.float32, [batch, gates * hidden])
+        sequences, of_step = self._sequences(b, body, p)
         units = products[0].of_codes(body, h, None) if carried else products[0].of_state(body, h)
-        step = self._step(body, units, p_t, before, inputs[-1], products)
+        step = self._step(body, units, of_step, before, inputs[-1], products)
         y, state = cell.type.step(step)
         outputs: list[Value] = []
         names: list[str] = []
@@ -243,7 +242,7 @@ class _Loop:
             result(next_h, "hidden.codes.steps", np.uint8)
         if self.wanted.c_steps:
             result(state, "cell_state.steps", np.float32)
-        made = scan(b, body, cell, self.at, list(self.states), [p], [*inputs, p_t], outputs, names)
+        made = scan(b, body, cell, self.at, list(self.states), sequences, [*inputs, *of_step], outputs, names)
         kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
         kept |= {"cell_state.last"} if self.wanted.last_c else set()
         for name, value in zip(names, made, strict=True):
@@ -278,6 +277,18 @@ class _Loop:
         shape = b.op("Concat", [dimensions(b, self.at.x, 0, 2, "x.shape"), columns], "x.projection.shape", axis=0)
         return b.op("Reshape", [p, shape], "x.projection.steps")
 
+    def _sequences(self, b: Builder, body: Builder, p: Value) -> tuple[list[Value], list[Value]]:
+        """What the loop scans, and its steps: x W + B of the joint gates and, apart, of a GRU's candidate."""
+        hidden, gates, joint = self.cell.hidden_size, len(self.cell.type.gates), joint_gates(self.cell)
+        widths, sequences = [joint * hidden], [p]
+        names = ["x.projection.step", "x.projection.candidate.step"]
+        if joint < gates:
+            widths.append(hidden)
+            parts = ["x.projection.gates", "x.projection.candidate"]
+            sequences = list(b.ops("Split", [p, b.i64(widths)], parts, axis=2))
+        batch = self.cell.static_batch or SYMBOLIC_BATCH
+        return sequences, [body.value(n, np.float32, [batch, w]) for n, w in zip(names, widths, strict=False)]
+
     def _products(self, b: Builder, r: Value, zero_points: Sequence[Value]) -> list[_Product]:
         """The product of all gates or, in a GRU with linear_before_reset = 0, of z and r, and of the candidate."""
         cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
@@ -306,7 +317,7 @@ class _Loop:
         self,
         body: Builder,
         units: Value,
-        p_t: Value,
+        of_step: Sequence[Value],
         before: LoopConstants,
         state: Value,
         products: Sequence[_Product],
@@ -314,15 +325,14 @@ class _Loop:
         cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
         joint = joint_gates(cell)
         if joint == len(cell.type.gates):
-            g = body.op("Add", [units, p_t], "preactivation")
+            g = body.op("Add", [units, of_step[0]], "preactivation")
             return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.cell_state else None)
         sizes = body.i64([joint * hidden, hidden])
-        p_joint, projected = body.ops("Split", [p_t, sizes], ["x.projection.gates", "x.projection.candidate"], axis=1)
         recurrent: Value | None = None
         if cell.linear_before_reset:
             units, recurrent = body.ops(
                 "Split", [units, sizes], ["hidden.units.gates", "hidden.units.candidate"], axis=1
             )
-        g = body.op("Add", [units, p_joint], "preactivation")
+        g = body.op("Add", [units, of_step[0]], "preactivation")
         product = products[1].of_state if not cell.linear_before_reset else None
-        return IntegerStep(body, cell, numbers, self.w, before, g, state, projected, recurrent, product)
+        return IntegerStep(body, cell, numbers, self.w, before, g, state, of_step[1], recurrent, product)

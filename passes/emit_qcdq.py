@@ -18,12 +18,17 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
 from rnnqc.passes.emit_rounding import emit_rounding
-from rnnqc.passes.emit_step import ACCUMULATORS, ONE, Quantizer
+from rnnqc.passes.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
 COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
+# Values that have the format of another point.
+ALIASES = {ONE: COUPLED_GATE, **dict(zip(INITIAL_STATES, ("hidden", "cell_state"), strict=True))}
+WIDEST = 8
+_OPSET_OF_PROPAGATION = 21
+_STATES = ("hidden", "cell_state", *INITIAL_STATES)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in ACCUMULATORS:
             return emit_accumulator(b, point, value, points)
-        settings = points.get(COUPLED_GATE if point == ONE else point, {"bits": None})
+        settings = points.get(ALIASES.get(point, point), {"bits": None})
         if settings["bits"] is None or "mode" not in settings:
             return value
         if settings["mode"] == "dynamic-row":
@@ -50,11 +55,21 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
         encoding = encoding_of(settings)
         if point in weights:
             return emit_weight(b, point, weights[point], encoding)
-        if encoding.bits <= 8 and encoding.rounding is Rounding.HALF_EVEN:
+        if has_operators(b, point, encoding.bits, encoding.rounding):
             return emit_qcdq(b, point, value, encoding)
         return emit_fake_quant(b, point, value, encoding)
 
     return quantize
+
+
+def has_operators(b: Builder, point: str, bits: int, rounding: Rounding) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used.
+
+    Not for states from operator set 21 on: onnxruntime 1.31 moves the QuantizeLinear of signed codes past the view
+    operators that follow states, gives it unsigned ones there, and refuses the model.
+    """
+    exposed = point in _STATES and b.model.opset >= _OPSET_OF_PROPAGATION
+    return bits <= WIDEST and rounding is Rounding.HALF_EVEN and not exposed
 
 
 def emit_accumulator(b: Builder, point: str, value: Value, points: Mapping[str, Mapping[str, Any]]) -> Value:

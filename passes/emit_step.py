@@ -13,6 +13,8 @@ from rnnqc.ir import Value
 # Not in recipes: the whole products, where accumulators saturate, and the 1 of `f = 1 - i`, a value of the input gate.
 ACCUMULATORS = ("accumulator.x", "accumulator.h")
 ONE = "one"
+INITIAL_STATES = ("initial_h", "initial_c")
+"""Of cells with rounded outputs; they have the formats of the states."""
 
 Quantizer = Callable[[Builder, str, Value], Value]
 """From a value to its fake-quantized value, at a named quantization point."""
@@ -21,6 +23,11 @@ Quantizer = Callable[[Builder, str, Value], Value]
 def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
     """Leaves every value as it is."""
     return value
+
+
+def rounds_output(cell: Cell) -> bool:
+    """Whether hidden states are rounded where they are made, and not where they are used."""
+    return cell.type.cell_state and bool(cell.points.get("hidden", {}).get("rounded_output"))
 
 
 def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:
@@ -49,8 +56,9 @@ class FloatStep:
         states: The hidden state before the step, and the cell state of an LSTM, `[B,H]`.
         p_t: x W + B of the step, `[B,GH]`.
         r: R `[H,GH]`, quantized.
-        parameters: P `[3H]` and `hidden_bias` `[H]` where the cell has them.
+        parameters: P `[3H]` and `hidden_bias` `[H]` where the cell has them, and B `[GH]`.
         products: Whether the two products of each gate are values of their own, before they are added.
+        bias_last: Whether p_t is x W, and B is added to the sum of both products.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class FloatStep:
         parameters: Mapping[str, Value],
         *,
         products: bool,
+        bias_last: bool,
     ) -> None:
         self.body, self.cell, self.quantizer, self.parameters = body, cell, quantizer, parameters
         self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
@@ -80,7 +89,7 @@ class FloatStep:
             self._r = b.op("Slice", [r, bounds[1], bounds[2], b.i64([1])], f"{gates[CANDIDATE]}.R")
             r = b.op("Slice", [r, bounds[0], bounds[1], b.i64([1])], "R.of_gates")
             together = gates[:CANDIDATE]
-        h = quantizer(body, "hidden", states[0])
+        h = states[0] if rounds_output(cell) else quantizer(body, "hidden", states[0])
         product = quantizer(body, ACCUMULATORS[1], body.op("MatMul", [h, r], "hidden.product"))
         self._of_x: list[Value] = []
         self._of_h: list[Value] = []
@@ -91,7 +100,9 @@ class FloatStep:
         elif len(gates) == 1:
             self._sums = [body.op("Add", [product, p_t], f"{gates[0]}.product")]
         else:
-            whole = body.op("Add", [product, p_t], "preactivation")
+            whole = body.op("Add", [product, p_t], "products" if bias_last else "preactivation")
+            if bias_last:
+                whole = body.op("Add", [whole, parameters["B"]], "preactivation")
             sizes = body.i64([hidden] * len(gates))
             self._sums = list(body.ops("Split", [whole, sizes], [f"{g}.product" for g in gates], axis=1))
 

@@ -17,9 +17,9 @@ from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.passes.grid_tables import GridTable, place
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quant_operators import GATES, WIDEST_WEIGHT, Parameter, QuantLstm
+from rnnqc.passes.quant_operators import GATES, WIDEST_WEIGHT, Parameter, QuantLstm, check_zero_point
 from rnnqc.passes.quantization import INDEX_BITS, stored_multiplier
-from rnnqc.qonnx import QonnxQuantizer
+from rnnqc.qonnx import QonnxQuantizer, QonnxRounding
 
 ACTIVATIONS = (make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh"))
 _BYTE_BITS = 8
@@ -37,8 +37,12 @@ def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_
     Raises:
         NotHandled: The operator has no such quantizer.
     """
+    check_one_scale(name, quantizer)
     if quantizer.bipolar:
         raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned codes")
+    if isinstance(quantizer.rounding, QonnxRounding) and not on_grid:
+        found = f"rounding {quantizer.rounding.value}"
+        raise NotHandled(f"{name} rounds as no cell of Brevitas does.", found, "use another rounding mode")
     if quantizer.bits > INDEX_BITS:
         raise NotHandled(f"{name} is too wide.", f"{quantizer.bits} bits", f"use up to {INDEX_BITS} bits")
     zero_point = int(quantizer.zero_point.ravel()[0])
@@ -51,6 +55,18 @@ def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_
         "half_even" if on_grid else quantizer.rounding.value,
         0 if on_grid else zero_point,
     )
+
+
+def check_one_scale(name: str, quantizer: QonnxQuantizer) -> None:
+    """Activations have one scale, and a zero point that is a code.
+
+    Raises:
+        NotHandled: They do not.
+    """
+    if quantizer.scale.size != 1 or quantizer.zero_point.size != 1:
+        found = f"scale of shape {list(quantizer.scale.shape)}"
+        raise NotHandled(f"{name} has a scale for each channel.", found, "give activations one scale")
+    check_zero_point(name, quantizer)
 
 
 def scale_of(quantizer: QonnxQuantizer) -> float:
@@ -69,6 +85,8 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         NotHandled: A format has no integer form.
     """
     q = node.quantizers
+    for name, quantizer in q.items():
+        check_one_scale(name, quantizer)
     accs = {g: grid_of(f"{g}_acc", q[f"{g}_acc"]) for g in GATES}
     if node.cifg:
         accs["forget"] = accs["input"]
@@ -87,8 +105,8 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         rounded_output=True,
         arithmetic=GRID32,
     )
-    w, w_zero, w_scale = _stored("W", node.W)
-    r, r_zero, r_scale = _stored("R", node.R)
+    w, w_zero, w_scale = stored_weights("W", node.W)
+    r, r_zero, r_scale = stored_weights("R", node.R)
     return FoldedGrid(
         numbers=numbers,
         W=w,
@@ -139,7 +157,7 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
     return found
 
 
-def _stored(
+def stored_weights(
     key: str, parameters: Sequence[Parameter]
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
     """Codes `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
@@ -153,6 +171,7 @@ def _stored(
             raise NotHandled(f"{key} is too wide.", f"{p.quantizer.bits} bits", f"use up to {WIDEST_WEIGHT} bits")
         bits = max(bits, p.quantizer.bits)
         unsigned |= not p.quantizer.signed
+        check_zero_point(key, p.quantizer)
         codes.append(p.codes.T)
     columns = np.array(_columns(parameters), np.float64)
     joined = np.concatenate(codes, axis=1)

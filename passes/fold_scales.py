@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
-from rnnqc.passes.fold_cell import FoldedCell, fold_cell, with_zero_point_rows
+from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
+from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
 from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.operands import Operands
@@ -34,7 +37,8 @@ class FoldScales(Pass):
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * Formats of the arithmetic "tables" come first (fold_cell.py), then those of "grid" (fold_grid.py). A cell whose
+    * Formats of the arithmetic "tables" come first (fold_cell.py), then those of "grid" (fold_grid.py); a cell with all
+      the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic, "grid32" (fold_quant_lstm.py). A cell whose
       formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
       remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
@@ -84,11 +88,11 @@ class FoldScales(Pass):
                 sources = chain_sources(model, at.x) or []
                 short = cell.points["input"]["bits"] <= SHORT_BITS
                 if sources and short and all(c.name in folded for c, _ in sources):
-                    at = Boundary(_pass_codes(model, graph, cell, at.x, codes), *_rest(at))
+                    at = Boundary(pass_codes(model, graph, cell, at.x, codes), *_rest(at))
                     cell.x = at.x.name
                 else:
                     # The same codes, from the float hidden states.
-                    cell.points["input"]["mode"] = "static"
+                    cell.points["input"] |= {"mode": "static", "on_grid": True}
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
@@ -129,6 +133,8 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
     assert r is not None
     if refusal is not None and cell.type is not LSTM:
         raise refusal
+    if not misfits(cell):
+        return _fold_as_brevitas(cell, w, r, parameters["B"])
     try:
         return fold_grid(cell, w, r, parameters["B"], parameters.get("P"))
     except NotHandled:
@@ -136,6 +142,15 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
         if refusal is not None:
             raise refusal from None
         raise
+
+
+def _fold_as_brevitas(cell: Cell, w: np.ndarray[Any, Any], r: np.ndarray[Any, Any], b: FloatArray) -> FoldedGrid:
+    """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
+    lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
+    chained = point["mode"] == "codes"
+    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or "on_grid" in point)
+    folded = fold_quant_lstm(lstm, x)
+    return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
 
 
 def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
@@ -187,7 +202,7 @@ def integer_operands(
     )
 
 
-def _pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
+def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
     """Copies the operators between hidden states and `x`, on codes; `codes` gets the cells that provide theirs."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     made: dict[int, Value] = {}

@@ -12,11 +12,13 @@ from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.brevitas_contract import misfits
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import limit_shifts
+from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
@@ -101,7 +103,8 @@ class InsertQcdq(Pass):
                     setattr(cell, key, name)
             products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
             quantizer = qcdq_quantizer(cell.points, weights)
-            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, products=products).nodes)
+            flags = {"products": products, "bias_last": not misfits(cell)}
+            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, **flags).nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
@@ -235,4 +238,6 @@ def _chain(model: Model, graph: Graph, cell: Cell) -> None:
     first = formats[0]
     if first is None or first.get("mode") != "static" or any(f != first for f in formats):
         return
+    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
+        return  # Brevitas chose that format: the recipe may have no arithmetic for it
     cell.points["input"] = {**first, "mode": "codes"}

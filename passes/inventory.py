@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
 from rnnqc.diagnostics import Remark
@@ -25,9 +27,12 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
+from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
     RECURRENT_OPS,
+    TYPE_TAG,
     B,
     NotHandled,
     P,
@@ -38,11 +43,7 @@ from rnnqc.passes.lstm_node import (
     read_layer,
 )
 from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
-
-QUANTIZED_OPS = {
-    ("com.microsoft", "DynamicQuantizeLSTM"): "it is already quantized, dynamically, by onnxruntime's tool.",
-}
-
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 
 FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
 PARAMETERS = (
@@ -92,7 +93,7 @@ class RecurrentNode:
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
-    """Every recurrent node of every graph, in order; the model should be canonical.
+    """Every recurrent node of every graph, in order, and other recurrences; the model should be in normal form.
 
     Raises:
         CompileError: A node is not valid.
@@ -103,7 +104,12 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
-    return found
+    return found + [_describe_recurrence(r) for r in float_recurrences(model)]
+
+
+def _describe_recurrence(found: FloatRecurrence) -> RecurrentNode:
+    refusal = (found.reason, found.found, "none; the recurrence runs in float")
+    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal)
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
@@ -144,24 +150,24 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
 def _describe(path: str, node: Node) -> RecurrentNode | None:
     name = display_name(node)
     full = f"{path}{name}"
-    if (node.domain or "", node.op) in QUANTIZED_OPS:
-        reason = QUANTIZED_OPS[(node.domain, node.op)]
-        return RecurrentNode(
-            full, name, node.op, refusal=(reason, f"domain {node.domain!r}", "lower the float model instead")
-        )
     if is_quant_lstm(node):
         return _describe_quant_lstm(full, name, node)
     if node.domain == DOMAIN:
         return None
+    foreign = foreign_refusal(node)
+    if foreign is not None:
+        attributes: dict[str, Any] = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
+        return RecurrentNode(full, name, node.op, attributes, refusal=foreign)
     if node.domain or node.op not in RECURRENT_OPS:
         return None
     if CELL_TAG in info(node).metadata:
         return None
     type_ = CELL_TYPES[node.op]
     arrays = [constant_array(input_or_none(node, k)) for k in (W, R, B, P) if k < input_count(type_)]
-    size = sum(int(a.nbytes) for a in arrays if a is not None)
+    dtype = info(node).metadata.get(TYPE_TAG)
+    size = sum(int(a.size) * (a if dtype is None else np.dtype(dtype)).itemsize for a in arrays if a is not None)
     shape = shape_of(input_or_none(node, 0))
-    attributes: dict[str, Any] = {
+    attributes = {
         "direction": attribute(node, "direction", "forward"),
         "hidden_size": attribute(node, "hidden_size", None),
         "input_size": shape[2] if shape is not None and len(shape) == 3 else None,
@@ -173,8 +179,11 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "clip": attribute(node, "clip", None),
         "input_forget": attribute(node, "input_forget", 0),
         "linear_before_reset": attribute(node, "linear_before_reset", None),
+        **({} if dtype is None else {"type": dtype}),
         "depth": path.count("/") // 2,
     }
+    if WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R)):
+        return RecurrentNode(full, name, node.op, attributes, size, form="weight-only")
     try:
         layer = read_layer(node)
     except NotHandled as error:

@@ -63,7 +63,7 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
         before = ProductPositions(w, _position(points[source]["scale"][0]), output, b)
-        after, _ = within_shift_limits(before, weight)
+        after = within_shift_limits(before)
         if after == before:
             continue
         text = f"shift_cut = {before.shift_cut} (0 to 16 allowed)"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
-from rnnqc.cells.types import CELL_TYPES, CellType
+from rnnqc.cells.types import CELL_TYPES, LSTM, CellType
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import (
     Graph,
@@ -24,8 +24,11 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
+from rnnqc.passes.projection import check_projection
 
 RECURRENT_OPS = tuple(CELL_TYPES)
+TYPE_TAG = "rnnqc.type"
+"""Metadata of a node that computes in float32 now: the type it had."""
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -120,6 +123,8 @@ def read_layer(node: Node) -> Layer:
         )
     if hidden <= 0:
         raise fail(node, f"hidden_size = {hidden}.", "a positive number")
+    if type_ is LSTM:
+        check_projection(node, hidden, {INPUT_NAMES[k]: shapes[k] for k in (R, INITIAL_H, INITIAL_C)})
     size = w[2] if w is not None and isinstance(w[2], int) else None
     if size == 0:
         raise fail(node, "W has no columns (input size 0).", "a positive input size")

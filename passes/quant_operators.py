@@ -10,10 +10,11 @@ import numpy.typing as npt
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer
+from rnnqc.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer, QonnxRounding
 
 CELL_OP = "QuantLSTMCell"
 QUANT_OPS = ("Quant", "IntQuant", "BipolarQuant")
+TRUNC_OP = "Trunc"
 QUANTIZERS = (
     *("output", "cell_state", "input_acc", "forget_acc", "cell_acc", "output_acc"),
     *("input_sigmoid", "forget_sigmoid", "cell_tanh", "output_sigmoid", "hidden_state_tanh"),
@@ -21,7 +22,7 @@ QUANTIZERS = (
 """In the order of the inputs from number 15 on: scale, zero point and bit width of each."""
 GATES = ("input", "output", "forget", "cell")
 """In ONNX order, as rnnqc has them; the node's inputs are in the order input, forget, cell, output."""
-_NODE_GATES = ("input", "forget", "cell", "output")
+NODE_GATES = ("input", "forget", "cell", "output")
 _X, _HIDDEN, _CELL, _W, _R, _BIAS, _FIRST = 0, 1, 2, 3, 7, 11, 15
 INPUTS = _FIRST + 3 * len(QUANTIZERS)
 WIDEST_WEIGHT = 16
@@ -36,11 +37,13 @@ class Parameter:
         values: float32, on the grid if there is one.
         quantizer: What it passed; None for raw values.
         codes: Its codes; None for raw values.
+        raw: What the quantizer was given; None for raw values.
     """
 
     values: FloatArray
-    quantizer: QonnxQuantizer | None
-    codes: npt.NDArray[np.int64] | None
+    quantizer: QonnxQuantizer | None = None
+    codes: npt.NDArray[np.int64] | None = None
+    raw: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,20 @@ def is_quant(node: Node) -> bool:
     return node.op in QUANT_OPS and node.domain in DOMAINS
 
 
+def is_trunc(node: Node) -> bool:
+    """Whether the node leaves out low bits of codes."""
+    return node.op == TRUNC_OP and node.domain in DOMAINS
+
+
+def rounding_of(node: Node, default: str) -> Rounding | QonnxRounding:
+    """The rounding mode of a Quant or Trunc node.
+
+    Raises:
+        NotHandled: It is not known.
+    """
+    return _rounding(node.op, attribute(node, "rounding_mode", default))
+
+
 def read_quant(node: Node) -> QonnxQuantizer:
     """The quantizer that a Quant, IntQuant or BipolarQuant node is.
 
@@ -112,7 +129,7 @@ def read_quant_lstm(node: Node) -> QuantLstm:
         raise NotHandled("it is no cell as Brevitas exports it.", f"{len(node.inputs)} inputs, not {INPUTS}", _EXPORT)
     quantizers = {name: _cell_quantizer(node, k, name) for k, name in enumerate(QUANTIZERS)}
     cifg = bool(attribute(node, "cifg", 0))
-    order = [_NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
+    order = [NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
     w, r = ([_parameter(node, first + k, f"{GATES[n]} gate") for n, k in enumerate(order)] for first in (_W, _R))
     hidden = r[0].values.shape[0]
     sizes = [p.values.shape for p in (*w, *r)]
@@ -150,43 +167,56 @@ def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:
     narrow = attribute(node, f"{name}_narrow", attribute(node, f"{name}_narrow_range", 0))
     signed = attribute(node, f"{name}_signed", 0 if name.endswith("sigmoid") else 1)
     mode = attribute(node, f"{name}_rounding_mode", "ROUND")
-    made = _quantizer(name, scale, zero_point, bits, signed, narrow, mode)
-    if made.scale.size != 1 or made.zero_point.size != 1:
-        found = f"scale of shape {list(made.scale.shape)}"
-        raise NotHandled(f"{name} has a scale for each channel.", found, "give activations one scale")
-    return made
+    return _quantizer(name, scale, zero_point, bits, signed, narrow, mode)
+
+
+def _rounding(name: str, mode: str | bytes) -> Rounding | QonnxRounding:
+    text = (mode.decode() if isinstance(mode, bytes) else mode).upper()
+    if text not in ROUNDINGS:
+        raise NotHandled(f"{name} rounds in an unknown way.", f"rounding_mode {text!r}", f"use {', '.join(ROUNDINGS)}")
+    return ROUNDINGS[text]
 
 
 def _quantizer(
     name: str, scale: FloatArray, zero_point: FloatArray, bits: FloatArray, signed: int, narrow: int, mode: str | bytes
 ) -> QonnxQuantizer:
-    text = (mode.decode() if isinstance(mode, bytes) else mode).upper()
-    if text not in ROUNDINGS:
-        raise NotHandled(f"{name} rounds in an unknown way.", f"rounding_mode {text!r}", f"use {', '.join(ROUNDINGS)}")
+    rounding = _rounding(name, mode)
     if bits.size != 1 or not 1 <= float(bits.ravel()[0]) <= 32 or float(bits.ravel()[0]) % 1:
         raise NotHandled(f"{name} has no bit width.", f"bit width {bits.tolist()}", "use 1 to 32 bits")
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise NotHandled(f"{name} has a scale that is none.", f"scale {scale.ravel()[:4].tolist()}", "train the scales")
-    made = QonnxQuantizer(scale, zero_point, int(bits.ravel()[0]), bool(signed), bool(narrow), ROUNDINGS[text])
-    inside = (zero_point >= made.minimum) & (zero_point <= made.maximum) & (zero_point % 1 == 0)
-    if not inside.all() and not made.bipolar:
-        found = f"zero point {zero_point.ravel()[:4].tolist()}, codes {made.minimum} .. {made.maximum}"
+    return QonnxQuantizer(scale, zero_point, int(bits.ravel()[0]), bool(signed), bool(narrow), rounding)
+
+
+def check_zero_point(name: str, quantizer: QonnxQuantizer) -> None:
+    """A zero point is a code, where codes are computed with.
+
+    Raises:
+        NotHandled: It is none.
+    """
+    zero_point = quantizer.zero_point
+    if quantizer.bipolar:
+        sound = not zero_point.any()
+    else:
+        inside = (zero_point >= quantizer.minimum) & (zero_point <= quantizer.maximum)
+        sound = bool((inside & (zero_point % 1 == 0)).all())
+    if not sound:
+        found = f"zero point {zero_point.ravel()[:4].tolist()}, codes {quantizer.minimum} .. {quantizer.maximum}"
         raise NotHandled(f"{name} has a zero point that is no code.", found, "round the zero points")
-    return made
 
 
 def _parameter(node: Node, index: int, name: str) -> Parameter:
     value = node.inputs[index]
     array = constant_array(value)
     if array is not None:
-        return Parameter(np.asarray(array, np.float32), None, None)
+        return Parameter(np.asarray(array, np.float32))
     producer = value.inputs[0] if len(value.inputs) == 1 else None
     if producer is None or not is_quant(producer):
         made = "a graph input" if producer is None else f"the output of {producer.op}"
         raise NotHandled(f"the {name} is not constant.", made, _EXPORT)
     quantizer = read_quant(producer)
     raw = _constant(producer, 0, name)
-    return Parameter(quantizer(raw), quantizer, quantizer.codes(raw))
+    return Parameter(quantizer(raw), quantizer, quantizer.codes(raw), raw)
 
 
 def _constant(node: Node, index: int, name: str) -> FloatArray:

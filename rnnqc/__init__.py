@@ -7,6 +7,7 @@ from rnnqc import runtime_ops
 from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
+from rnnqc.layer import layer
 from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
@@ -31,6 +32,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "calibrate",
+    "layer",
     "lower",
     "runtime_ops",
     "session",

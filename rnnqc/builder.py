@@ -95,7 +95,7 @@ class Builder:
 
     def cast(self, value: Value, dtype: Any, name: str) -> Variable:
         """Cast to a numpy dtype."""
-        return self.op("Cast", [value], name, to=_onnx_type(dtype))
+        return self.op("Cast", [value], name, to=onnx_type(dtype))
 
     def reduce(self, op: str, value: Value, axes: Sequence[int], name: str, keepdims: int) -> Variable:
         """A reduction; where the axes go depends on the operator set."""
@@ -131,5 +131,6 @@ def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
     return [*result, *export_nodes(nodes)]
 
 
-def _onnx_type(dtype: Any) -> int:
+def onnx_type(dtype: Any) -> int:
+    """ONNX's number of a numpy dtype."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -15,7 +15,7 @@ from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager, RecognizeLstmStep
+from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.statistics import Statistics, identity
 
@@ -113,20 +113,7 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
     Raises:
         CompileError: It has no recurrent layer that can be observed, or is lowered already.
     """
-    lowered = [c.name for c in model.cells.values() if c.form != "float"]
-    if lowered:
-        raise CompileError(
-            f"cell {lowered[0]!r} is lowered already.",
-            supported="float models",
-            action="calibrate the model that it was lowered from",
-        )
-    PassManager([Canonicalize(), RecognizeLstmStep(), DecomposeLstm()]).run(model)
-    if not model.cells:
-        raise CompileError(
-            "no recurrent layer that can be quantized.",
-            supported="models with at least one LSTM layer of constant weights",
-            action="`rnnqc inspect` lists the recurrent layers and why they stay float",
-        )
+    decompose(model, "calibrate")
     model.infer_shapes()
     sites = {}
     for cell in model.cells.values():

@@ -26,7 +26,7 @@ from rich.markup import escape as escape_markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rnnqc.diagnostics import CompileError, InternalError, Outcome, RnnqcError, UsageError, located
+from rnnqc.diagnostics import CompileError, InternalError, Outcome, Remark, RnnqcError, UsageError, located
 
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
@@ -135,7 +135,12 @@ def _parser() -> argparse.ArgumentParser:
         "--state", action="append", default=[], metavar="IN:OUT",
         help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
     )  # fmt: skip
-    lower.add_argument("--form", choices=("fused", "integer", "qcdq"), default=None, help="default fused")
+    lower.add_argument(
+        "--form",
+        choices=("fused", "integer", "qcdq", "qonnx"),
+        default=None,
+        help="default fused; qonnx: Brevitas' cells",
+    )
     lower.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )
@@ -196,6 +201,18 @@ def _parser() -> argparse.ArgumentParser:
         help="leave out second moments, which error-compensated rounding needs",
     )  # fmt: skip
     calibrate.set_defaults(command=_calibrate)
+
+    layer = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
+    layer.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
+    layer.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    layer.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="a state and what becomes of it; by default the inputs after the first and the first outputs, in order",
+    )  # fmt: skip
+    layer.add_argument("--reverse", action="store_true", help="run from the last step to the first")
+    layer.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
+    layer.add_argument("--initial-states", action="store_true", help="make the initial states inputs")
+    layer.set_defaults(command=_layer)
 
     tune = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
     tune.add_argument("model", metavar="IN.onnx")
@@ -421,18 +438,26 @@ def _finite(data: Any) -> Any:
 
 def _inspect(a: argparse.Namespace) -> int:
     from rnnqc.ir import Model
-    from rnnqc.passes import DecomposeLstm, PassManager
+    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.pipeline import normal_form
+    from rnnqc.passes.lost_layers import ACTION, independent_outputs
+    from rnnqc.passes.normal_form import normal_form
+    from rnnqc.pipeline import brings_its_own
 
     model = Model.load(a.model)
     opset = model.opset
+    independent = independent_outputs(model)
     earlier = lowered_nodes(model)
     with located(a.model):
-        PassManager(normal_form()).run(model)
+        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
-        refused = {r.node: r for r in DecomposeLstm()(model).remarks if r.outcome is Outcome.FLOAT}
-    nodes = [n.refused(refused[n.path]) if n.path in refused else n for n in present] + earlier
+        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
+        refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+        notes: dict[str, list[Remark]] = {}
+        for remark in remarks:
+            if remark.outcome is Outcome.NOTE and remark.action:
+                notes.setdefault(remark.node, []).append(remark)
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
     cells: dict[str, list[str]] = {}
     for cell in model.cells.values():
         cells.setdefault(cell.node, []).append(cell.name)
@@ -442,10 +467,11 @@ def _inspect(a: argparse.Namespace) -> int:
                 "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
                 "lowering": n.status, "form": n.form, "cells": cells.get(n.path, []),
                 "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+                "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in notes.get(n.path, [])],
             }
             for n in nodes
         ]  # fmt: skip
-        print(_json({"model": a.model, "opset": opset, "nodes": entries}))
+        print(_json({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
         return OK
     _out.print(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
     table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
@@ -454,6 +480,7 @@ def _inspect(a: argparse.Namespace) -> int:
         options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
         options += ["input_forget"] if at.get("input_forget") else []
         options += at.get("activations", [])
+        options += [at["type"]] if at.get("type") else []
         sizes = [
             str(at.get(k) if at.get(k) is not None else "?")
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
@@ -463,9 +490,14 @@ def _inspect(a: argparse.Namespace) -> int:
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
             "done": f"done ({n.form})",
         }[n.status]
+        for r in notes.get(n.path, []):
+            verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
         table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
     if nodes:
         _out.print(table)
+    if independent:
+        names = ", ".join(map(repr, independent))
+        _err.print(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
     return OK
 
 
@@ -534,6 +566,18 @@ def _run_streaming(live: Any, proto: Any, feeds: dict[str, Any], states: Sequenc
         for name, value in results.items():
             collected.setdefault(name, []).append(value)
     return {name: values[-1] if name in carried.values() else np.stack(values) for name, values in collected.items()}
+
+
+def _layer(a: argparse.Namespace) -> int:
+    from rnnqc.files import check_writable, serialized, write_atomically
+    from rnnqc.layer import layer
+
+    check_writable(Path(a.output), [a.cell])
+    made = layer(a.cell, state=a.state, reverse=a.reverse, lengths=a.lengths, initial_states=a.initial_states)
+    write_atomically(Path(a.output), serialized(made, a.output))
+    inputs, outputs = (", ".join(v.name for v in values) for values in (made.graph.input, made.graph.output))
+    _out.print(escape(f"{a.output}: {inputs} -> {outputs}"))
+    return OK
 
 
 def _calibrate(a: argparse.Namespace) -> int:
@@ -626,10 +670,14 @@ def _tune(a: argparse.Namespace) -> int:
 def _verify(a: argparse.Namespace) -> int:
     from rnnqc.feeds import load_feeds, with_dimensions_of
     from rnnqc.files import load_proto
-    from rnnqc.pipeline import generated_feeds
+    from rnnqc.pipeline import executable, generated_feeds
     from rnnqc.verify import compare_models
 
-    reference, candidate = load_proto(Path(a.float_model)), load_proto(Path(a.quantized_model))
+    protos = []
+    for path in (a.float_model, a.quantized_model):
+        with located(path):
+            protos.append(executable(load_proto(Path(path))))
+    reference, candidate = protos
     with located(a.float_model):
         feeds = (
             load_feeds(a.data, reference) if a.data else generated_feeds(with_dimensions_of(reference, candidate), 4)
@@ -712,13 +760,13 @@ def _recipes(a: argparse.Namespace) -> int:
 
 
 def _passes(a: argparse.Namespace) -> int:
-    from rnnqc.passes import Unroll
+    from rnnqc.passes import Unroll, WriteQonnx
     from rnnqc.pipeline import default_passes
     from rnnqc.recipe import load_recipe
 
     infos = []
     weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), *weights_only]:
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), WriteQonnx(), *weights_only]:
         if pass_.info not in infos:
             infos.append(pass_.info)
     if a.markdown:

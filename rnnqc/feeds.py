@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ import onnx
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.input_uses import Role, Use, input_uses, known_shapes
+from rnnqc.user_code import importable_working_folder, named_object
 
 Feeds = dict[str, npt.NDArray[Any]]
 GENERATED_LENGTH = 12
@@ -356,21 +355,16 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
 
 
 def _from_function(source: str) -> Iterator[Feeds]:
-    module, _, name = source.partition(":")
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
-    try:
-        result: Iterable[Mapping[str, Any]] = getattr(importlib.import_module(module), name)()
-        for feed in result:
-            yield {k: np.asarray(v) for k, v in feed.items()}
-    except CompileError:
-        raise
-    except Exception as error:
-        raise CompileError(
-            f"{source}: cannot be called ({type(error).__name__}: {error}).",
-            supported="module:function without arguments that returns dicts of arrays",
-            action="call the function in Python to see the error in full",
-        ) from error
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
+    with importable_working_folder():  # to the end: the function may be a generator that imports
+        try:
+            result: Iterable[Mapping[str, Any]] = named_object(source)()
+            for feed in result:
+                yield {k: np.asarray(v) for k, v in feed.items()}
+        except CompileError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"{source}: cannot be called ({type(error).__name__}: {error}).",
+                supported="module:function without arguments that returns dicts of arrays",
+                action="call the function in Python to see the error in full",
+            ) from error

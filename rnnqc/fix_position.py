@@ -66,27 +66,56 @@ def fix_position(
             f"bits = {bits}, candidates = {candidates} make no search for a fix position.",
             supported="2 to 32 bits, at least one candidate",
         )
-    half = 2 ** (bits - 1)
-    step = max(float(x.min()) / (-half - 0.5), float(x.max()) / (half - 0.5))
-    best = 0 if step == 0.0 else _floor_of_log2_of_inverse(step)
-    if step > 0.0 and candidates > 1:
-        units = np.ldexp(x, best).ravel()
-        best += int(np.argmin([_squared_error(units, bits, k, rounding) for k in range(candidates)]))
+    rows = x.reshape(1, -1)
+    found = widest_positions(rows, bits)
+    if candidates > 1:
+        found = best_positions(np.ldexp(rows, found[:, None]), found, bits, candidates, rounding)
+    best = int(found[0])
     return best if largest is None else min(best, largest)
 
 
-def _floor_of_log2_of_inverse(step: float) -> int:
-    """`floor(log2(1 / step))` without a rounding."""
-    mantissa, exponent = math.frexp(step)
-    return 1 - exponent if mantissa == 0.5 else -exponent
+def widest_positions(rows: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.int64]:
+    """For each of `rows` `[calls, n]` the highest position with which no value is more than half a code outside.
+
+    Returns:
+        `floor(log2(1 / step))` without a rounding, with the least such step; 0 where all values are zero; `[calls]`.
+    """
+    half = 2 ** (bits - 1)
+    step = np.maximum(rows.min(axis=1) / (-half - 0.5), rows.max(axis=1) / (half - 0.5))
+    mantissa, exponent = np.frexp(step)
+    return np.asarray(np.where(mantissa == 0.5, 1 - exponent, -exponent), np.int64)
 
 
-def _squared_error(units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding) -> float:
-    """Of codes that are finer than the units by `shift` bits."""
+def best_positions(
+    units: npt.NDArray[np.float64],
+    widest: npt.NDArray[np.int64],
+    bits: int,
+    candidates: int,
+    rounding: Rounding,
+) -> npt.NDArray[np.int64]:
+    """For each of several calls the position with the least sum of squared errors, the lowest of equals.
+
+    Args:
+        units: Values times `2**widest`, `[calls, n]`.
+        widest: The first candidate of each call.
+        bits: Width of a signed code.
+        candidates: How many positions are tried.
+        rounding: How reals become codes.
+    """
+    errors = np.stack([_squared_errors(units, bits, k, rounding) for k in range(candidates)])
+    return np.asarray(widest + np.argmin(errors, axis=0))
+
+
+def _squared_errors(
+    units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding
+) -> npt.NDArray[np.float64]:
+    """Of codes that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
     fine = units * 2.0**shift
-    codes = np.clip(round_to_integer(fine, rounding), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    error = (fine - codes) * 2.0**-shift
-    return float(np.dot(error, error))
+    codes = round_to_integer(fine, rounding)
+    np.clip(codes, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, out=codes)
+    codes -= fine
+    codes *= 2.0**-shift
+    return np.asarray(np.einsum("ij,ij->i", codes, codes))
 
 
 def mode_of(history: Mapping[int, int]) -> int:

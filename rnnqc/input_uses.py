@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.validation import blocks_of
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
@@ -20,6 +21,7 @@ _MOVERS: dict[str, int | None] = {
     **dict.fromkeys(("Concat", "Min", "Max"), None),
 }
 _LARGE = 1024
+_FUSED = frozenset(t.fused for t in CELL_TYPES.values())
 
 
 class Role(enum.Enum):
@@ -74,12 +76,12 @@ def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
 def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
     """Input index and use, for every input of `node` that says something about its values."""
     numbers = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
-    if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 0:
+    if node.op_type in CELL_TYPES and len(node.input) > 0:
         batch = 0 if numbers.get("layout") == 1 else 1
         yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
         yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
         yield 6, Use(Role.CELL, node.input[0], 1 - batch, batch)
-    elif node.op_type == "QuantLSTMCell" and len(node.input) > 0:
+    elif node.op_type in _FUSED and len(node.input) > 0:
         yield 8, Use(Role.LENGTH, node.input[0])
         yield 9, Use(Role.STATE, node.input[0])
         yield 10, Use(Role.CELL, node.input[0])

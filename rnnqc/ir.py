@@ -400,6 +400,11 @@ class Model:
         graph_info(self.graph).initializers.setdefault(constant.name, constant)
         return constant
 
+    def import_domain(self, domain: str, version: int) -> None:
+        """Says which version of the operators of `domain` the model means, unless it says so already."""
+        if all(o.domain != domain for o in self._header.opset_import):
+            self._header.opset_import.add(domain=domain, version=version)
+
     def infer_shapes(self) -> None:
         """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes."""
         proto = onnx.ModelProto()
@@ -541,6 +546,15 @@ class Model:
             for key in ("y", "y_h", "y_c", "y_codes"):
                 if getattr(cell, key) not in alive:
                     setattr(cell, key, None)
+
+    def release_cells(self, names: Iterable[str]) -> None:
+        """Makes operators like any others of the nodes of some cells, which the model then knows no more."""
+        released = set(names)
+        for graph in self.graphs():
+            for node in graph.nodes:
+                if info(node).metadata.get(CELL_TAG) in released:
+                    del info(node).metadata[CELL_TAG]
+        self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
     def sort(self) -> None:
         """Orders the nodes of every graph topologically, stably and without recursion.

@@ -100,6 +100,20 @@ class Close(Numerics):
 
 
 @dataclass(frozen=True)
+class Float16Close(Numerics):
+    """Roundings to float16 on the way: at most 2^-7 of the largest magnitude apart, or of 1."""
+
+    def compare(self, before: Array, after: Array) -> Verdict:
+        """Largest absolute difference against that."""
+        finite = np.abs(np.asarray(before, np.float64))
+        largest = float(finite.max(initial=1.0, where=np.isfinite(finite)))
+        return Close(2.0**-7 * largest).compare(before, after)
+
+    def __str__(self) -> str:
+        return "a rounding to float16"
+
+
+@dataclass(frozen=True)
 class Lossy(Numerics):
     """A bounded loss: at least `min_sqnr_db` between the two."""
 

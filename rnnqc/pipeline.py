@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx
 
 from rnnqc.calibrate import calibrate
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model, display_name
+from rnnqc.ir import Model, attribute
 from rnnqc.passes import (
-    Canonicalize,
     Cleanup,
     DecomposeLstm,
     FoldScales,
@@ -29,22 +29,32 @@ from rnnqc.passes import (
     PassResult,
     QuantizeWeights,
     ReadQuantLstmCell,
-    RecognizeLstmStep,
     Timing,
     Unroll,
     VerifyNumerics,
+    WriteQonnx,
 )
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
-from rnnqc.passes.quant_operators import is_quant, is_quant_lstm
+from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
+from rnnqc.passes.lost_layers import independent_outputs, lost_everything
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_weights import stored_weight_bytes
+from rnnqc.passes.read_weight_codes import has_weight_codes
+from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
+from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
+from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
+"""The forms that every recipe has."""
+QONNX = "qonnx"
+EVERY_FORM = (*FORMS, QONNX)
 WEIGHT_ONLY = "weight-only"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
@@ -56,7 +66,8 @@ class LowerOptions:
 
     Attributes:
         recipe: Name of a recipe, or a `.toml` file, or a recipe.
-        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined) or "qcdq" (before folding).
+        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined), "qcdq" (before folding) or "qonnx"
+            (Brevitas' cells, for other tools).
         unroll: Write loops out; the form is "integer" then, unless "qcdq" is asked for.
         dims: Symbolic dimensions to bind.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
@@ -85,11 +96,12 @@ class LowerOptions:
         """
         if self.form is None:
             return "integer" if self.unroll else "fused"
-        if self.form not in FORMS:
-            raise UsageError(f"form {self.form!r}.", supported=", ".join(FORMS))
-        if self.unroll and self.form == "fused":
+        if self.form not in EVERY_FORM:
+            raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
+        if self.unroll and self.form in ("fused", QONNX):
             raise UsageError(
-                "A fused cell holds its loop; it cannot be unrolled.", action="use --form integer or --form qcdq"
+                f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
+                action="use --form integer or --form qcdq",
             )
         return self.form
 
@@ -119,14 +131,11 @@ class Lowered:
         write_atomically(Path(path), serialized(self.proto, os.fspath(path)))
 
 
-def normal_form() -> list[Pass]:
-    """The passes before the recurrent nodes are counted."""
-    return [Canonicalize(), RecognizeLstmStep()]
-
-
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes of a lowering, in order."""
-    given = [*normal_form(), ReadQuantLstmCell(functions=form == "fused"), LowerQuantOperators()]
+    if form == QONNX:
+        return [*normal_form(), DecomposeLstm((LSTM.op,)), InsertQcdq(recipe, statistics), WriteQonnx(), Cleanup()]
+    given = [*normal_form(), _read(form), LowerQuantOperators()]
     if recipe.kind == WEIGHT_ONLY:
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
@@ -142,11 +151,17 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
     return passes
 
 
+def _read(form: str) -> ReadQuantLstmCell:
+    return ReadQuantLstmCell(integer=form != "qcdq", functions=form == "fused")
+
+
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
     """The passes for a model that brings its own quantization and gets no other."""
+    if form == QONNX:
+        return [*normal_form(keep_codes=True), Cleanup()]
     passes: list[Pass] = [
-        *normal_form(),
-        ReadQuantLstmCell(functions=form == "fused"),
+        *normal_form(keep_codes=True),
+        _read(form),
         LowerQuantOperators(),
         Cleanup(),
     ]
@@ -157,19 +172,43 @@ def exported_passes(form: str, unroll: bool) -> list[Pass]:
     return passes
 
 
-def _brings_its_own(model: Model) -> bool:
-    """Whether the model has cells or quantizers as Brevitas exports them, and nothing that was lowered before."""
+def brings_its_own(model: Model) -> bool:
+    """Whether the model has quantizers, or recurrent layers with weights of few bits, and no cells of rnnqc."""
     nodes = (n for g in model.graphs() for n in g.nodes)
-    return not model.cells and any(is_quant_lstm(n) or is_quant(n) for n in nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) or is_trunc(n) or has_weight_codes(n) for n in nodes)
 
 
 def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto | None:
-    """A model exported by Brevitas, with its own quantization, as one that onnxruntime runs; None for other models."""
+    """A model that does not run as Brevitas exports it, with its own quantization, as one that does; else None."""
     try:
         loaded = Model.load(model)
+        if brings_its_own(loaded):
+            return lower(model).proto
+        repair, *others = normal_form(keep_codes=True)
+        if not repair(loaded).statistics["squeezes"]:
+            return None
+        PassManager(others).run(loaded)
     except CompileError:
         return None
-    return lower(model).proto if _brings_its_own(loaded) else None
+    return loaded.proto
+
+
+def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
+
+    That is the first form in which its cells run, and nearest to what Brevitas does: the reference of comparisons.
+    """
+    nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
+    exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
+    if not exported and not any(n.op_type == "LSTM" for n in nodes):
+        return proto
+    read = Model.load(proto)
+    layers = [n for g in read.graphs() for n in g.nodes if n.op == "LSTM" and not n.domain]
+    if not exported and not any(squeezes_wrong_axis(n) or attribute(n, "layout", 0) for n in layers):
+        return proto
+    given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+    PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
+    return read.proto
 
 
 def lower(
@@ -196,7 +235,7 @@ def lower(
         model: A path or a ModelProto.
         recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
             their own quantization gets no other.
-        form: "fused" (default), "integer" or "qcdq".
+        form: "fused" (default), "integer", "qcdq" or "qonnx".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
         stats: The statistics of an earlier calibration instead, or their file.
@@ -240,7 +279,7 @@ def lower(
     if progress is not None:
         observers.append(_Progress(progress))
     loaded = Model.load(model)
-    own = recipe is None and not options.overrides and options.statistics is None and _brings_its_own(loaded)
+    own = recipe is None and not options.overrides and options.statistics is None and brings_its_own(loaded)
     if own:
         passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     else:
@@ -248,14 +287,14 @@ def lower(
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
     lowered = Lowered(loaded, report)
     with located(loaded.source):
+        report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
-        _check_quantized(loaded, resolved, verify or measure)
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
-        float_proto = loaded.proto if verify or measure else None
+        float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer)
+        verifier = VerifyNumerics(feeds, options.reproducer, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -263,8 +302,14 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
+        # Nothing that rnnqc could lower further: zero points are added before rounding there.
+        loaded.release_cells(
+            n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
+        )
         names = [c for e in report.entries for c in e.cells]
-        report.warnings = [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)] if names else []
+        if names:
+            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)]
+        report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         for entry in report.float_entries if own else ():
             if not entry.reason:
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."
@@ -280,7 +325,7 @@ def lower(
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
-                comparison = compare_models(float_proto, lowered.proto, feeds)
+                comparison = compare_models(float_proto, executable(lowered.proto), feeds)
             except CompileError as error:
                 error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
                 raise
@@ -318,32 +363,37 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
 
 def _check_forms(model: Model, form: str, unroll: bool) -> None:
     """Refuses a model whose cells are past the form asked for: passes only go forward."""
-    order = ("float", *reversed(FORMS))
+    order = ("float", *reversed(EVERY_FORM))
     for cell in model.cells.values():
         if order.index(cell.form) > order.index(form) or (unroll and cell.form == "fused"):
             raise UsageError(
                 f"cell {cell.name!r} is lowered already, to form {cell.form}.",
-                supported=f"--form {cell.form} or later forms of {', '.join(order[1:])}",
+                supported=f"--form {' or '.join(order[order.index(cell.form) :])}",
                 action="lower the float model",
             )
 
 
-def _check_quantized(model: Model, form: str, compares: bool) -> None:
-    """Refuses what cannot be done with cells that bring their own quantization."""
-    names = [display_name(n) for g in model.graphs() for n in g.nodes if is_quant_lstm(n)]
-    if not names:
-        return
-    if form == "qcdq":
-        raise UsageError(
-            f'Operator "QuantLSTMCell" (node {names[0]!r}) has no form qcdq in this version.',
-            supported="--form fused and --form integer for cells exported by Brevitas",
-            action="leave --form out",
+def _check_outputs(model: Model) -> list[str]:
+    """Refuses a model of which nothing is left but constants; a warning where that concerns some outputs.
+
+    Raises:
+        CompileError: No output depends on an input.
+    """
+    lost = lost_everything(model)
+    if lost is not None:
+        raise CompileError(
+            f"nothing in the model depends on its inputs: the outputs are {lost[1]} ({lost[0]}).",
+            supported="models that compute something",
+            action=LOST_LAYERS,
         )
-    if compares:
-        raise UsageError(
-            f'Operator "QuantLSTMCell" (node {names[0]!r}) does not run as it was exported: nothing to compare.',
-            action="lower without --verify and --min-sqnr, and compare with what Brevitas computes",
-        )
+    names = independent_outputs(model)
+    return [f"no input has an influence on output {n!r}; {LOST_LAYERS}." for n in names]
+
+
+def _unlowered_quantizers(results: Sequence[PassResult]) -> list[Remark]:
+    """What keeps the model from running: quantizers that no pass knows."""
+    name = LowerQuantOperators.info.name
+    return [r for result in results for r in result.remarks if r.pass_name == name and r.action]
 
 
 class _Progress(Instrument):
@@ -365,6 +415,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
+            if node.form:  # it came with these weights
+                entry.float_bytes = entry.bytes
+        elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
+            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
             entry.status = "float"
             entry.bytes = node.weight_bytes

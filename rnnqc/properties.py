@@ -61,7 +61,7 @@ def _unrolled(model: Model) -> str:
 CHECKS: dict[Property, Callable[[Model], str]] = {
     Property.CANONICAL: _canonical,
     Property.CELLS_DECOMPOSED: _decomposed,
-    Property.CELLS_QUANTIZED: _forms("qcdq", "integer", "fused"),
+    Property.CELLS_QUANTIZED: _forms("qcdq", "qonnx", "integer", "fused"),
     Property.SCALES_FOLDED: _forms("integer", "fused"),
     Property.CELLS_FUSED: _forms("fused"),
     Property.UNROLLED: _unrolled,

@@ -9,6 +9,7 @@ at ties and wherever the sum itself is rounded.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +21,37 @@ from rnnqc.encoding import Rounding, round_to_integer
 FloatArray = npt.NDArray[np.float32]
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
-ROUNDINGS = {
+
+
+class QonnxRounding(enum.Enum):
+    """Roundings of QONNX that `Rounding` does not have: quantizers of cells do without."""
+
+    AWAY = "away"
+    """Away from zero."""
+    HALF_TOWARD_ZERO = "half_toward_zero"
+
+
+ROUNDINGS: dict[str, Rounding | QonnxRounding] = {
     "ROUND": Rounding.HALF_EVEN,
     "HALF_EVEN": Rounding.HALF_EVEN,
     "FLOOR": Rounding.FLOOR,
     "CEIL": Rounding.CEIL,
     "ROUND_TO_ZERO": Rounding.TOWARD_ZERO,
     "DOWN": Rounding.TOWARD_ZERO,
+    "UP": QonnxRounding.AWAY,
     "HALF_UP": Rounding.HALF_AWAY,
+    "HALF_DOWN": QonnxRounding.HALF_TOWARD_ZERO,
     "DPU": Rounding.HALF_EVEN_UP,
 }
-"""Rounding modes by name, in upper case; HALF_UP of QONNX takes halves away from zero."""
+"""Rounding modes by name, in upper case: those of Brevitas and of QONNX, whose HALF_UP takes halves away from zero."""
+
+
+def round_as(values: FloatArray, rounding: Rounding | QonnxRounding) -> FloatArray:
+    """Whole numbers, float32."""
+    if isinstance(rounding, Rounding):
+        return np.asarray(round_to_integer(values, rounding), np.float32)
+    size = np.abs(values) - np.float32(0.5) if rounding is QonnxRounding.HALF_TOWARD_ZERO else np.abs(values)
+    return np.asarray(np.sign(values) * np.ceil(size), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +72,7 @@ class QonnxQuantizer:
     bits: int
     signed: bool
     narrow: bool
-    rounding: Rounding
+    rounding: Rounding | QonnxRounding
 
     @property
     def bipolar(self) -> bool:
@@ -75,18 +96,18 @@ class QonnxQuantizer:
     def codes(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Codes of real values (any shape; computed in float32)."""
         x = np.asarray(values, np.float32)
-        if self.bipolar:
+        if self.bipolar and not self.zero_point.any():
             return np.where(x >= 0, 1, -1).astype(np.int64)
         shifted = np.asarray(x / self.scale + self.zero_point, np.float32)
+        if self.bipolar:
+            return np.where(shifted >= 0, 1, -1).astype(np.int64)
         # Limits are float32 numbers here, as they are there: 2**31 - 1 is 2**31.
         limits = np.float32(self.minimum), np.float32(self.maximum)
-        return np.asarray(np.clip(round_to_integer(shifted, self.rounding), *limits).astype(np.int64))
+        return np.asarray(np.clip(round_as(shifted, self.rounding), *limits).astype(np.int64))
 
     def __call__(self, values: npt.ArrayLike) -> FloatArray:
         """Values on the grid, float32."""
-        codes = self.codes(values).astype(np.float32)
-        zero = np.float32(0) if self.bipolar else self.zero_point
-        return np.asarray((codes - zero) * self.scale, np.float32)
+        return np.asarray((self.codes(values).astype(np.float32) - self.zero_point) * self.scale, np.float32)
 
     def same_format(self, other: QonnxQuantizer) -> bool:
         """Whether both have the same codes for the same real values on the grid."""

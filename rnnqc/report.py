@@ -15,7 +15,7 @@ class Entry:
         node: Its name, with the path through subgraphs.
         op: Operator type.
         status: "lowered" or "float".
-        form: "fused", "integer", "qcdq", or "" for a float node.
+        form: "fused", "integer", "qcdq", "qonnx", or "" for a float node.
         reason: Why it stays float, or why its form is not the one asked for.
         found: What stands in the way.
         action: What to do about it.

@@ -11,7 +11,10 @@ import onnxruntime as ort
 from rnnqc import runtime_ops
 from rnnqc.diagnostics import CompileError
 from rnnqc.files import serialized
+from rnnqc.ir import CELLS_KEY
 from rnnqc.pipeline import runnable
+
+_BATCH_AXIS, _RANK_OF_Y = 2, 4
 
 
 def session(
@@ -22,7 +25,7 @@ def session(
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
 
-    A model that onnxruntime refuses because Brevitas exported it is lowered first, with its own quantization.
+    A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization.
 
     Args:
         model: A path or a ModelProto.
@@ -42,10 +45,37 @@ def session(
     kwargs.setdefault("providers", ["CPUExecutionProvider"])
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
-        return ort.InferenceSession(source, options, **kwargs)
+        made = ort.InferenceSession(source, options, **kwargs)
+        exported = runnable(model) if _may_be_bound_to_a_batch(made, model) else None
+        return made if exported is None else _session(exported, options, kwargs)
     except Exception as error:
         exported = runnable(model)
         if exported is not None:
-            return ort.InferenceSession(serialized(exported, "The lowered model"), options, **kwargs)
+            return _session(exported, options, kwargs)
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
+
+
+def _session(model: onnx.ModelProto, options: ort.SessionOptions, arguments: dict[str, Any]) -> ort.InferenceSession:
+    return ort.InferenceSession(serialized(model, "The lowered model"), options, **arguments)
+
+
+def _may_be_bound_to_a_batch(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> bool:
+    """Whether a model that loads may fail for batches other than 1: a Squeeze right behind an LSTM, dynamic sizes."""
+    if CELLS_KEY in made.get_modelmeta().custom_metadata_map:
+        return False
+    if all(isinstance(d, int) for i in made.get_inputs() for d in i.shape):
+        return False
+    proto = model if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model), load_external_data=False)
+    made_by_lstm = {n.output[0] for n in proto.graph.node if n.op_type == "LSTM" and n.output}
+    squeezes = [n for n in proto.graph.node if n.op_type == "Squeeze" and n.input and n.input[0] in made_by_lstm]
+    constants = {t.name: t for t in proto.graph.initializer}
+    constants |= {n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute}
+    for squeeze in squeezes:
+        axes = [list(a.ints) for a in squeeze.attribute if a.name == "axes"]
+        axes += [
+            onnx.numpy_helper.to_array(constants[name]).tolist() for name in squeeze.input[1:] if name in constants
+        ]
+        if axes in ([[_BATCH_AXIS]], [[_BATCH_AXIS - _RANK_OF_Y]]):
+            return True
+    return False

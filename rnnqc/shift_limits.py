@@ -47,33 +47,22 @@ class ProductPositions:
         return min(0, self.shift_cut + 8 - BIAS_BITS)
 
 
-def within_shift_limits(positions: ProductPositions, name: str) -> tuple[ProductPositions, list[str]]:
-    """Positions whose shifts are allowed, and what had to be changed.
+def within_shift_limits(positions: ProductPositions) -> ProductPositions:
+    """Positions whose shifts are allowed; `positions` themselves if theirs are.
 
     A result or bias that is finer than the sum of products allows becomes coarser; where a shift is too large the
     weights do.
 
     Args:
         positions: As calibration found them.
-        name: Of the matrix product, for the warnings.
-
-    Returns:
-        The positions, equal to `positions` if those are allowed, and a warning for each change.
     """
-    warnings: list[str] = []
-
-    def lowered(before: ProductPositions, field: str, by: int) -> ProductPositions:
-        value = getattr(before, field)
-        warnings.append(f"{name}: the values of the {field} are small; fix position {value} is lowered to {value - by}")
-        return replace(before, **{field: value - by})
-
     p = positions
     if p.shift_cut > LARGEST_SHIFT:
-        p = lowered(p, "weight", p.shift_cut - LARGEST_SHIFT)
+        p = replace(p, weight=p.weight - (p.shift_cut - LARGEST_SHIFT))
     if p.shift_bias is not None and p.shift_bias > LARGEST_SHIFT:
-        p = lowered(p, "weight", p.shift_bias - LARGEST_SHIFT)
+        p = replace(p, weight=p.weight - (p.shift_bias - LARGEST_SHIFT))
     if p.shift_cut < 0:
-        p = lowered(p, "output", -p.shift_cut)
-    if p.shift_bias is not None and p.shift_bias < p.least_shift_bias:
-        p = lowered(p, "bias", p.least_shift_bias - p.shift_bias)
-    return p, warnings
+        p = replace(p, output=p.output + p.shift_cut)
+    if p.bias is not None and p.shift_bias is not None and p.shift_bias < p.least_shift_bias:
+        p = replace(p, bias=p.bias - (p.least_shift_bias - p.shift_bias))
+    return p

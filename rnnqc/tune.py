@@ -20,8 +20,8 @@ import onnx
 
 from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.ir import Model
-from rnnqc.passes import DecomposeLstm, PassManager
-from rnnqc.pipeline import Lowered, lower, normal_form
+from rnnqc.passes.normal_form import decompose
+from rnnqc.pipeline import Lowered, lower
 from rnnqc.recipe import KINDS, Recipe, Rule, builtin_recipes, load_recipe
 from rnnqc.statistics import Statistics
 from rnnqc.tuning.measure import Judge, Metric
@@ -192,20 +192,9 @@ def _target(min_sqnr: float | None, metric: Metric | None, min_metric: float | N
 
 def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
     """The matrices and activations of every cell of a float model that the statistics have seen run, in order."""
-    PassManager([*normal_form(), DecomposeLstm()]).run(model)
-    if not model.cells:
-        raise CompileError(
-            "no recurrent layer that can be quantized.",
-            supported="models with at least one LSTM layer of constant weights",
-            action="`rnnqc inspect` lists the recurrent layers and why they stay float",
-        )
+    decompose(model, "tune")
     units = []
     for cell in model.cells.values():
-        if cell.form != "float":
-            raise CompileError(
-                f"cell {cell.name!r} is lowered already.", supported="float models",
-                action="tune the model that it was lowered from",
-            )  # fmt: skip
         if cell.name in silent:
             continue  # nothing that it does could be measured
         for name in WEIGHTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,10 @@ import onnx
 
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.evaluate import make_session, run_session
+from rnnqc.ir import Model
 from rnnqc.numerics import max_abs, sqnr_db
+from rnnqc.passes import PassManager
+from rnnqc.passes.normal_form import normal_form
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +49,9 @@ def compare_models(
 ) -> list[OutputComparison]:
     """Runs both models on every feed and compares each output.
 
+    Where onnxruntime refuses the float model (recurrent layers of float64 or with layout 1), its normal form stands for
+    it.
+
     Args:
         reference: The float model.
         candidate: The lowered one; names of inputs and outputs are the same.
@@ -54,6 +61,34 @@ def compare_models(
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
+    held = list(feeds)
+    try:
+        return _compare(reference, candidate, held, names)
+    except CompileError:
+        normal = _normal_form(reference)
+        if normal is None:
+            raise
+        with contextlib.suppress(CompileError):
+            return _compare(normal, candidate, held, names)
+        raise
+
+
+def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The normal form of `model`, if that is another."""
+    try:
+        loaded = Model.load(model)
+        results = PassManager(normal_form()).run(loaded)
+    except CompileError:
+        return None
+    return loaded.proto if any(r.modified for r in results) else None
+
+
+def _compare(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    feeds: Iterable[Mapping[str, Array]],
+    names: tuple[str, str],
+) -> list[OutputComparison]:
     sessions = []
     for model, what in zip((reference, candidate), names, strict=True):
         with located(what):

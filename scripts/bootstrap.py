@@ -5,6 +5,7 @@ with pyproject.toml and the C++ sources is left alone.
 """
 
 import argparse
+import ast
 import hashlib
 import os
 import re
@@ -53,13 +54,27 @@ def pip(python: Path, *arguments: str) -> int:
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
-def install_torch(python: Path) -> None:
-    """Install exactly the torch of pyproject.toml; without it the tests of its exporters are skipped."""
+def install_torch(python: Path) -> bool:
+    """Install exactly the torch of pyproject.toml; whether that worked.
+
+    Without it the tests of its exporters are skipped.
+    """
     match = re.search(r'"(torch==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     if match is None:
         sys.exit("rnnqc: pyproject.toml names no torch==VERSION; restore its extra 'torch'")
     if pip(python, match[1]):
         print(f"rnnqc: {match[1]} could not be installed; tests that need it will be skipped", file=sys.stderr)
+        return False
+    return True
+
+
+def install_brevitas(python: Path) -> None:
+    """Install the packages of the extra 'brevitas', which need torch; without them their tests are skipped."""
+    match = re.search(r"^brevitas = (\[.*\])$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        sys.exit("rnnqc: pyproject.toml has no line 'brevitas = [...]'; restore that extra")
+    if pip(python, *ast.literal_eval(match[1])):
+        print("rnnqc: brevitas could not be installed; tests that need it will be skipped", file=sys.stderr)
 
 
 def main() -> int:
@@ -85,8 +100,8 @@ def main() -> int:
         print(f"rnnqc: could not make the environment {environment}; see the message above", file=sys.stderr)
         return 1
     wanted |= set(have)
-    if "torch" in wanted:
-        install_torch(python)
+    if "torch" in wanted and install_torch(python):
+        install_brevitas(python)
     if pip(python, "-e", ".[dev]" if "dev" in wanted else "."):
         print("rnnqc: the installation failed; see pip's message above", file=sys.stderr)
         return 1

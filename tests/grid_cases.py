@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -284,3 +284,99 @@ def plain_grid_case(
     }
     outputs = OUTPUTS if bits <= 8 else OUTPUTS[:3]
     return GridCase(a_cell(inputs, hidden), made, arrays, outputs)
+
+
+def byte_grid_case(
+    time: int = 5,
+    batch: int = 2,
+    inputs: int = 9,
+    hidden: int = 21,
+    seed: int = 0,
+    *,
+    bits: int = 8,
+    weight_bits: int = 8,
+    pow2: bool = False,
+    narrow: bool = False,
+    **flags: Any,
+) -> GridCase:
+    """A cell as Brevitas makes them: quantizers of `bits` bits round half to even, activations are codes; binary32."""
+    rng = np.random.default_rng(seed)
+    half = 2 ** (bits - 1)
+
+    def scale(low: float, high: float) -> float:
+        value = rng.uniform(low, high) * 128 / half
+        return float(np.float32(2.0 ** round(np.log2(value)) if pow2 else value))
+
+    def signed(value: float) -> Grid:
+        return Grid(value, 0, -half + narrow, half - 1)
+
+    io = Grid(scale(0.006, 0.008), half, int(narrow), 2 * half - 1)
+    accs = [signed(scale(0.015, 0.03)) for _ in GATES]
+    cell = signed(scale(0.008, 0.016))
+    if flags.get("input_forget"):
+        accs[FORGET] = accs[INPUT]
+
+    def table(argument: Grid, function: str, unit: float, low: int, high: int) -> npt.NDArray[np.float32]:
+        values = make_activation(function)(np.arange(argument.low, argument.high + 1) * argument.scale)
+        codes = np.clip(np.rint(np.asarray(values) / unit), low, high)
+        return codes.astype(np.float32) * np.float32(unit)
+
+    units = [scale(0.007, 0.008) if k == CELL else scale(0.0035, 0.004) for k in range(len(GATES))]
+    tables = [
+        table(a, "Tanh", unit, -half, half - 1) if k == CELL else table(a, "Sigmoid", unit, 0, 2 * half - 1)
+        for k, (a, unit) in enumerate(zip(accs, units, strict=True))
+    ]
+    one = float(np.float32(min(round(1 / units[INPUT]), 2 * half - 1)) * np.float32(units[INPUT]))
+    offsets = np.concatenate([[0], np.cumsum([t.size for t in tables])[:-1]]).tolist()
+    numbers = GridNumbers.of(
+        "static",
+        [io, io, *[Grid()] * 8, *accs, cell, cell, cell],
+        gate_table_offset=offsets,
+        rounded_output=True,
+        arithmetic=GRID32,
+        one=one if flags.get("input_forget") else 1.0,
+    )
+    weight = scale(0.003, 0.006) if weight_bits == 8 else 0.05
+    arrays: Arrays = {
+        "X": rng.normal(0, 0.6, (time, batch, inputs)).astype(np.float32),
+        "W": _weights(rng, (inputs, 4 * hidden), weight_bits),
+        "R": _weights(rng, (hidden, 4 * hidden), weight_bits),
+        "x_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
+        "h_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
+        "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
+        "gate_table": np.concatenate(tables),
+        "cell_table": table(cell, "Tanh", scale(0.007, 0.008), -half, half - 1),
+    }
+    return GridCase(a_cell(inputs, hidden, **flags), numbers, arrays, OUTPUTS)
+
+
+@st.composite
+def byte_grid_cases(draw: st.DrawFn) -> GridCase:
+    """Cells as `byte_grid_case` makes them, with everything that the operator's byte form allows around them."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    time, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    size, hidden = draw(st.integers(1, 40)), draw(st.sampled_from([1, 7, 16, 17, 33, 48, 64, 65, 80]))
+    case = byte_grid_case(
+        *(time, batch, size, hidden, seed),
+        bits=draw(st.sampled_from([2, 3, 4, 6, 8, 8, 8])),
+        weight_bits=draw(st.sampled_from([1, 2, 4, 8, 8])),
+        pow2=draw(st.booleans()),
+        narrow=draw(st.booleans()),
+        reverse=draw(st.booleans()),
+        input_forget=draw(st.booleans()),
+    )
+    grids = case.numbers.grid("input"), case.numbers.grid("hidden")
+    if draw(st.booleans()):
+        case.numbers = replace(case.numbers, x_mode="codes")
+        case.inputs["X"] = rng.integers(grids[0].minimum, grids[0].maximum + 1, (time, batch, size)).astype(np.uint8)
+    else:
+        case.inputs["X"] = _special(rng, case.inputs["X"])
+    if draw(st.booleans()):
+        case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
+    for name in ("initial_h", "initial_c"):
+        if draw(st.booleans()):
+            case.inputs[name] = _special(rng, rng.normal(0, 0.7, (batch, hidden)))
+    case.outputs = draw(st.sampled_from([OUTPUTS, OUTPUTS, OUTPUTS[:1], OUTPUTS[-1:], OUTPUTS[1:3], OUTPUTS[1:]]))
+    case.symbolic = draw(st.booleans())
+    return case

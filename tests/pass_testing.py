@@ -31,6 +31,7 @@ from rnnqc.passes import (
     VerifyModified,
     VerifyNumerics,
 )
+from rnnqc.pipeline import executable
 from rnnqc.recipe import Recipe, load_recipe
 
 INT8 = load_recipe("int8")
@@ -83,7 +84,7 @@ def apply(pass_: Pass, model: Model, feeds: Sequence[Mapping[str, Array]] | None
     proto = model.proto
     onnx.checker.check_model(proto, full_check=True)
     chosen = [generate_feeds(proto, seed=s) for s in range(2)] if feeds is None else feeds
-    verifier = VerifyNumerics(chosen)
+    verifier = VerifyNumerics(chosen, executable=executable)
     manager = PassManager([pass_], [VerifyModified(), verifier], given=pass_.info.requires)
     (result,) = manager.run(model)
     if result.modified:

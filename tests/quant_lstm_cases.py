@@ -42,6 +42,18 @@ NUMBER_KINDS = ("Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid",
 Arrays = dict[str, npt.NDArray[Any]]
 
 
+@dataclass(frozen=True)
+class Operator:
+    """Names of its inputs, "" for reserved ones, and outputs."""
+
+    name: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+LSTM = Operator("QuantLSTMCell", INPUTS, OUTPUTS)
+
+
 @dataclass
 class Case:
     """One node with values for its inputs."""
@@ -53,16 +65,17 @@ class Case:
     name: str = "cell"
     symbolic: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
+    operator: Operator = LSTM
 
     def model(self) -> onnx.ModelProto:
         """A model of one node; the arrays in `constants` are initializers, the others graph inputs."""
-        last = max(INPUTS.index(name) for name in self.inputs)
-        names = [name if name in self.inputs else "" for name in INPUTS[: last + 1]]
-        used = [name if name in self.outputs else "" for name in OUTPUTS]
+        last = max(self.operator.inputs.index(name) for name in self.inputs)
+        names = [name if name in self.inputs else "" for name in self.operator.inputs[: last + 1]]
+        used = [name if name in self.outputs else "" for name in self.operator.outputs]
         while used and not used[-1]:
             used.pop()
         node = helper.make_node(
-            "QuantLSTMCell", names, used, name=self.name, domain="ai.rnnqc", **self.attributes, **self.extra
+            self.operator.name, names, used, name=self.name, domain="ai.rnnqc", **self.attributes, **self.extra
         )
         graph = helper.make_graph(
             [node],
@@ -149,8 +162,8 @@ def table_case(time: int = 5, batch: int = 2, inputs: int = 9, hidden: int = 21,
     return Case(arrays, attributes)
 
 
-def _gates(draw: st.DrawFn, rng: np.random.Generator, kinds: Sequence[str], attributes: dict[str, Any]) -> Arrays:
-    """Draws limits, tables and parameters of four gates; returns gate_table, and B without the input's share."""
+def draw_gates(draw: st.DrawFn, rng: np.random.Generator, kinds: Sequence[str], attributes: dict[str, Any]) -> Arrays:
+    """Draws limits, tables and parameters of gates; returns gate_table, and B without the input's share."""
     tables: list[npt.NDArray[np.float32]] = [rng.normal(0, 1, draw(st.integers(0, 3))).astype(np.float32)]
     columns: dict[str, list[Any]] = {key: [] for key in ("min", "max", "alpha", "beta", "offset", "scale", "size", "B")}
     for kind in kinds:
@@ -181,14 +194,14 @@ def _gates(draw: st.DrawFn, rng: np.random.Generator, kinds: Sequence[str], attr
     return {"gate_table": np.concatenate(tables), "B": np.float32(columns["B"])}
 
 
-def _special(rng: np.random.Generator, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def with_specials(rng: np.random.Generator, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Puts NaN, zeros of both signs, tiny numbers, infinities and the like into some places."""
     specials = np.float32([np.nan, 0.0, -0.0, 1e-42, 2.0**-110, np.inf, -np.inf, 3e38, -3e38])
     places = rng.random(values.shape) < 0.1
     return np.where(places, rng.choice(specials, values.shape), values).astype(np.float32)
 
 
-def _rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def unusual_rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Makes some rows [..., n] of X one-sided, empty, denormal or beyond the limit of dynamic grids."""
     kind = rng.integers(0, 12, (*x.shape[:-1], 1))
     with np.errstate(all="ignore"):
@@ -234,14 +247,15 @@ GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
 def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator) -> None:
     """Other weights for W or R of `case`: any bytes, and multipliers whose products are int8."""
     rows, columns = case.inputs[key].shape
-    stored = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
+    stored = rng.integers(0, 256, (rows, -(-columns // 2)), dtype=np.uint8)
     if group_size:
         groups = -(-rows // group_size)
         multipliers = rng.integers(1, 19, (groups, columns), dtype=np.uint8)
         # -8 * 17 and -8 * 18 are no int8: where one would be, nibbles of 0 become 1.
-        for half, shift in ((slice(None, columns // 2), 0), (slice(columns // 2, None), 4)):
-            large = np.repeat(multipliers[:, half] > 16, group_size, axis=0)[:rows]
-            stored = np.where(large & (stored >> shift & 15 == 0), stored | np.uint8(1 << shift), stored)
+        for first, shift in ((0, 0), (stored.shape[1], 4)):
+            large = np.repeat(multipliers[:, first : first + stored.shape[1]] > 16, group_size, axis=0)[:rows]
+            part = stored[:, : large.shape[1]]
+            part[large & (part >> shift & 15 == 0)] |= np.uint8(1 << shift)
         case.inputs[f"{key}_group_multiplier"] = multipliers
         case.attributes[f"{key.lower()}_group_size"] = group_size
     case.inputs[key] = stored
@@ -280,14 +294,16 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     if not tables_only and draw(st.booleans()):
         attributes["input_forget"] = 1
         attributes["one"] = draw(st.sampled_from([1.0, 0.99609375]))
-    gates = _gates(draw, rng, gate_kinds, attributes)
+    gates = draw_gates(draw, rng, gate_kinds, attributes)
     spread = np.repeat(np.maximum(gates["B"], 4), hidden).astype(np.float32)
     spread *= rng.choice([1.0, -1.0], 4 * hidden)
     exponent = rng.integers(-3, 4)
     arrays: Arrays = {
         "X": rng.integers(0, 256, (time, batch, size), dtype=np.uint8)
         if x_mode == "codes"
-        else _rows(rng, _special(rng, (rng.normal(0, 1, (time, batch, size)) * 10.0**exponent).astype(np.float32))),
+        else unusual_rows(
+            rng, with_specials(rng, (rng.normal(0, 1, (time, batch, size)) * 10.0**exponent).astype(np.float32))
+        ),
         "W": rng.integers(-128, 128, (size, 4 * hidden), dtype=np.int8),
         "R": rng.integers(-128, 128, (hidden, 4 * hidden), dtype=np.int8),
         "x_multiplier": (spread / 128 / (64 if x_mode == "codes" else 1) / size**0.5).astype(np.float32),
@@ -303,9 +319,9 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     if draw(st.booleans()):
         arrays["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     if draw(st.booleans()):
-        arrays["initial_h"] = _special(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
+        arrays["initial_h"] = with_specials(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
     if draw(st.booleans()):
-        arrays["initial_c"] = _special(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
+        arrays["initial_c"] = with_specials(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
     if not tables_only and draw(st.booleans()):
         arrays["P"] = (rng.normal(0, 1, 3 * hidden) * (attributes["cell_scale"] or 1)).astype(np.float32)
     possible = OUTPUTS if h_mode == "static" else OUTPUTS[:3]

@@ -13,6 +13,8 @@ import onnxruntime as ort
 
 Array = npt.NDArray[Any]
 Outputs = dict[str, Array]
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+"""onnxruntime's optimizations."""
 
 
 def options(level: str = "ORT_ENABLE_ALL", threads: int = 1) -> ort.SessionOptions:

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("diagnostics",),
+    ("diagnostics", "user_code"),
     ("encoding", "packing", "tables", "validation", "spelling", "histogram", "percentile", "checked_json"),
     ("cells", "compensation", "files", "input_uses", "qonnx", "reference", "weights"),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.base", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate"),
-    ("report", "verify", "pipeline", "session"),
+    ("layer", "report", "verify", "pipeline", "session"),
     ("bench", "tuning"),
     ("tune",),
     ("cli",),

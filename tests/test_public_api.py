@@ -29,6 +29,7 @@ PUBLIC = {
     "UsageError",
     "__version__",
     "calibrate",
+    "layer",
     "lower",
     "runtime_ops",
     "session",

@@ -1,23 +1,25 @@
-"""The best fix position of each of many calls at once: `rnnqc.fix_position.fix_position`, row by row."""
+"""The best fix position of each of many calls at once, as `rnnqc.fix_position.fix_position` finds it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.encoding import Rounding
+from rnnqc.fix_position import best_positions, widest_positions
 from rnnqc.statistics import SPANS
 
 Array = npt.NDArray[Any]
 BLOCK = 2**15  # values at a time, so that they stay in the cache
+SEARCHES = (("mse", Rounding.HALF_EVEN), ("mse-floor", Rounding.FLOOR))
+"""Kinds of search; to nearest, all ways of breaking ties make the same errors."""
 
 
 def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) -> dict[int, dict[str, Array]]:
     """For each width the position where nothing saturates, and the best of `candidates` from there on.
-
-    To nearest, all ways of breaking ties make the same errors.
 
     Args:
         values: `[calls, n]`, finite; a row may be padded with zeros, which every position represents.
@@ -31,25 +33,10 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
     parts: dict[int, dict[str, list[Array]]] = {b: {kind: [] for kind in SPANS} for b in bits}
     for start in range(0, len(values), rows):
         block = values[start : start + rows].astype(np.float64)
-        low, high = block.min(axis=1), block.max(axis=1)
         for width in bits:
-            half = 2 ** (width - 1)
-            step = np.maximum(low / (-half - 0.5), high / (half - 0.5))
-            mantissa, exponent = np.frexp(step)
-            widest = np.where(step > 0.0, np.where(mantissa == 0.5, 1 - exponent, -exponent), 0).astype(np.int64)
+            widest = widest_positions(block, width)
             units = np.ldexp(block, widest[:, None])
             parts[width]["max"].append(widest)
-            for kind, rounded in (("mse", np.rint), ("mse-floor", np.floor)):
-                errors = np.stack([_squared_error(units, half, k, rounded) for k in range(candidates)])
-                parts[width][kind].append(widest + np.where(step > 0.0, np.argmin(errors, axis=0), 0))
+            for kind, rounding in SEARCHES:
+                parts[width][kind].append(best_positions(units, widest, width, candidates, rounding))
     return {b: {kind: np.concatenate(found) for kind, found in kinds.items()} for b, kinds in parts.items()}
-
-
-def _squared_error(units: Array, half: int, shift: int, rounded: Callable[[Array], Array]) -> Array:
-    """Of codes that are finer than the units by `shift` bits; `[calls]`."""
-    fine = units * 2.0**shift
-    codes = rounded(fine)
-    np.clip(codes, -half, half - 1, out=codes)
-    codes -= fine
-    codes *= 2.0**-shift
-    return np.asarray(np.einsum("ij,ij->i", codes, codes))

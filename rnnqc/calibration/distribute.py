@@ -158,7 +158,10 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
                 action=f"start one: dask worker {address}",
             )
         sent = client.scatter(pickle.dumps(task), broadcast=True)
-        submit = lambda chunk: client.submit(_run_chunk, sent, chunk, pure=False)  # noqa: E731
+
+        def submit(chunk: Chunk) -> Any:
+            return client.submit(_run_chunk, sent, chunk, pure=False)
+
         try:
             yield from _in_order(chunks, 2 * workers, submit, lambda future: future.result())
         except ImportError as error:

@@ -50,7 +50,7 @@ class Cell:
         B: Initializer `[GH]` float32, the two ONNX biases added.
         P: Initializer `[3H]` float32, or None.
         points: What a recipe says about each quantization point, once resolved.
-        form: `float`, `qcdq`, `integer` or `fused`.
+        form: `float`, `qcdq`, `integer`, `fused` or `qonnx`.
         kept: Why a pass left the cell in this form; not stored in files.
         integer: Scalars of the integer form.
         operands: Initializers and values of the integer form, by input name of `QuantLSTMCell`.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from rnnqc.diagnostics import UsageError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds, open_feeds
 from rnnqc.numerics import sqnr_db
+from rnnqc.user_code import importable_working_folder, named_object
 
 Array = npt.NDArray[Any]
 Outputs = dict[str, Array]
@@ -40,18 +38,15 @@ def load_metric(source: str) -> Metric:
     module, separator, name = source.partition(":")
     if not separator or not module or not name:
         raise UsageError(f"--metric {source!r}.", supported="module:function", action="for example my_task:accuracy")
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
     try:
-        function = getattr(importlib.import_module(module), name)
+        with importable_working_folder():
+            function = named_object(source)
     except Exception as error:
         raise UsageError(
             f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
             supported="module:function",
             action="import it in Python to see the error in full",
         ) from error
-    finally:
-        sys.path.remove(folder)
     if not callable(function):
         raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")
     return function  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@
 
 #include "export.h"
 #include "kernels/dispatch.h"
+#include "ops/quant_gru_cell.h"
 #include "ops/quant_lstm_cell.h"
 #include "ort_support.h"
 
@@ -26,6 +27,8 @@ OrtCustomOpDomain* Domain(const OrtApi& api, bool infers_shapes) {
     OrtCustomOpDomain* created = nullptr;
     rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
     rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantLstmCellOp(&api, infers_shapes)));
+    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantGruCellOp(&api, infers_shapes)));
+    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantRnnCellOp(&api, infers_shapes)));
     return created;
   }();
   return domain;

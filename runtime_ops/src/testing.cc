@@ -102,6 +102,7 @@ struct rnnqc_test_cell {
 
 static bool FindLinear(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear) {
   rnnqc::TableExtent tables{};
+  tables.gates = rnnqc::kGates;
   for (int gate = 0; gate < rnnqc::kGates; ++gate) {
     tables.gate_table[gate] = cell.gate_table[gate];
     tables.gate_max[gate] = cell.gate_max[gate];

@@ -84,7 +84,7 @@ def test_random_tensors(bits: int, rounding: Rounding) -> None:
 
 @given(st.lists(_VALUES, min_size=1, max_size=4), st.integers(1, 6))
 def test_many_calls_at_once_are_as_one_by_one(calls: list[list[float]], candidates: int) -> None:
-    """Calibration has a copy of the search that is fast for many rows; shorter ones end in zeros."""
+    """Calibration searches for many rows at once; shorter ones end in zeros."""
     rows = np.zeros((len(calls), max(map(len, calls))), np.float32)
     for row, values in zip(rows, calls, strict=True):
         row[: len(values)] = values

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from running import options
+from running import LEVELS, options
 
 from rnnqc.evaluate import make_session
 from rnnqc.ir import DOMAIN, DOMAIN_VERSION
@@ -30,7 +30,6 @@ from rnnqc.tables import (
 )
 
 LENGTHS = (64, 128, 4096, 16384)
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
 
 def _formula(code: int, n: int) -> int:

@@ -14,8 +14,13 @@ import pytest
 from float_lstm import Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invariance import (
+    assert_chunks_make_the_whole,
+    assert_levels_and_threads_do_not_matter,
+    assert_rows_are_independent,
+)
 from lstm_models import OUTPUTS, LstmCase, stacked_model
-from running import Array, assert_same_bits, options, run, sqnr
+from running import assert_same_bits, options, run, sqnr
 from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, assert_equals_reference, lower_all, session
 from strategies import lstm_cases
 
@@ -23,7 +28,6 @@ import rnnqc
 
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 8)
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
 FORMATS: dict[str, list[str]] = {
     "int4": ["*.weight.bits=4"],
@@ -91,26 +95,14 @@ def test_optimization_levels_and_threads(name: str, way: str) -> None:
         case = CASE.replace(dynamic_batch=dynamic)
         expected = run(session(_lowered(name, case).proto, STOCK), case.feeds())
         proto = _lowered(name, case, "integer" if way == INTEGER else "fused").proto
-        for level in LEVELS:
-            for threads in (1, 2):
-                got = run(session(proto, way, level, threads), case.feeds())
-                assert_same_bits(expected, got, f"{way}, {level}, {threads} threads")
-
-
-def _row(name: str, value: Array, row: int) -> Array:
-    axis = {"sequence_lens": 0, "Y": 2}.get(name, 1)
-    return np.ascontiguousarray(np.take(value, [row], axis))
+        assert_levels_and_threads_do_not_matter(expected, proto, way, case.feeds())
 
 
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
 @each_format
 def test_batch_equals_row_by_row(name: str, way: str) -> None:
     case = CASE.replace(dynamic_batch=True)
-    chosen, feeds = session(_lowered(name, case).proto, way), case.feeds()
-    together = run(chosen, feeds)
-    for row in range(case.B):
-        alone = run(chosen, {k: _row(k, v, row) for k, v in feeds.items()})
-        assert_same_bits({k: _row(k, v, row) for k, v in together.items()}, alone, f"{way}, row {row}")
+    assert_rows_are_independent(session(_lowered(name, case).proto, way), case.feeds(), case.B, way)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
@@ -119,16 +111,8 @@ def test_batch_equals_row_by_row(name: str, way: str) -> None:
 def test_chunks_with_carried_states(name: str, way: str, direction: Direction) -> None:
     """The unrounded float Y_h and the Y_c of one chunk are the initial states of the next."""
     case = CASE.replace(direction=direction, lens=None, dynamic_time=True, T=7, outputs=OUTPUTS)
-    chosen, feeds = session(_lowered(name, case).proto, way), case.feeds()
-    whole = run(chosen, feeds)
-    state, pieces = dict(feeds), {}
-    starts = [0, 1, 4] if direction == "forward" else [4, 1, 0]
-    for start, stop in sorted(zip([0, 1, 4], [1, 4, 7], strict=True), reverse=direction == "reverse"):
-        got = run(chosen, state | {"X": feeds["X"][start:stop]})
-        state |= {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
-        pieces[start] = got["Y"]
-    joined = np.concatenate([pieces[k] for k in sorted(starts)])
-    assert_same_bits(whole, {"Y": joined, "Y_h": got["Y_h"], "Y_c": got["Y_c"]}, f"{way} in chunks")
+    chosen = session(_lowered(name, case).proto, way)
+    assert_chunks_make_the_whole(chosen, case.feeds(), [0, 1, 4], direction == "reverse", way)
 
 
 @each_way

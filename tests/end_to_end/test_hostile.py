@@ -291,8 +291,6 @@ LEFT_FLOAT: dict[str, Callable[[], onnx.ModelProto]] = {
     "NaN in W": lambda: _mutated(_one_value(float("nan"))),
     "infinity in W": lambda: _mutated(_one_value(float("inf"))),
     "one weight beyond 2**40": lambda: _mutated(_one_value(1e30)),
-    "float16": lambda: _mutated(_elements(TensorProto.FLOAT16)),
-    "double": lambda: _mutated(_elements(TensorProto.DOUBLE)),
     "bfloat16": lambda: _mutated(_elements(TensorProto.BFLOAT16), CASE.replace(opset=22)),
     "infinity in R of a GRU": lambda: _infinite("GRU", 3),
     "infinity in R of an RNN": lambda: _infinite("RNN", 1),

@@ -16,8 +16,13 @@ import pytest
 from float_lstm import Activation, Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invariance import (
+    assert_chunks_make_the_whole,
+    assert_levels_and_threads_do_not_matter,
+    assert_rows_are_independent,
+)
 from lstm_models import OUTPUTS, RecurrentCase, stacked_model
-from running import Array, Outputs, assert_same_bits, options, run
+from running import Outputs, assert_same_bits, options, run
 from running_lowered import (
     INTEGER,
     NATIVE,
@@ -42,7 +47,6 @@ OPS: tuple[dict[str, Any], ...] = (
     {"op": "RNN"},
 )
 every_op = pytest.mark.parametrize("op", OPS, ids=lambda o: o["op"] + ("_linear" if len(o) > 1 else ""))
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 PADDINGS = (float("nan"), float("inf"), -1e30, 0.0)
 
 
@@ -92,10 +96,7 @@ def test_optimization_levels_and_threads(case: RecurrentCase) -> None:
     feeds = case.feeds()
     expected = run(session(results[STOCK].proto, STOCK), feeds)
     for way, lowered in results.items():
-        for level in LEVELS:
-            for threads in (1, 2):
-                got = run(session(lowered.proto, way, level, threads), feeds)
-                assert_same_bits(expected, got, f"{way}, {level}, {threads} threads")
+        assert_levels_and_threads_do_not_matter(expected, lowered.proto, way, feeds)
 
 
 @every_op
@@ -111,22 +112,13 @@ def test_threads_on_a_large_layer(way: str, op: dict[str, Any]) -> None:
         )
 
 
-def _row(name: str, value: Array, row: int) -> Array:
-    axis = {"sequence_lens": 0, "Y": 2}.get(name, 1)
-    return np.ascontiguousarray(np.take(value, [row], axis))
-
-
 @settings(max_examples=FEW)
 @given(any_cases(placements=("main",), dynamic_batch=True))
 def test_batch_equals_row_by_row(case: RecurrentCase) -> None:
     results = lower_all(case.model(), case.dims)
     feeds = case.feeds()
     for way, lowered in results.items():
-        chosen = session(lowered.proto, way)
-        together = run(chosen, feeds)
-        for row in range(case.B):
-            alone = run(chosen, {k: _row(k, v, row) for k, v in feeds.items()})
-            assert_same_bits({k: _row(k, v, row) for k, v in together.items()}, alone, f"{way}, row {row}")
+        assert_rows_are_independent(session(lowered.proto, way), feeds, case.B, way)
 
 
 @settings(max_examples=FEW)
@@ -146,23 +138,11 @@ def test_batch_equals_row_by_row(case: RecurrentCase) -> None:
 )
 def test_chunks_with_carried_states(case: RecurrentCase, size: int) -> None:
     """The unrounded float Y_h and, of LSTM, the Y_c of one chunk are the initial states of the next."""
-    carried = {"initial_h": "Y_h"} | ({"initial_c": "Y_c"} if case.op == "LSTM" else {})
     fused, integer = rnnqc.lower(case.model()), rnnqc.lower(case.model(), form="integer")
-    feeds = case.feeds()
-    starts = list(range(0, case.T, size))
-    if case.direction == "reverse":
-        starts.reverse()
+    starts = range(0, case.T, size)
     for way, lowered in ((STOCK, fused), (NATIVE, fused), (INTEGER, integer)):
         chosen = session(lowered.proto, way)
-        whole = run(chosen, feeds)
-        state = dict(feeds)
-        pieces: dict[int, Array] = {}
-        for start in starts:
-            got = run(chosen, state | {"X": feeds["X"][start : start + size]})
-            state |= {k: got[v] for k, v in carried.items()}
-            pieces[start] = got["Y"]
-        joined = np.concatenate([pieces[k] for k in sorted(pieces)])
-        assert_same_bits(whole, {**got, "Y": joined}, f"{way}, chunks of {size}")
+        assert_chunks_make_the_whole(chosen, case.feeds(), starts, case.direction == "reverse", way)
 
 
 @settings(max_examples=FEW)

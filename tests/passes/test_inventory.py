@@ -78,8 +78,10 @@ def test_quantized_layers_of_others(call: str, reason: str) -> None:
     assert all(node.refusal)
 
 
-def test_an_lstm_of_another_domain_is_no_lstm() -> None:
-    assert _nodes(parse(f"{HEADER} g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) {{ Y = test.other.LSTM (X) }}")) == []
+def test_an_lstm_of_another_domain_is_listed_and_stays_float() -> None:
+    (node,) = _nodes(parse(f"{HEADER} g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) {{ [a] Y = test.other.LSTM (X) }}"))
+    assert (node.path, node.op, node.status) == ("a", "LSTM", "float")
+    assert "test.other.LSTM" in node.refusal[1]
 
 
 def test_weights_that_are_inputs() -> None:

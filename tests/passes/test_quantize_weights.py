@@ -20,7 +20,7 @@ import pytest
 from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
 from pass_testing import CASES, apply, declines, nodes_of
-from running import Array, Outputs, options, run
+from running import LEVELS, Array, Outputs, options, run
 from running_lowered import all_nodes
 
 from rnnqc.compensation import squared_error
@@ -32,7 +32,6 @@ from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.recipe import Recipe, Rule, parse_override
 
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 RECURRENT = ("LSTM", "GRU", "RNN")
 
 

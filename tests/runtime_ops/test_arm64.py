@@ -56,6 +56,18 @@ def test_operator(arm64_library: Path) -> None:
 
 
 @emulated
+@pytest.mark.parametrize("isa", ["neondot", pytest.param("portable", marks=pytest.mark.slow)])
+def test_kernels_of_cells_with_a_hidden_state_only(isa: str, arm64_library: Path) -> None:
+    run_tests(arm64_library, "test_hidden_kernels.py", "-k", isa)
+
+
+@emulated
+@pytest.mark.slow
+def test_gru_and_rnn(arm64_library: Path) -> None:
+    run_tests(arm64_library, "test_quant_gru_cell.py", "-k", "not every_instruction_set and not threads")
+
+
+@emulated
 @pytest.mark.slow
 def test_operator_on_grids(arm64_library: Path) -> None:
     selected = "sizes or ties or largest_sums or saturate or native_is_the_reference"

@@ -5,40 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 from quant_lstm_cases import Case, native_session, run_native, table_case
 
 from rnnqc import runtime_ops
 
 # A regular expression that the message has to contain, and what makes the case wrong.
-Change = Callable[[Case], Any]
-
-
-def set_attribute(**values: Any) -> Change:
-    return lambda case: case.attributes.update(values)
-
-
-def drop_attribute(name: str) -> Change:
-    return lambda case: case.attributes.pop(name)
-
-
-def set_input(name: str, value: Any) -> Change:
-    return lambda case: case.inputs.update({name: np.asarray(value)})
-
-
-def drop_input(name: str) -> Change:
-    return lambda case: case.inputs.pop(name)
-
-
-def all_of(*changes: Change) -> Change:
-    return lambda case: [change(case) for change in changes]
-
-
 REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("attribute hidden_size is missing", drop_attribute("hidden_size")),
     ("attribute gate_min is missing", drop_attribute("gate_min")),

@@ -12,7 +12,7 @@ import pytest
 from kernel_calls import AVAILABLE, GATES, INT4_ISAS, Guarded, Product, check_blocks, check_product
 
 # Every instruction set with int4 kernels. The others multiply such weights as int8.
-EXPECTED = {"reference", "avx2", "avxvnni", "avx512vnni"}
+EXPECTED = {"reference", "avx2", "avxvnni", "avx512vnni", "avx512vbmi"}
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ FLAGS = {
     "avx2": {"avx2"},
     "avxvnni": {"avx2", "avx_vnni"},
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
+    "avx512vbmi": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"},
     "neondot": {"asimddp"},
 }
 

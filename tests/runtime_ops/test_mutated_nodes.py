@@ -15,7 +15,10 @@ import onnxruntime as ort
 from grid_cases import ROUNDINGS, grid_cases, plain_grid_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_lstm_cases import INPUTS, Case, assert_same_bits, cases, pack_at_random, packed_cases, run_native, table_case
+from quant_gru_cases import cases as gru_cases
+from quant_gru_cases import expected as gru_expected
+from quant_gru_cases import table_case as gru_table_case
+from quant_lstm_cases import LSTM, Case, assert_same_bits, cases, pack_at_random, packed_cases, run_native, table_case
 
 from rnnqc.reference import quant_lstm_cell as reference
 
@@ -80,6 +83,7 @@ ATTRIBUTES = [
     *("gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta", "cell_index_scale"),
     *("input_forget", "one", "w_group_size", "r_group_size", "arithmetic", "grid_scale", "grid_zero_point", "grid_min"),
     *("grid_max", "grid_rounding", "accumulator_bits", "rounded_output"),
+    *("linear_before_reset", "reset_scale", "reset_zero_point", "x_bits", "h_bits"),
 ]
 
 
@@ -157,7 +161,7 @@ def _change_value(case: Case, draw: Draw) -> None:
 
 
 def _add_input(case: Case, draw: Draw) -> None:
-    name = draw(st.sampled_from([name for name in INPUTS if name != "X"]))
+    name = draw(st.sampled_from([name for name in case.operator.inputs if name not in ("X", "")]))
     shape = draw(st.lists(st.sampled_from([0, 1, 2, 5, 9, 21, 42, 63, 84]), max_size=3))
     case.inputs[name] = np.ones(shape, draw(st.sampled_from(TYPES)))
 
@@ -174,7 +178,8 @@ def _change_constants(case: Case, draw: Draw) -> None:
 
 
 def _change_outputs(case: Case, draw: Draw) -> None:
-    case.outputs = draw(st.sampled_from([("Y",), ("Y_codes",), ("Y_h", "Y_c"), ("Y", "Y_h", "Y_c", "Y_codes")]))
+    names = case.operator.outputs
+    case.outputs = draw(st.sampled_from([names[:1], names[-1:], names[1:3], names]))
 
 
 CHANGES = [
@@ -197,7 +202,9 @@ CHANGES = [
 @st.composite
 def mutated(draw: st.DrawFn) -> Case:
     grids = st.one_of(grid_cases(), st.builds(plain_grid_case, seed=st.integers(0, 9))).map(lambda c: c.node)
-    case = draw(st.one_of(st.builds(table_case, seed=st.integers(0, 9)), cases(), packed_cases(), grids, grids))
+    lstm = (st.builds(table_case, seed=st.integers(0, 9)), cases(), packed_cases(), grids, grids)
+    others = (st.builds(gru_table_case, linear_before_reset=st.integers(0, 1)), gru_cases(), gru_cases(wide=True))
+    case = draw(st.one_of(*lstm, *others))
     case.inputs, case.attributes = dict(case.inputs), dict(case.attributes)
     for change in draw(st.lists(st.sampled_from(CHANGES), min_size=1, max_size=3)):
         change(case, draw)
@@ -225,10 +232,11 @@ def test_mutated_nodes(case: Case) -> None:
         found = run_native(case)
     except REFUSALS as error:
         # onnxruntime itself names inputs whose rank is not the declared one.
-        assert any(name in str(error) for name in (NAME, "QuantLSTMCell", "Invalid rank for input"))
+        assert any(name in str(error) for name in (NAME, case.operator.name, "Invalid rank for input"))
         return
     if _is_specified(case):
-        assert_same_bits(found, reference.run(case.inputs, case.attributes))
+        run = reference.run(case.inputs, case.attributes) if case.operator is LSTM else gru_expected(case)
+        assert_same_bits(found, run)
 
 
 def test_mutations_are_refused_and_accepted() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kernel_calls import NATIVE, pointer
-from quant_lstm_cases import Arrays, Case, assert_same_bits, native_session, pack_at_random, table_case
+from quant_lstm_cases import Arrays, Case, assert_same_bits, native_session, pack_at_random, run_native, table_case
 
 from rnnqc.reference import quant_lstm_cell as reference
 
@@ -159,6 +159,16 @@ def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...]) -> Non
         for _ in range(4):
             found = session.run(list(case.outputs), case.feeds())
             assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+
+
+@pytest.mark.parametrize("batch", [9, 13])
+def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
+    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    case = table_case(time=60, batch=batch, inputs=16, hidden=256)
+    expected = run_native(case)
+    session = native_session(case.model(), threads=2)
+    for _ in range(20):
+        assert_same_bits(dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True)), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -32,6 +32,12 @@ struct GateConfig {
   int64_t index_size = 0;
 };
 
+// Codes of 8 bits that a quantizer may give.
+struct CodeRange {
+  uint8_t low = 0;
+  uint8_t high = UINT8_MAX;
+};
+
 // The attributes that all operators have.
 struct CellConfig {
   explicit CellConfig(int64_t count) : gate_count(count) {}
@@ -52,6 +58,8 @@ struct CellConfig {
   bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;
   int64_t h_bits = 8;
+  CodeRange x_codes;  // of static codes of 8 bits
+  CodeRange h_codes;
 };
 
 // The functions below throw std::invalid_argument, naming the attribute, for values the operators do not allow.
@@ -71,8 +79,8 @@ void ValidateCodes(const CellConfig& config);
 // Largest input size the operators allow.
 int64_t MaxInputSize(const CellConfig& config);
 
-// Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is out
-// of range.
+// Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is
+// out of range.
 int64_t RequiredTableSize(const GateConfig& gate);
 // Of all gates.
 int64_t RequiredGateTableSize(const CellConfig& config);

@@ -16,25 +16,9 @@ constexpr int64_t kProjectionBytes = 512 * 1024;
 constexpr int64_t kProductRows = 16;
 // Least rows of a group of its own, products of a call that has groups, and most bytes of recurrent weights, which
 // every group reads at each step: they have to stay in its cache.
-constexpr int64_t kRowsOfAGroup = 5;
+constexpr int64_t kRowsOfAGroup = 4;
 constexpr int64_t kSharedProducts = 1 << 20;
 constexpr int64_t kPrivateWeights = 768 * 1024;
-
-template <typename Real>
-GridQuantizer<Real> Quantizer(const GridPoint& point) {
-  GridQuantizer<Real> quantizer{};
-  quantizer.scale = static_cast<Real>(point.scale);
-  quantizer.rounding = point.rounding;
-  if (point.scale == 0) return quantizer;
-  quantizer.low = static_cast<Real>(point.low() + point.offset);
-  quantizer.high = static_cast<Real>(point.high() + point.offset);
-  quantizer.offset = static_cast<Real>(point.offset);
-  int exponent = 0;
-  const Real inverse = 1 / quantizer.scale;
-  // Multiplying by the inverse of a power of two is dividing by it.
-  if (std::frexp(quantizer.scale, &exponent) == Real(0.5) && std::isnormal(inverse)) quantizer.inverse = inverse;
-  return quantizer;
-}
 
 template <typename Real>
 class GridRun {
@@ -375,8 +359,9 @@ void RunGrid(const LstmConfig& config, const KernelTable& kernels, const PackedG
     GridRun<Real> Group(int64_t index) const { return GridRun<Real>(config, kernels, packed, args, index, count); }
   };
   Groups groups{config, kernels, packed, args, scratch, GroupsOfRows(packed, args)};
-  // The first group is a largest one.
-  scratch->Reset(groups.count, groups.Group(0).ScratchBytes());
+  // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+  const int64_t bytes = std::max(groups.Group(0).ScratchBytes(), groups.Group(groups.count - 1).ScratchBytes());
+  scratch->Reset(groups.count, bytes);
   if (groups.count == 1) return groups.Group(0).Run(scratch->Share(0));
   parallel->For(
       groups.count,

@@ -1,6 +1,7 @@
 #ifndef RNNQC_CELLS_GRID_CONFIG_H_
 #define RNNQC_CELLS_GRID_CONFIG_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -20,6 +21,23 @@ struct GridPoint {
   int64_t low() const { return min - zero_point; }
   int64_t high() const { return max - zero_point; }
 };
+
+// What kernels need of it.
+template <typename Real>
+GridQuantizer<Real> Quantizer(const GridPoint& point) {
+  GridQuantizer<Real> quantizer{};
+  quantizer.scale = static_cast<Real>(point.scale);
+  quantizer.rounding = point.rounding;
+  if (point.scale == 0) return quantizer;
+  quantizer.low = static_cast<Real>(point.low() + point.offset);
+  quantizer.high = static_cast<Real>(point.high() + point.offset);
+  quantizer.offset = static_cast<Real>(point.offset);
+  int exponent = 0;
+  const Real inverse = 1 / quantizer.scale;
+  // Multiplying by the inverse of a power of two is dividing by it.
+  if (std::frexp(quantizer.scale, &exponent) == Real(0.5) && std::isnormal(inverse)) quantizer.inverse = inverse;
+  return quantizer;
+}
 
 // The order of the attributes grid_*.
 struct GridOrder {

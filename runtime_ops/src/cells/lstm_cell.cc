@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cells/division.h"
 #include "cells/generic_step.h"
 #include "cells/sequence_run.h"
 
@@ -35,13 +36,15 @@ class LstmRun final : public SequenceRun {
     pieces(h_of_eight_, h_planes_ == 1 ? 0 : rows_ * units_padded_);
   }
 
-  void InitializeRow(int64_t r) override {
-    QuantizeInitialHidden(r);
-    if (h_planes_ > 1) std::fill(no_acc_ + r * columns_, no_acc_ + (r + 1) * columns_, 0);
-    float* c = c_ + r * units_padded_;
-    std::fill(c, c + units_padded_, 0.0f);
-    if (call_.initial_c == nullptr) return;
-    InitialCells(lstm_, call_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, c);
+  void InitializeStates() override {
+    std::fill(c_, c_ + rows_ * units_padded_, 0.0f);
+    if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * columns_, 0);
+    for (int64_t r = 0; r < rows_; ++r) {
+      QuantizeInitialHidden(r);
+      if (call_.initial_c == nullptr) continue;
+      InitialCells(lstm_, call_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, c_ + r * units_padded_);
+    }
+    if (table_kernel_) PrepareTableCells();
   }
 
   void RunStep() override {
@@ -69,33 +72,37 @@ class LstmRun final : public SequenceRun {
     }
   }
 
+  // What the steps have in common.
+  void PrepareTableCells() {
+    cell_.units = hidden_;
+    cell_.acc = h_planes_ == 2 ? no_acc_ : acc_;
+    cell_.acc_stride = columns_;
+    cell_.p_stride = columns_;
+    cell_.h_multiplier = packed_.h_multiplier.data();
+    for (int64_t g = 0; g < kGates; ++g) {
+      cell_.gate_min[g] = config_.gates[g].min;
+      cell_.gate_max[g] = config_.gates[g].max;
+      cell_.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
+    }
+    cell_.cell_max = lstm_.cell_max;
+    cell_.cell_table = call_.cell_table;
+    cell_.cell_table_size = static_cast<int32_t>(call_.cell_table_size);
+    cell_.linear = args_.linear;
+    cell_.h_scale = config_.h_scale;
+    cell_.h_zero_point = h_planes_ == 2 ? 0 : static_cast<int32_t>(config_.h_zero_point);
+    cell_.c = c_;
+    cell_.c_stride = units_padded_;
+    cell_.y = y_rows_;
+    cell_.h_stride = units_padded_;
+  }
+
   void TableCells(const Blocks& units) const {
-    TableCellArgs cell{};
+    TableCellArgs cell = cell_;
     cell.rows = active_;
-    cell.units = hidden_;
     cell.block_begin = units.begin;
     cell.block_end = units.end;
-    cell.acc = h_planes_ == 2 ? no_acc_ : acc_;
-    cell.acc_stride = columns_;
     cell.p = p_step_;
-    cell.p_stride = columns_;
-    cell.h_multiplier = packed_.h_multiplier.data();
-    for (int64_t g = 0; g < kGates; ++g) {
-      cell.gate_min[g] = config_.gates[g].min;
-      cell.gate_max[g] = config_.gates[g].max;
-      cell.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
-    }
-    cell.cell_max = lstm_.cell_max;
-    cell.cell_table = call_.cell_table;
-    cell.cell_table_size = static_cast<int32_t>(call_.cell_table_size);
-    cell.linear = args_.linear;
-    cell.h_scale = config_.h_scale;
-    cell.h_zero_point = h_planes_ == 2 ? 0 : static_cast<int32_t>(config_.h_zero_point);
-    cell.c = c_;
-    cell.c_stride = units_padded_;
-    cell.y = y_rows_;
     cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
-    cell.h_stride = units_padded_;
     kernels_.table_cell(cell);
   }
 
@@ -137,6 +144,7 @@ class LstmRun final : public SequenceRun {
   const LstmArgs& call_;
   const bool table_kernel_;
 
+  TableCellArgs cell_{};
   int32_t* no_acc_ = nullptr;
   float* c_ = nullptr;
   uint8_t* h_of_eight_ = nullptr;  // written by the cells and not used with 16-bit codes
@@ -147,9 +155,11 @@ class LstmRun final : public SequenceRun {
 PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const LstmParameters& parameters) {
   const int64_t hidden = config.hidden_size;
   PackedLstm packed;
-  PackInputSide(config, kernels, parameters, &packed);
+  packed.w = PackInputWeights(config, kernels, parameters.w);
   packed.r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
+  packed.x_multiplier = PackedColumns(parameters.x_multiplier, kGates, hidden);
   packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGates, hidden);
+  packed.bias = PackedColumns(parameters.bias, kGates, hidden);
   if (parameters.peephole != nullptr) {
     packed.peephole = AlignedArray<float>(ColumnCount(hidden, kGates));
     PackColumns(parameters.peephole, 3, hidden, packed.peephole.data());
@@ -161,6 +171,7 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
                       int64_t cell_table_size, LinearTables* linear) {
   if (!HasTablesOnly(config)) return false;
   TableExtent tables{};
+  tables.gates = kGates;
   for (int64_t g = 0; g < kGates; ++g) {
     tables.gate_table[g] = gate_table + config.gates[g].table_offset;
     tables.gate_max[g] = config.gates[g].max;
@@ -172,12 +183,10 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel) {
-  const Division division =
-      Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
+  const Division division = Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
   RunDivided(
-      division,
-      [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); }, scratch,
-      parallel);
+      division, [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); },
+      scratch, parallel);
 }
 
 }  // namespace rnnqc

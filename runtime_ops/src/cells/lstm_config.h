@@ -28,8 +28,8 @@ struct LstmConfig : CellConfig {
   float cell_index_scale = 0;
   bool input_forget = false;
   float one = 1;
-  // With kGrid x_bits, h_bits, x_zero_point and h_zero_point follow from `grid`; of the gates' members min, max and
-  // table_offset count, and scales and kinds do not.
+  // With kGrid bits, zero points, scales and codes of x, h and the cell follow from `grid`; of the gates' members min,
+  // max and table_offset count, and scales and kinds do not.
   Arithmetic arithmetic = Arithmetic::kTables;
   GridConfig grid;
 

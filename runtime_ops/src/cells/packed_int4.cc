@@ -23,10 +23,9 @@ void CheckMultipliers(const uint8_t* multipliers, int64_t groups, int64_t column
 
 }  // namespace
 
-std::vector<int8_t> UnpackInt4(const uint8_t* packed, int64_t k, int64_t units, const uint8_t* multipliers,
+std::vector<int8_t> UnpackInt4(const uint8_t* packed, int64_t k, int64_t columns, const uint8_t* multipliers,
                                int64_t group_size) {
-  const int64_t columns = kGates * units;
-  const int64_t half = columns / 2;
+  const int64_t half = (columns + 1) / 2;
   if (multipliers != nullptr) CheckMultipliers(multipliers, GroupCount(k, group_size), columns);
   std::vector<int8_t> codes(static_cast<size_t>(k * columns));
   for (int64_t i = 0; i < k; ++i) {

@@ -6,13 +6,13 @@
 
 namespace rnnqc {
 
-// int8 codes [k, 4 * units] of a matrix packed as int4 [k, 2 * units]: the lower half of byte (i, j) is column j, the
-// upper half column j + 2 * units, each a number plus 8. With `multipliers` [GroupCount(k, group_size), 4 * units] a
-// code is the number times that of its group and column.
+// int8 codes [k, columns] of a matrix packed as int4 [k, half], half = ceil(columns / 2): the lower half of byte (i, j)
+// is column j, the upper half column j + half, if there is one, each a number plus 8. With `multipliers`
+// [GroupCount(k, group_size), columns] a code is the number times that of its group and column.
 //
 // Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier and for a code
 // outside int8.
-std::vector<int8_t> UnpackInt4(const uint8_t* packed, int64_t k, int64_t units, const uint8_t* multipliers,
+std::vector<int8_t> UnpackInt4(const uint8_t* packed, int64_t k, int64_t columns, const uint8_t* multipliers,
                                int64_t group_size);
 
 }  // namespace rnnqc

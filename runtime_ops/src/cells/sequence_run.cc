@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <thread>
 
 #include "cells/activations.h"
 
@@ -19,17 +18,6 @@ constexpr int64_t kProjectedProducts = 1 << 20;
 constexpr int64_t kWideRows = 16;
 // Fewer input values than this are quantized by one thread.
 constexpr int64_t kSharedQuantization = 16 * 1024;
-
-// Estimates to decide how many threads a call is worth, of a core with 8-bit dot products.
-constexpr double kBytesPerNanosecond = 100;
-constexpr double kProductsPerNanosecond = 300;
-// A call pays more than it gains if it is shorter than this (nanoseconds), and so does a step that ends in a barrier.
-constexpr double kSharedCall = 6000;
-constexpr double kSharedStep = 800;
-constexpr double kPartOfAStep = 250;
-// Threads take rows of their own, without barriers, if each has this many and the weights fit into its cache.
-constexpr int64_t kRowsOfAGroup = 4;
-constexpr double kPrivateWeights = 768 * 1024;
 
 constexpr float kSmallestMagnitude = 0x1p-100f;
 
@@ -62,22 +50,6 @@ void SplitZeroPoint(int32_t zero_point, int64_t planes, int32_t* parts) {
   *parts = planes == 2 ? zero_point & 255 : zero_point;
 }
 
-MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows, int64_t block_begin,
-                  int64_t block_end) {
-  MatmulArgs matmul{};
-  matmul.a = a;
-  matmul.a_stride = a_stride;
-  matmul.rows = rows;
-  matmul.weights = matrix.weights.data();
-  matmul.k_padded = matrix.k_padded;
-  matmul.multipliers = matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data();
-  matmul.group_size = matrix.group_size;
-  matmul.start = matrix.start.data();
-  matmul.block_begin = block_begin;
-  matmul.block_end = block_end;
-  return matmul;
-}
-
 // Joins the sums of the columns of a matrix; the caller adds the rest.
 JoinArgs Join(const PackedMatrix& matrix, const int32_t* acc, int64_t rows, int64_t block_begin, int64_t block_end) {
   JoinArgs join{};
@@ -89,10 +61,6 @@ JoinArgs Join(const PackedMatrix& matrix, const int32_t* acc, int64_t rows, int6
   join.start = matrix.start.data();
   join.p_stride = matrix.start.size();
   return join;
-}
-
-void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
-  (matrix.format == PackedFormat::kS4Blocks ? kernels.recurrent_s4 : kernels.recurrent)(args);
 }
 
 }  // namespace
@@ -165,6 +133,7 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(p_, chunk_rows * columns_);
   pieces(acc_, rows_ * h_planes_ * columns_);
   pieces(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
+  VisitScratch(pieces);
   pieces(h_[0], rows_ * h_planes_ * units_padded_);
   pieces(h_[1], rows_ * h_planes_ * units_padded_);
   pieces(h_zero_point_, rows_ * h_planes_);
@@ -172,7 +141,6 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(y_rows_, rows_);
   pieces(y_scratch_, args_.y == nullptr ? rows_ * hidden_ : 0);
   pieces(limited_h_, hidden_);
-  VisitScratch(pieces);
 }
 
 void SequenceRun::Run(Team* team, int64_t most_parts) {
@@ -184,7 +152,7 @@ void SequenceRun::Run(Team* team, int64_t most_parts) {
 void SequenceRun::RunAll() {
   sequences_.Sort();
   InitializeCodes();
-  for (int64_t r = 0; r < rows_; ++r) InitializeRow(r);
+  InitializeStates();
   const int64_t steps = sequences_.length(0);
   for (chunk_begin_ = 0; chunk_begin_ < steps; chunk_begin_ += chunk_steps_) {
     chunk_end_ = std::min(chunk_begin_ + chunk_steps_, steps);
@@ -194,8 +162,7 @@ void SequenceRun::RunAll() {
       active_ = sequences_.Active(step_);
       p_step_ = p_ + row * columns_;
       for (int64_t r = 0; r < active_; ++r) {
-        y_rows_[r] =
-            args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
+        y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
       }
       // The parts of a step read the pre-activations of their own columns only.
       projects_ = step_ == chunk_begin_;
@@ -207,29 +174,6 @@ void SequenceRun::RunAll() {
   WriteLastHidden();
   WriteFinalStates();
   sequences_.ClearPadding(hidden_, config_.h_zero_point, args_.y, args_.y_codes);
-}
-
-void SequenceRun::RunPhase(int phase) {
-  phase_ = phase;
-  if (team_ == nullptr) {
-    DoPart(0, 1);
-  } else {
-    team_->Run(std::min(most_parts_, team_->Members()));
-  }
-  if (phase != kQuantize) projects_ = false;
-}
-
-void SequenceRun::DoPart(int64_t part, int64_t parts) {
-  if (phase_ == kQuantize) {
-    const int64_t steps = chunk_end_ - chunk_begin_;
-    QuantizeSteps(chunk_begin_ + steps * part / parts, chunk_begin_ + steps * (part + 1) / parts);
-    return;
-  }
-  const int64_t pieces = (blocks_ + part_blocks_ - 1) / part_blocks_;
-  const Blocks units{pieces * part / parts * part_blocks_,
-                     std::min(pieces * (part + 1) / parts * part_blocks_, blocks_)};
-  if (projects_) Project(units);
-  DoPhase(phase_, units);
 }
 
 void SequenceRun::InitializeCodes() {
@@ -269,9 +213,8 @@ void SequenceRun::QuantizeInitialHidden(int64_t r) {
 
 void SequenceRun::LimitHidden(const float* values, int64_t n, float* limited) {
   for (int64_t i = 0; i < n; ++i) {
-    limited[i] = std::isnan(values[i])
-                     ? 0.0f
-                     : std::min(std::max(values[i] + 0.0f, -kLargestMagnitude), kLargestMagnitude);
+    limited[i] =
+        std::isnan(values[i]) ? 0.0f : std::min(std::max(values[i] + 0.0f, -kLargestMagnitude), kLargestMagnitude);
   }
 }
 
@@ -281,6 +224,7 @@ void SequenceRun::QuantizeHidden(int64_t r, const float* values, float scale, in
     scale = row_scale[r] = DynamicScale(kernels_.max_abs(values, hidden_), config_.h_bits);
   }
   Quantize(values, hidden_, scale, static_cast<int32_t>(zero_point), h_planes_, RowOf(codes, r), units_padded_);
+  LimitCodes(config_.h_codes, hidden_, RowOf(codes, r));
 }
 
 void SequenceRun::QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const {
@@ -332,11 +276,12 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
   }
   SplitZeroPoint(grid.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
   Quantize(x, size, grid.scale, grid.zero_point, x_planes_, codes, stride);
+  LimitCodes(config_.x_codes, size, codes);
 }
 
-SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {
-  const auto columns = [gates](int64_t blocks) { return RoundUp(blocks * gates * kBlockUnits, kBlockColumns); };
-  return {columns(units.begin) / kBlockColumns, columns(units.end) / kBlockColumns};
+void SequenceRun::LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes) {
+  if (range.low == 0 && range.high == UINT8_MAX) return;
+  for (int64_t i = 0; i < n; ++i) codes[i] = std::min(std::max(codes[i], range.low), range.high);
 }
 
 void SequenceRun::Project(const Blocks& units) const {
@@ -354,8 +299,7 @@ void SequenceRun::Project(const Blocks& units) const {
 void SequenceRun::ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const {
   const int64_t stride = packed_.w.k_padded;
   RecurrentArgs sums{};
-  sums.matmul =
-      Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks.begin, blocks.end);
+  sums.matmul = Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks.begin, blocks.end);
   sums.matmul.start = no_start_;
   sums.acc = x_acc_;
   sums.acc_stride = columns_;
@@ -382,29 +326,6 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   project.p = p_ + begin * columns_;
   project.p_stride = columns_;
   (packed_.w.format == PackedFormat::kS4Blocks ? kernels_.project_s4 : kernels_.project)(project);
-}
-
-SequenceRun::Product SequenceRun::HiddenProduct() const {
-  return {packed_.r,
-          config_.gate_count,
-          packed_.h_multiplier.data(),
-          CodesBefore(step_),
-          h_zero_point_,
-          config_.h_mode == CodeMode::kDynamicRow ? h_scale_ : nullptr,
-          acc_};
-}
-
-void SequenceRun::Multiply(const Product& product, const Blocks& units) const {
-  const Blocks blocks = ColumnBlocks(units, product.gates);
-  RecurrentArgs recurrent{};
-  recurrent.matmul =
-      Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end);
-  if (h_planes_ == 2) recurrent.matmul.start = no_start_;
-  recurrent.acc = product.acc;
-  recurrent.acc_stride = product.columns();
-  recurrent.descending = step_ % 2 != 0;
-  MultiplyRows(kernels_, product.matrix, recurrent);
-  if (product.matrix.wide != nullptr) AddWideColumns(product, blocks);
 }
 
 void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride,
@@ -443,7 +364,8 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks) c
       const int64_t to = std::min(last, (block + 1) * kBlockColumns);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t j = from; j < to; ++j) {
-          product.acc[(row + r) * product.columns() + columns[static_cast<size_t>(j)]] += sums[r * kBlockColumns + j % kBlockColumns];
+          product.acc[(row + r) * product.columns() + columns[static_cast<size_t>(j)]] +=
+              sums[r * kBlockColumns + j % kBlockColumns];
         }
       }
     }
@@ -483,31 +405,6 @@ void SequenceRun::WriteLastHidden() const {
       std::memcpy(y_h, y_rows_[r], bytes);
     }
   }
-}
-
-Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
-                const CellArgs& args, int64_t members) {
-  static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const double r_bytes = static_cast<double>(hidden_bytes);
-  const double w_bytes = static_cast<double>(packed.w.bytes());
-  const double batch = static_cast<double>(args.batch);
-  const double columns = static_cast<double>(hidden_columns);
-  const double products = batch * columns / kProductsPerNanosecond;  // of one k
-  // Nanoseconds of one step: a product either streams its weights or is bound by its multiplications.
-  const double recurrent =
-      std::max(r_bytes / kBytesPerNanosecond, static_cast<double>(packed.r.k * Planes(config.h_bits)) * products);
-  const double projection = std::max(w_bytes / kBytesPerNanosecond / static_cast<double>(args.time),
-                                     static_cast<double>(packed.w.k * Planes(config.x_bits)) * products);
-  Division division;
-  if (processors == 1 || (recurrent + projection) * static_cast<double>(args.time) < kSharedCall) return division;
-  const int64_t threads = std::min(members, processors);
-  if (threads > 1 && args.batch >= kRowsOfAGroup * threads && r_bytes <= kPrivateWeights) {
-    division.groups = threads;
-  } else if (args.time == 1 || recurrent >= kSharedStep) {
-    const double most = (args.time == 1 ? recurrent + projection : recurrent) / kPartOfAStep;
-    division.parts = std::min({processors, Team::kMaxMembers, std::max<int64_t>(1, static_cast<int64_t>(most))});
-  }
-  return division;
 }
 
 }  // namespace rnnqc

@@ -56,8 +56,8 @@ class SequenceRun {
 
   // What a subclass adds.
   virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of row r before its first step, with the codes in CodesBefore(0), which are those of zero so far.
-  virtual void InitializeRow(int64_t r) = 0;
+  // States of all rows before their first step, with the codes in CodesBefore(0), which are those of zero so far.
+  virtual void InitializeStates() = 0;
   // The running step: one or more calls of RunPhase, with what has to be done by one thread in between.
   virtual void RunStep() = 0;
   // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
@@ -129,6 +129,7 @@ class SequenceRun {
   int64_t RowsBefore(int64_t step) const;
   void QuantizeSteps(int64_t begin, int64_t end);
   void QuantizeInput(int64_t position, int64_t row);
+  static void LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes);
   void Project(const Blocks& units) const;
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;
@@ -157,62 +158,77 @@ class SequenceRun {
   float* y_scratch_ = nullptr;
 };
 
-// How the work of a call is divided; results do not depend on it.
-struct Division {
-  int64_t groups = 1;  // of rows, each run by one thread at a time
-  int64_t parts = 1;   // of the columns of each step, at most
-};
+// What runs in every step is inline: a step of a small cell takes less time than some calls that cannot be foreseen.
 
-// `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads took part in the last call.
-Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
-                const CellArgs& args, int64_t members);
+inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
+                         int64_t block_begin, int64_t block_end) {
+  MatmulArgs matmul{};
+  matmul.a = a;
+  matmul.a_stride = a_stride;
+  matmul.rows = rows;
+  matmul.weights = matrix.weights.data();
+  matmul.k_padded = matrix.k_padded;
+  matmul.multipliers = matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data();
+  matmul.group_size = matrix.group_size;
+  matmul.start = matrix.start.data();
+  matmul.block_begin = block_begin;
+  matmul.block_end = block_end;
+  return matmul;
+}
 
-// make(first, stride) is a SequenceRun of the rows first, first + stride, ...
-template <typename Make>
-void RunDivided(const Division& division, const Make& make, Scratch* scratch, Parallel* parallel) {
-  if (division.groups > 1) {
-    struct Groups {
-      const Make& make;
-      Scratch* scratch;
-      int64_t count;
-    };
-    Groups groups{make, scratch, division.groups};
-    // The first group is a largest one.
-    scratch->Reset(groups.count, make(0, groups.count).ScratchBytes());
-    parallel->For(
-        groups.count,
-        [](void* user, size_t index) {
-          const Groups& all = *static_cast<const Groups*>(user);
-          auto run = all.make(static_cast<int64_t>(index), all.count);
-          run.TakeScratch(all.scratch->Share(static_cast<int64_t>(index)));
-          run.Run();
-        },
-        &groups);
+inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
+  (matrix.format == PackedFormat::kS4Blocks ? kernels.recurrent_s4 : kernels.recurrent)(args);
+}
+
+inline SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {
+  const auto columns = [gates](int64_t blocks) { return RoundUp(blocks * gates * kBlockUnits, kBlockColumns); };
+  return {columns(units.begin) / kBlockColumns, columns(units.end) / kBlockColumns};
+}
+
+inline SequenceRun::Product SequenceRun::HiddenProduct() const {
+  return {packed_.r,
+          config_.gate_count,
+          packed_.h_multiplier.data(),
+          CodesBefore(step_),
+          h_zero_point_,
+          config_.h_mode == CodeMode::kDynamicRow ? h_scale_ : nullptr,
+          acc_};
+}
+
+inline void SequenceRun::Multiply(const Product& product, const Blocks& units) const {
+  const Blocks blocks = ColumnBlocks(units, product.gates);
+  RecurrentArgs recurrent{};
+  recurrent.matmul =
+      Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end);
+  if (h_planes_ == 2) recurrent.matmul.start = no_start_;
+  recurrent.acc = product.acc;
+  recurrent.acc_stride = product.columns();
+  recurrent.descending = step_ % 2 != 0;
+  MultiplyRows(kernels_, product.matrix, recurrent);
+  if (product.matrix.wide != nullptr) AddWideColumns(product, blocks);
+}
+
+inline void SequenceRun::DoPart(int64_t part, int64_t parts) {
+  if (phase_ == kQuantize) {
+    const int64_t steps = chunk_end_ - chunk_begin_;
+    QuantizeSteps(chunk_begin_ + steps * part / parts, chunk_begin_ + steps * (part + 1) / parts);
     return;
   }
-  auto run = make(0, 1);
-  scratch->Reset(1, run.ScratchBytes());
-  run.TakeScratch(scratch->Share(0));
-  if (division.parts == 1) {
-    run.Run();
-    return;
+  const int64_t pieces = (blocks_ + part_blocks_ - 1) / part_blocks_;
+  const Blocks units{pieces * part / parts * part_blocks_,
+                     std::min(pieces * (part + 1) / parts * part_blocks_, blocks_)};
+  if (projects_) Project(units);
+  DoPhase(phase_, units);
+}
+
+inline void SequenceRun::RunPhase(int phase) {
+  phase_ = phase;
+  if (team_ == nullptr) {
+    DoPart(0, 1);
+  } else {
+    team_->Run(std::min(most_parts_, team_->Members()));
   }
-  struct Work {
-    SequenceRun* run;
-    int64_t parts;
-    Team team;
-  };
-  Work work{&run, division.parts, Team(SequenceRun::Part, static_cast<SequenceRun*>(&run))};
-  parallel->For(
-      work.parts,
-      [](void* user, size_t) {
-        Work& shared = *static_cast<Work*>(user);
-        if (!shared.team.Lead()) return shared.team.Help();
-        shared.run->Run(&shared.team, shared.parts);
-        shared.team.Finish();
-      },
-      &work);
-  scratch->SetMembers(work.team.Members());
+  if (phase != kQuantize) projects_ = false;
 }
 
 }  // namespace rnnqc

@@ -19,7 +19,7 @@ constexpr int64_t kPrefetchBytes = 2048;
 inline __m256i LoadSums(const int32_t* sums) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)); }
 inline void StoreSums(int32_t* sums, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), value); }
 
-inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "kernels/linear_avx2.inc"
 
 inline __m256i Broadcast(const uint8_t* four_bytes) {
   int32_t four;
@@ -390,138 +390,6 @@ RNNQC_NOINLINE void Finish(const ProjectArgs& args, int64_t row, int64_t rows, i
     }
   }
 }
-
-inline __m256i FirstLanes(int64_t count) {
-  const int32_t lanes = static_cast<int32_t>(count < 0 ? 0 : Least(count, 8));
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-inline __m256 Limit(__m256 v, __m256 lo, __m256 hi) { return _mm256_max_ps(_mm256_min_ps(v, hi), lo); }
-
-// The grid of uint8 codes.
-class Grid {
- public:
-  Grid(float scale, int32_t zero_point)
-      : scale_(_mm256_set1_ps(scale)),
-        min_(_mm256_set1_ps(static_cast<float>(-zero_point))),
-        max_(_mm256_set1_ps(static_cast<float>(255 - zero_point))),
-        zero_point_(_mm256_set1_epi32(zero_point)) {}
-
-  // The codes of sixteen values.
-  __m128i operator()(__m256 first, __m256 second) const {
-    // Per half register: four of the first, four of the second.
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(Code(first), Code(second)), 0xd8);
-    return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  }
-
- private:
-  __m256i Code(__m256 value) const {
-    const __m256 limited = Limit(_mm256_div_ps(value, scale_), min_, max_);
-    return _mm256_add_epi32(_mm256_cvtps_epi32(limited), zero_point_);
-  }
-
-  __m256 scale_, min_, max_;
-  __m256i zero_point_;
-};
-
-struct Units {
-  __m256i low;
-  __m256i high;
-};
-
-// Blocks that go through one loop before the next. Each loop is a short chain of dependent instructions, so that the
-// processor can work on several blocks at a time.
-constexpr int64_t kChunk = 16;
-
-// T of kernels/linear_tables.h.
-class LinearForm {
- public:
-  LinearForm(const LinearTables& tables, int32_t shift)
-      : tables_(tables),
-        last_(_mm256_set1_epi16(static_cast<int16_t>((kSegments << shift) - 1))),
-        shift_(_mm_cvtsi32_si128(shift)),
-        position_(_mm_cvtsi32_si128(16 - shift)) {}
-
-  // Replaces n times twice sixteen codes, n <= 2 * kChunk.
-  RNNQC_NOINLINE void operator()(Units* codes, int64_t n) const {
-    __m256i segments[2 * kChunk];
-    Units positions[2 * kChunk];
-    Units knots[2 * kChunk];
-    for (int64_t i = 0; i < n; ++i) {
-      const __m256i low = _mm256_min_epu16(_mm256_abs_epi16(codes[i].low), last_);
-      const __m256i high = _mm256_min_epu16(_mm256_abs_epi16(codes[i].high), last_);
-      segments[i] = _mm256_packus_epi16(_mm256_srl_epi16(low, shift_), _mm256_srl_epi16(high, shift_));
-      positions[i] = {Position(low), Position(high)};
-    }
-    const Words knot(tables_, 0);
-    for (int64_t i = 0; i < n; ++i) knots[i] = knot[segments[i]];
-    const Words rise(tables_, 2);
-    for (int64_t i = 0; i < n; ++i) {
-      const Units rises = rise[segments[i]];
-      codes[i].low = Value(codes[i].low, positions[i].low, knots[i].low, rises.low);
-      codes[i].high = Value(codes[i].high, positions[i].high, knots[i].high, rises.high);
-    }
-  }
-
- private:
-  // A table of words in registers: byte shuffles are faster than gather instructions, on some processors by far.
-  class Words {
-   public:
-    Words(const LinearTables& tables, int plane) {
-      RNNQC_UNROLL(4)
-      for (int part = 0; part < 4; ++part) {
-        lower_[part] = Change(tables.bytes[plane], part);
-        upper_[part] = Change(tables.bytes[plane + 1], part);
-      }
-    }
-
-    RNNQC_FORCEINLINE Units operator[](__m256i segments) const {
-      // A byte shuffle takes the lowest four bits of an index, or gives 0 if it is negative: the changes add up as far
-      // as the segment's part of the table.
-      __m256i lower = _mm256_shuffle_epi8(lower_[0], segments);
-      __m256i upper = _mm256_shuffle_epi8(upper_[0], segments);
-      RNNQC_UNROLL(3)
-      for (int part = 1; part < 4; ++part) {
-        const __m256i index = _mm256_sub_epi8(segments, _mm256_set1_epi8(static_cast<char>(16 * part)));
-        lower = _mm256_xor_si256(lower, _mm256_shuffle_epi8(lower_[part], index));
-        upper = _mm256_xor_si256(upper, _mm256_shuffle_epi8(upper_[part], index));
-      }
-      return {_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)};
-    }
-
-   private:
-    // Entries of one part, exclusive or with those of the part before.
-    static __m256i Change(const uint8_t* bytes, int part) {
-      const __m128i* entries = reinterpret_cast<const __m128i*>(bytes) + part;
-      const __m128i before = part > 0 ? _mm_load_si128(entries - 1) : _mm_setzero_si128();
-      return _mm256_broadcastsi128_si256(_mm_xor_si128(_mm_load_si128(entries), before));
-    }
-
-    __m256i lower_[4];
-    __m256i upper_[4];
-  };
-
-  // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
-  RNNQC_FORCEINLINE __m256i Position(__m256i u) const { return _mm256_srli_epi16(_mm256_sll_epi16(u, position_), 1); }
-
-  static __m256i Value(__m256i codes, __m256i position, __m256i knot, __m256i rise) {
-    return _mm256_sign_epi16(_mm256_add_epi16(knot, _mm256_mulhrs_epi16(rise, position)), codes);
-  }
-
-  const LinearTables& tables_;
-  __m256i last_;
-  __m128i shift_;
-  __m128i position_;
-};
-
-// T * 2^16 of the first and of the second eight of sixteen units.
-inline __m256 Low(__m256i t) { return _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), t)); }
-inline __m256 High(__m256i t) { return _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), t)); }
-
-struct Floats {
-  __m256 low;
-  __m256 high;
-};
 
 const LinearTables kNoTables{};
 

@@ -352,28 +352,9 @@ void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
   }
 }
 
-// The float arithmetic of a cell's tables: either look-ups or, if kLinear, their linear form in registers.
-struct LinearForm {
-  __m512i knots[2];
-  __m512i rises[2];
+#include "kernels/linear_avx512vnni.inc"
 
-  // T of kernels/linear_tables.h for 32 codes; `position` is 16 - `shift`, `last` the largest |code| within segments.
-  __m512i operator()(__m512i codes, __m512i last, __m512i shift, __m512i position) const {
-    const __m512i u = _mm512_min_epu16(_mm512_abs_epi16(codes), last);
-    const __m512i j = _mm512_srlv_epi16(u, shift);
-    // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
-    const __m512i v = _mm512_srli_epi16(_mm512_sllv_epi16(u, position), 1);
-    const __m512i knot = _mm512_permutex2var_epi16(knots[0], j, knots[1]);
-    const __m512i rise = _mm512_permutex2var_epi16(rises[0], j, rises[1]);
-    const __m512i t = _mm512_add_epi16(knot, _mm512_mulhrs_epi16(rise, v));
-    return _mm512_mask_sub_epi16(t, _mm512_movepi16_mask(codes), _mm512_setzero_si512(), t);
-  }
-};
-
-// T * 2^16 of the elements that _mm512_packs_epi32 took from its first and from its second argument.
-inline __m512 First(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpacklo_epi16(_mm512_setzero_si512(), t)); }
-inline __m512 Second(__m512i t) { return _mm512_cvtepi32_ps(_mm512_unpackhi_epi16(_mm512_setzero_si512(), t)); }
-
+// The float arithmetic of a cell's tables.
 enum class Form {
   kLookUp,
   kLinear,

@@ -66,7 +66,9 @@ std::vector<std::string> Detect() {
   if (leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 4) && Bit(leaf7.ecx, 8)) names.emplace_back("avxvnni");  // and GFNI
   const bool avx512 =
       Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F, DQ, BW, VL
-  if (avx512 && Bit(leaf7.ecx, 11) && (state & kZmmState) == kZmmState) names.emplace_back("avx512vnni");
+  if (!avx512 || !Bit(leaf7.ecx, 11) || (state & kZmmState) != kZmmState) return names;
+  names.emplace_back("avx512vnni");
+  if (Bit(leaf7.ecx, 1)) names.emplace_back("avx512vbmi");
   return names;
 }
 

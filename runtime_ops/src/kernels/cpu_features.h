@@ -7,7 +7,7 @@
 namespace rnnqc {
 
 // Whether the processor and the operating system support the instruction set of that name: "portable" and
-// "reference" always, "avx2", "avxvnni" and "avx512vnni" on x86-64, "neondot" on arm64.
+// "reference" always, "avx2", "avxvnni", "avx512vnni" and "avx512vbmi" on x86-64, "neondot" on arm64.
 bool CpuSupports(const std::string& isa);
 
 // The supported ones of the architecture-specific names above.

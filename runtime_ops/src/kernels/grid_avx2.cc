@@ -1,9 +1,12 @@
 #include "kernels/grid_kernels.h"
+#include "kernels/kernel_table.h"
 
 namespace rnnqc {
 namespace {
 
 #include "kernels/grid_kernels.inc"
+// After it, whose functions it calls.
+#include "kernels/grid_bytes.inc"
 
 }  // namespace
 
@@ -14,5 +17,7 @@ GridKernels<Real> GridKernelsAvx2() {
 
 template GridKernels<double> GridKernelsAvx2<double>();
 template GridKernels<float> GridKernelsAvx2<float>();
+
+void s32_grid_bytes_16__avx2(const GridBytesArgs& args) { ByteBlocks(args); }
 
 }  // namespace rnnqc

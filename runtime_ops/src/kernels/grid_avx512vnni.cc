@@ -1,9 +1,12 @@
 #include "kernels/grid_kernels.h"
+#include "kernels/kernel_table.h"
 
 namespace rnnqc {
 namespace {
 
 #include "kernels/grid_kernels.inc"
+// After it, whose functions it calls.
+#include "kernels/grid_bytes.inc"
 
 }  // namespace
 
@@ -14,5 +17,7 @@ GridKernels<Real> GridKernelsAvx512() {
 
 template GridKernels<double> GridKernelsAvx512<double>();
 template GridKernels<float> GridKernelsAvx512<float>();
+
+void s32_grid_bytes_16__avx512vnni(const GridBytesArgs& args) { ByteBlocks(args); }
 
 }  // namespace rnnqc

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/grid_bytes.h"
 #include "kernels/linear_tables.h"
 #include "kernels/packing.h"
 
@@ -101,6 +102,44 @@ struct TableCellArgs {
   int64_t h_stride;
 };
 
+// Steps of the cells that have a hidden state only, from accumulators to hidden codes: table gates, static scales.
+// They work on blocks of units [block_begin, block_end); "[gates]" below is block order with so many gates.
+//
+// With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))].
+struct HiddenCellArgs {
+  int64_t rows;
+  int64_t units;
+  int64_t block_begin;
+  int64_t block_end;
+  const int32_t* acc;  // a = f32(acc) * h_multiplier
+  int64_t acc_stride;
+  const float* h_multiplier;
+  const float* p;
+  int64_t p_stride;
+  float gate_min[kGates];
+  float gate_max[kGates];
+  const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
+  const LinearTables* linear;       // the same tables in another form; null if they have none
+  const float* hidden_bias;         // 16 * blocks values
+  float h_scale;                    // of the codes that are written
+  int32_t h_zero_point;
+  float* state;  // in and out, h of the GRU; rows of 16 * blocks
+  float* z;      // rows as of the state
+  int64_t state_stride;
+  float* const* y;  // `rows` pointers to `units` floats
+  uint8_t* h;       // codes; rows of 16 * blocks
+  int64_t h_stride;
+};
+
+// GRU with linear_before_reset; acc [3], p [3], gates z, r, h:
+//
+//   z = look(0, a_z + p_z), r = look(1, a_r + p_r), n = look(2, r * (a_h + hidden_bias) + p_h)
+//   y = state' = limit((1 - z) * n + z * state, -2^60, 2^60), h = their codes
+//
+// and without it the two halves of a step: acc [2], p [3] to z and the codes of r * state, and acc [1], p [3], z to
+// n = look(2, a + p_h), state', y and h.
+using HiddenCellFn = void(const HiddenCellArgs& args);
+
 // max |x[i]|, NaN counting as 0; 0 for n = 0.
 using MaxAbsFn = float(const float* x, int64_t n);
 struct MinMax {
@@ -131,6 +170,11 @@ struct KernelTable {
   ProjectFn* project_s4;      // for kS4Blocks; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
   TableCellFn* table_cell;
+  GridBytesFn* grid_bytes;
+  HiddenCellFn* gru_cell;
+  HiddenCellFn* gru_reset;
+  HiddenCellFn* gru_output;
+  HiddenCellFn* rnn_cell;  // acc [1], p [1]: y = look(0, a + p), h its codes
 };
 
 #define RNNQC_ISA(isa, format)

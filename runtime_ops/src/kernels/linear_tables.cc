@@ -79,13 +79,26 @@ bool FitAny(const Codes& codes, Form* form) {
 
 bool SameKnots(const Form& a, const Form& b) { return std::memcmp(a.knots, b.knots, sizeof(a.knots)) == 0; }
 
+// The cell's table, which must have the knots of the gates'.
+bool FindCell(const TableExtent& tables, const Form& gate, LinearTables* linear) {
+  const int64_t half = tables.cell_table_size / 2;
+  if (half > kMaxCodes) return false;
+  const Codes codes{tables.cell_table, tables.cell_table + tables.cell_table_size, -static_cast<int32_t>(half),
+                    static_cast<int32_t>(half) - 1};
+  Form cell;
+  if (!FitAny(codes, &cell) || !SameKnots(cell, gate) || !SameBits(cell.offset, 0.0f)) return false;
+  linear->cell_shift = cell.shift;
+  linear->cell_scale = cell.scale;
+  return true;
+}
+
 }  // namespace
 
 bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
   Form gate[kGates];
   const int32_t gate_zero = (static_cast<int32_t>(tables.gate_max[0]) + 1) / 2;
   if (gate_zero < 1 || gate_zero > kMaxCodes) return false;
-  for (int64_t g = 0; g < kGates; ++g) {
+  for (int64_t g = 0; g < tables.gates; ++g) {
     const float* zero = tables.gate_table[g] + gate_zero;
     const int32_t last = static_cast<int32_t>(tables.gate_max[g]) - gate_zero;
     if (last >= kMaxCodes) return false;
@@ -94,22 +107,15 @@ bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
     linear->gate_scale[g] = gate[g].scale;
     linear->gate_offset[g] = gate[g].offset;
   }
-  const int64_t half = tables.cell_table_size / 2;
-  if (half > kMaxCodes) return false;
-  const Codes cell_codes{tables.cell_table, tables.cell_table + tables.cell_table_size, -static_cast<int32_t>(half),
-                         static_cast<int32_t>(half) - 1};
-  Form cell;
-  if (!FitAny(cell_codes, &cell) || !SameKnots(cell, gate[0]) || !SameBits(cell.offset, 0.0f)) return false;
+  if (tables.cell_table != nullptr && !FindCell(tables, gate[0], linear)) return false;
   linear->gate_zero = gate_zero;
   linear->gate_shift = gate[0].shift;
-  linear->cell_shift = cell.shift;
-  linear->cell_scale = cell.scale;
   for (int64_t j = 0; j < kSegments; ++j) {
-    const int32_t rise = cell.knots[j + 1] - cell.knots[j];
-    linear->knots[j] = static_cast<int16_t>(cell.knots[j]);
+    const int32_t rise = gate[0].knots[j + 1] - gate[0].knots[j];
+    linear->knots[j] = static_cast<int16_t>(gate[0].knots[j]);
     linear->rises[j] = static_cast<int16_t>(rise);
-    linear->bytes[0][j] = static_cast<uint8_t>(cell.knots[j] & 0xff);
-    linear->bytes[1][j] = static_cast<uint8_t>((cell.knots[j] >> 8) & 0xff);
+    linear->bytes[0][j] = static_cast<uint8_t>(gate[0].knots[j] & 0xff);
+    linear->bytes[1][j] = static_cast<uint8_t>((gate[0].knots[j] >> 8) & 0xff);
     linear->bytes[2][j] = static_cast<uint8_t>(rise & 0xff);
     linear->bytes[3][j] = static_cast<uint8_t>((rise >> 8) & 0xff);
   }

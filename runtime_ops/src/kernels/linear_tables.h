@@ -32,9 +32,10 @@ struct LinearTables {
 };
 
 struct TableExtent {
+  int64_t gates;
   const float* gate_table[kGates];  // valid at 0 .. trunc(gate_max)
   float gate_max[kGates];
-  const float* cell_table;  // code k stands at k, or at k + cell_table_size if k < 0
+  const float* cell_table;  // code k stands at k, or at k + cell_table_size if k < 0; null if there is none
   int64_t cell_table_size;
 };
 

@@ -161,98 +161,7 @@ inline void Finish(const ProjectArgs& args, int64_t row, int64_t column, int64_t
   }
 }
 
-// The grid of uint8 codes; NaN counts as 0.
-class Grid {
- public:
-  Grid(float scale, int32_t zero_point) : scale_(vdupq_n_f32(scale)), zero_point_(vdupq_n_s32(zero_point)) {}
-
-  // The codes of sixteen values.
-  uint8x16_t operator()(const float32x4_t (&x)[4]) const {
-    const int16x8_t low = vcombine_s16(vqmovn_s32(Code(x[0])), vqmovn_s32(Code(x[1])));
-    const int16x8_t high = vcombine_s16(vqmovn_s32(Code(x[2])), vqmovn_s32(Code(x[3])));
-    return vcombine_u8(vqmovun_s16(low), vqmovun_s16(high));
-  }
-
- private:
-  // The conversion rounds half to even, saturates, and gives 0 for NaN.
-  int32x4_t Code(float32x4_t value) const { return vqaddq_s32(vcvtnq_s32_f32(vdivq_f32(value, scale_)), zero_point_); }
-
-  float32x4_t scale_;
-  int32x4_t zero_point_;
-};
-
-// LinearTables::bytes.
-struct Planes {
-  explicit Planes(const LinearTables& tables) {
-    for (int plane = 0; plane < 4; ++plane) {
-      for (int i = 0; i < 4; ++i) bytes[plane].val[i] = vld1q_u8(tables.bytes[plane] + i * 16);
-    }
-  }
-
-  uint8x16x4_t bytes[4];
-};
-
-// T of kernels/linear_tables.h.
-class LinearForm {
- public:
-  LinearForm(const Planes& planes, int32_t shift)
-      : planes_(planes),
-        last_(vdupq_n_u16(static_cast<uint16_t>((kSegments << shift) - 1))),
-        segment_(vdupq_n_s16(static_cast<int16_t>(-shift))),
-        position_(vdupq_n_s16(static_cast<int16_t>(16 - shift))) {}
-
-  // Replaces sixteen codes.
-  void operator()(int16x8_t* first, int16x8_t* second) const {
-    const uint16x8_t u0 = Limited(*first);
-    const uint16x8_t u1 = Limited(*second);
-    const uint8x16_t j = vcombine_u8(vmovn_u16(vshlq_u16(u0, segment_)), vmovn_u16(vshlq_u16(u1, segment_)));
-    const uint8x16_t knot0 = vqtbl4q_u8(planes_.bytes[0], j);
-    const uint8x16_t knot1 = vqtbl4q_u8(planes_.bytes[1], j);
-    const uint8x16_t rise0 = vqtbl4q_u8(planes_.bytes[2], j);
-    const uint8x16_t rise1 = vqtbl4q_u8(planes_.bytes[3], j);
-    *first = Value(*first, u0, vzip1q_u8(knot0, knot1), vzip1q_u8(rise0, rise1));
-    *second = Value(*second, u1, vzip2q_u8(knot0, knot1), vzip2q_u8(rise0, rise1));
-  }
-
- private:
-  // The magnitude saturates at 2^15 - 1, and `last_` is at most that.
-  uint16x8_t Limited(int16x8_t codes) const { return vminq_u16(vreinterpretq_u16_s16(vqabsq_s16(codes)), last_); }
-
-  int16x8_t Value(int16x8_t codes, uint16x8_t u, uint8x16_t knot, uint8x16_t rise) const {
-    // v * 2^(15 - shift): the rounding product with it is floor((rise * v + L / 2) / L).
-    const int16x8_t v = vreinterpretq_s16_u16(vshrq_n_u16(vshlq_u16(u, position_), 1));
-    const int16x8_t added = vqrdmulhq_s16(vreinterpretq_s16_u8(rise), v);
-    const int16x8_t magnitude = vaddq_s16(vreinterpretq_s16_u8(knot), added);
-    const int16x8_t sign = vshrq_n_s16(codes, 15);
-    return vsubq_s16(veorq_s16(magnitude, sign), sign);
-  }
-
-  const Planes& planes_;
-  uint16x8_t last_;
-  int16x8_t segment_;
-  int16x8_t position_;
-};
-
-// Eight numbers less `zero`, modulo 2^16.
-inline int16x8_t Codes(int32x4_t low, int32x4_t high, int32_t zero) {
-  const uint16x8_t halves = vuzp1q_u16(vreinterpretq_u16_s32(low), vreinterpretq_u16_s32(high));
-  return vreinterpretq_s16_u16(vsubq_u16(halves, vdupq_n_u16(static_cast<uint16_t>(zero))));
-}
-
-inline float32x4_t LowFloats(int16x8_t t) { return vcvtq_f32_s32(vmovl_s16(vget_low_s16(t))); }
-inline float32x4_t HighFloats(int16x8_t t) { return vcvtq_f32_s32(vmovl_high_s16(t)); }
-
-// NaN becomes `hi`.
-inline float32x4_t Limit(float32x4_t v, float lo, float hi) {
-  return vmaxnmq_f32(vminnmq_f32(v, vdupq_n_f32(hi)), vdupq_n_f32(lo));
-}
-
-inline float32x4_t Entries(const float* table, int32x4_t index) {
-  float32x4_t entries = vld1q_dup_f32(table + vgetq_lane_s32(index, 0));
-  entries = vld1q_lane_f32(table + vgetq_lane_s32(index, 1), entries, 1);
-  entries = vld1q_lane_f32(table + vgetq_lane_s32(index, 2), entries, 2);
-  return vld1q_lane_f32(table + vgetq_lane_s32(index, 3), entries, 3);
-}
+#include "kernels/linear_neondot.inc"
 
 // Something of the sixteen units of a block.
 using Floats = float32x4_t[4];
@@ -306,8 +215,8 @@ class Cells {
     }
     if (kLinear) {
       // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16.
-      int16x8_t low = Codes(index[0], index[1], linear_.gate_zero);
-      int16x8_t high = Codes(index[2], index[3], linear_.gate_zero);
+      int16x8_t low = ToCodes(index[0], index[1], linear_.gate_zero);
+      int16x8_t high = ToCodes(index[2], index[3], linear_.gate_zero);
       gate_form_(&low, &high);
       Scaled(low, high, linear_.gate_scale[gate], values);
       for (int i = 0; i < 4; ++i) values[i] = vaddq_f32(values[i], vdupq_n_f32(linear_.gate_offset[gate]));
@@ -319,8 +228,8 @@ class Cells {
   // The cell table's entries of `code`.
   void Activated(const Indices& code, Floats& values) const {
     if (kLinear) {
-      int16x8_t low = Codes(code[0], code[1], 0);
-      int16x8_t high = Codes(code[2], code[3], 0);
+      int16x8_t low = ToCodes(code[0], code[1], 0);
+      int16x8_t high = ToCodes(code[2], code[3], 0);
       cell_form_(&low, &high);
       Scaled(low, high, linear_.cell_scale, values);
     } else {

@@ -111,7 +111,8 @@ struct Matrix {
   const int8_t* weights;
   int64_t k;
   int64_t units;
-  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number in -8 .. 7 times its group's.
+  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number in -8 .. 7 times its
+  // group's.
   const uint8_t* multipliers;
   int64_t group_size;
   int64_t gates = kGates;

@@ -60,6 +60,51 @@ uint8_t Code(float x, float scale, int32_t zero_point) {
   return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
+// One unit of one row of HiddenCellArgs.
+struct HiddenUnit {
+  const HiddenCellArgs& args;
+  int64_t row;
+  int64_t unit;
+
+  int64_t Column(int64_t gates, int64_t gate) const {
+    return (unit / kBlockUnits * gates + gate) * kBlockUnits + unit % kBlockUnits;
+  }
+  float A(int64_t gates, int64_t gate) const {
+    const int64_t j = Column(gates, gate);
+    return static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+  }
+  float P(int64_t gates, int64_t gate) const { return args.p[row * args.p_stride + Column(gates, gate)]; }
+  float Look(int64_t gate, float v) const {
+    const float limited = std::fmax(std::fmin(v, args.gate_max[gate]), args.gate_min[gate]);
+    return args.gate_table[gate][static_cast<int32_t>(limited)];
+  }
+  float* State() const { return args.state + row * args.state_stride + unit; }
+  float* Z() const { return args.z + row * args.state_stride + unit; }
+  void WriteCode(float value) const {
+    args.h[row * args.h_stride + unit] = Code(value, args.h_scale, args.h_zero_point);
+  }
+  void Write(float y) const {
+    if (unit < args.units) args.y[row][unit] = y;
+    WriteCode(y);
+  }
+  void WriteState(float z, float n) const {
+    const float rest = 1.0f - z;
+    const float added = rest * n;
+    const float kept = z * *State();
+    *State() = std::fmax(std::fmin(added + kept, 0x1p60f), -0x1p60f);
+    Write(*State());
+  }
+};
+
+template <typename Visit>
+void ForEachUnit(const HiddenCellArgs& args, const Visit& visit) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
+      visit(HiddenUnit{args, row, unit});
+    }
+  }
+}
+
 }  // namespace
 
 float f32_max_abs__reference(const float* x, int64_t n) {
@@ -133,6 +178,77 @@ void s32_table_cell_1__reference(const TableCellArgs& args) {
       args.h[row * args.h_stride + unit] = Code(y, args.h_scale, args.h_zero_point);
     }
   }
+}
+
+namespace {
+
+int8_t Limited(float units, const ByteRange& range) {
+  const float rounded = std::nearbyint(units);
+  const float low = range.low;
+  const float high = range.high;
+  return static_cast<int8_t>(rounded < low ? low : rounded > high ? high : rounded);
+}
+
+int8_t Scaled(uint8_t u8, int8_t s8, float ratio, const ByteRange& range) {
+  return Limited(static_cast<float>(u8 * s8) * ratio, range);
+}
+
+}  // namespace
+
+void s32_grid_bytes_1__reference(const GridBytesArgs& args) {
+  const GridBytes& form = *args.form;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
+      uint8_t index[kGates];
+      for (int64_t g = 0; g < kGates; ++g) {
+        const int64_t j = (unit / kBlockUnits) * kBlockColumns + g * kBlockUnits + unit % kBlockUnits;
+        const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+        const float sum = product + args.p[row * args.p_stride + j];
+        const float v = sum + args.bias[j];
+        const float last = v * form.rest[g];
+        index[g] = static_cast<uint8_t>(Limited(std::fma(v, form.inverse[g], last), form.gate[g]));
+      }
+      if (form.input_forget) index[2] = index[0];
+      const uint8_t i = form.gate_codes[0][index[0]];
+      const uint8_t o = form.gate_codes[1][index[1]];
+      const uint8_t f = form.gate_codes[2][index[2]];
+      const int8_t d = static_cast<int8_t>(form.gate_codes[3][index[3]]);
+      int8_t* c = args.c + row * args.c_stride + unit;
+      const int8_t kept = Scaled(f, *c, form.kept_ratio, form.kept);
+      const int8_t added = Scaled(i, d, form.added_ratio, form.added);
+      *c = Limited(static_cast<float>(kept + added), form.cell);
+      const int8_t squashed = static_cast<int8_t>(form.cell_codes[static_cast<uint8_t>(*c)]);
+      const int8_t multiple = Scaled(o, squashed, form.hidden_ratio, form.hidden);
+      if (unit < args.units) args.y[row][unit] = static_cast<float>(multiple) * form.h_scale;
+      args.h[row * args.h_stride + unit] = static_cast<uint8_t>(multiple + form.h_zero_point);
+    }
+  }
+}
+
+void s32_gru_cell_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [&args](const HiddenUnit& unit) {
+    const float z = unit.Look(0, unit.A(3, 0) + unit.P(3, 0));
+    const float r = unit.Look(1, unit.A(3, 1) + unit.P(3, 1));
+    const float hidden = r * (unit.A(3, 2) + args.hidden_bias[unit.unit]);
+    unit.WriteState(z, unit.Look(2, hidden + unit.P(3, 2)));
+  });
+}
+
+void s32_gru_reset_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [](const HiddenUnit& unit) {
+    *unit.Z() = unit.Look(0, unit.A(2, 0) + unit.P(3, 0));
+    const float r = unit.Look(1, unit.A(2, 1) + unit.P(3, 1));
+    unit.WriteCode(r * *unit.State());
+  });
+}
+
+void s32_gru_output_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args,
+              [](const HiddenUnit& unit) { unit.WriteState(*unit.Z(), unit.Look(2, unit.A(1, 0) + unit.P(3, 2))); });
+}
+
+void s32_rnn_cell_1__reference(const HiddenCellArgs& args) {
+  ForEachUnit(args, [](const HiddenUnit& unit) { unit.Write(unit.Look(0, unit.A(1, 0) + unit.P(1, 0))); });
 }
 
 }  // namespace rnnqc

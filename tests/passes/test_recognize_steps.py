@@ -1,4 +1,4 @@
-"""recognize-lstm-step: which written-out steps become LSTM nodes, and that they compute the same."""
+"""recognize-steps: which written-out steps become LSTM nodes, and that they compute the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx.helper import make_node, make_tensor_value_info
 import rnnqc
 from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
-from rnnqc.passes import Canonicalize, PassManager, RecognizeLstmStep
+from rnnqc.passes import Canonicalize, PassManager, RecognizeSteps
 
 INPUTS, H = 5, 7
 
@@ -77,13 +77,13 @@ def feeds() -> dict[str, np.ndarray]:
 def test_every_order_of_gates(order: str, gemm: bool) -> None:
     proto = step(order, gemm)
     model = Model.load(proto)
-    results = PassManager([Canonicalize(), RecognizeLstmStep()]).run(model)
+    results = PassManager([Canonicalize(), RecognizeSteps()]).run(model)
     assert results[1].statistics == {"steps": 1}
     assert [n.op for n in model.graph.nodes if n.op not in ("Unsqueeze", "Squeeze", "Constant")] == ["LSTM"]
     expected, found = run_model(proto, feeds()), run_model(model.proto, feeds())
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6)
-    assert not RecognizeLstmStep()(model).modified
+    assert not RecognizeSteps()(model).modified
 
 
 @pytest.mark.parametrize("change", ["hard", "used", "weights"])
@@ -91,7 +91,7 @@ def test_another_form_is_left_alone(change: str) -> None:
     model = Model.load(step(change=change))
     Canonicalize()(model)
     before = model.proto.SerializeToString(deterministic=True)
-    assert not RecognizeLstmStep()(model).modified
+    assert not RecognizeSteps()(model).modified
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
@@ -106,7 +106,7 @@ def test_rows_that_are_broadcast_or_unknown(name: str, shape: tuple[object, ...]
         if value.name == name:
             value.CopyFrom(make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(shape)))
     model = Model.load(proto)
-    results = PassManager([Canonicalize(), RecognizeLstmStep()]).run(model)
+    results = PassManager([Canonicalize(), RecognizeSteps()]).run(model)
     assert not results[1].modified
 
 
@@ -119,7 +119,7 @@ def test_constant_that_is_no_row() -> None:
     for value in proto.graph.input:
         value.type.tensor_type.shape.dim[0].dim_value = 4 * H
     model = Model.load(proto)
-    assert not PassManager([Canonicalize(), RecognizeLstmStep()]).run(model)[1].modified
+    assert not PassManager([Canonicalize(), RecognizeSteps()]).run(model)[1].modified
 
 
 def test_the_step_is_lowered() -> None:

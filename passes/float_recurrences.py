@@ -1,0 +1,152 @@
+"""Analysis: recurrences that are no LSTM, GRU or RNN node, in loops or written out. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
+from rnnqc.passes.loop_states import State, bodies, is_loop, owners, states_of
+from rnnqc.passes.lstm_node import RECURRENT_OPS
+
+PRODUCTS = ("MatMul", "Gemm", "Conv")
+_WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
+_MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class FloatRecurrence:
+    """A recurrence that stays float.
+
+    Attributes:
+        path: Name of the loop, or of the first product, with the path through subgraphs.
+        op: Its operator.
+        steps: How often it is written out; None for a loop.
+        weight_bytes: Size of the constant weights its state goes through.
+        found: What it is recognized by.
+    """
+
+    path: str
+    op: str
+    steps: int | None
+    weight_bytes: int
+    found: str
+
+    @property
+    def reason(self) -> str:
+        """Why it stays float."""
+        where = "in this loop" if self.steps is None else f"that is written out {self.steps} times"
+        return f"the recurrence {where} is none that an LSTM, GRU or RNN node computes."
+
+
+def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
+    """Every loop with a state that goes through a matrix and comes back, and every row of products that does so."""
+    for graph, _, path in bodies(model):
+        inside = owners(graph)
+        for node in graph.nodes:
+            if is_loop(node):
+                found = _loop(node, path)
+                if found is not None:
+                    yield found
+        yield from _written_out(graph, inside, path)
+
+
+def _loop(node: Node, path: str) -> FloatRecurrence | None:
+    body: Graph = node.attrs["body"]
+    states = [s for s in states_of(node) if not s.invariant and _real(s.before)]
+    inside = owners(body)
+    carried = _reached([s.before for s in states], inside)
+    reach: dict[int, dict[int, set[int]]] = {}
+    products: dict[int, Node] = {}
+    for state in states:
+        plain = _reached([state.before], inside)
+        through: dict[int, set[int]] = {}
+        for product in {id(n): n for v in plain.values() for n in _users(v, inside)}.values():
+            if product.op not in PRODUCTS or all(id(v) in carried for v in product.inputs if v.name):
+                continue
+            products[id(product)] = product
+            through[id(product)] = set(_reached(list(product.outputs), inside))
+        reach[state.index] = through
+    for state in states:
+        for product_id, values in reach[state.index].items():
+            if _comes_back(state, values, states, inside):
+                product = products[product_id]
+                weights = {
+                    id(v): v for p in reach[state.index] for v in products[p].inputs if constant_array(v) is not None
+                }
+                arrays = [constant_array(v) for v in weights.values()]
+                size = sum(int(a.nbytes) for a in arrays if a is not None)
+                name = display_name(product)
+                found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
+                return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, size, found)
+    return None
+
+
+def _comes_back(state: State, values: set[int], states: list[State], inside: dict[int, Node]) -> bool:
+    """Whether what is made of `values` is, after some trips, the state again."""
+    open_ = [s for s in states if id(s.after) in values]
+    seen: set[int] = set()
+    while open_:
+        current = open_.pop()
+        if current is state:
+            return True
+        if current.index in seen:
+            continue
+        seen.add(current.index)
+        onward = _reached([current.before], inside)
+        open_ += [s for s in states if id(s.after) in onward]
+    return False
+
+
+def _real(value: Value) -> bool:
+    kind = dtype_of(value)
+    return kind is None or kind.kind == "f"
+
+
+def _users(value: Value, inside: dict[int, Node]) -> list[Node]:
+    return [inside[id(n)] for n in value.outputs if id(n) in inside]
+
+
+def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
+    """Values that depend on `start` by real numbers, without those behind recurrent nodes."""
+    found = {id(v): v for v in start if v.name}
+    stack = list(found.values())
+    while stack:
+        for node in _users(stack.pop(), inside):
+            if node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
+                continue
+            for made in node.outputs:
+                if made.name and id(made) not in found and _real(made):
+                    found[id(made)] = made
+                    stack.append(made)
+    return found
+
+
+def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[FloatRecurrence]:
+    users: dict[int, list[Node]] = {}
+    weights: dict[int, Value] = {}
+    for node in graph.nodes:
+        if node.op not in ("MatMul", "Gemm") or node.domain or CELL_TAG in info(node).metadata:
+            continue
+        array = constant_array(node.inputs[1])
+        if array is None or array.size < _MATRIX or constant_array(node.inputs[0]) is not None:
+            continue
+        users.setdefault(id(node.inputs[1]), []).append(node)
+        weights[id(node.inputs[1])] = node.inputs[1]
+    taken: set[int] = set()
+    for key, nodes in users.items():
+        if len(nodes) < _STEPS or id(nodes[0]) in taken:
+            continue
+        reached = _reached(list(nodes[0].outputs), inside)
+        row = [nodes[0], *(n for n in nodes[1:] if id(n.inputs[0]) in reached)]
+        between = {n.op for v in reached.values() for n in _users(v, inside)}
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+            continue
+        taken.update(id(n) for v in reached.values() for n in _users(v, inside))
+        taken.add(id(nodes[0]))
+        array = constant_array(weights[key])
+        found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
+        size = 0 if array is None else int(array.nbytes)
+        name = f"{path}{display_name(nodes[0])}"
+        yield FloatRecurrence(name, nodes[0].op, len(row), size, found)

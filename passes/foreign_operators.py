@@ -1,0 +1,53 @@
+"""Recurrent operators outside of ONNX: recognized by name, so that none stays float without a word."""
+
+from __future__ import annotations
+
+import re
+
+from rnnqc.ir import Node, attribute
+
+_SEARCH = (
+    "the recurrence is a search of onnxruntime around its subgraphs.",
+    "export the decoder as a model of its own, and lower that",
+)
+KNOWN: dict[tuple[str, str], tuple[str, str]] = {
+    ("com.microsoft", "DynamicQuantizeLSTM"): (
+        "it is already quantized, dynamically, by onnxruntime's tool.",
+        "lower the float model instead",
+    ),
+    ("com.microsoft", "AttnLSTM"): (
+        "its attention is a part of the step.",
+        "export the layer as a Scan of its step, with the attention in it",
+    ),
+    **{("com.microsoft", op): _SEARCH for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
+}
+"""Reason and action by domain and operator."""
+_ATEN = "org.pytorch.aten"
+_NAME = re.compile(r"LSTM|GRU|RNN|Recurrent|(?:^|[_.:])(?:lstm|gru|rnn)(?:$|[_.:])|(?:lstm|gru|rnn)_cell")
+
+
+def foreign_refusal(node: Node) -> tuple[str, str, str] | None:
+    """Reason, found and action of a recurrent operator that is not ONNX's own; None for every other operator."""
+    domain, op = node.domain or "", node.op
+    if not domain:
+        return None
+    found = f"operator {domain}.{op}"
+    if (domain, op) in KNOWN:
+        reason, action = KNOWN[domain, op]
+        return reason, found, action
+    if domain == _ATEN:
+        op = str(attribute(node, "operator", ""))
+        if not _NAME.search(op):
+            return None
+        return (
+            "it is PyTorch's own operator, which an exporter fell back to.",
+            f"{found}, operator = {op!r}",
+            "export with torch.onnx.export(..., dynamo=True), without the fallback to ATen",
+        )
+    if not _NAME.search(op):
+        return None
+    return (
+        "what this custom operator computes is not known.",
+        found,
+        "export the layer with ONNX's LSTM, GRU or RNN, or as a Scan of its step",
+    )

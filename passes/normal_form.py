@@ -1,0 +1,61 @@
+"""What every analysis of a float model begins with."""
+
+from __future__ import annotations
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import Model
+from rnnqc.passes.base import Pass
+from rnnqc.passes.canonicalize import Canonicalize
+from rnnqc.passes.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.decompose_lstm import DecomposeLstm
+from rnnqc.passes.manager import PassManager
+from rnnqc.passes.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover_loops import RecoverLoops
+from rnnqc.passes.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.roll_steps import RollSteps
+from rnnqc.passes.simplify_sequences import SimplifySequences
+
+
+def normal_form(*, keep_codes: bool = False) -> list[Pass]:
+    """The passes before the recurrent nodes are counted; recurrences written in other ways are nodes then.
+
+    Args:
+        keep_codes: Whether weights that are stored as codes stay codes.
+    """
+    return [
+        RepairLstmExport(),
+        ReadWeightCodes(keep=keep_codes),
+        Canonicalize(keep_codes=keep_codes),
+        ComputeInFloat32(),
+        RecognizeSteps(),
+        RollSteps(),
+        RecoverLoops(),
+        SimplifySequences(),
+    ]
+
+
+def decompose(model: Model, verb: str) -> None:
+    """Takes the recurrent layers of a float model apart, in place; then it has cells.
+
+    Args:
+        model: The model.
+        verb: What it is wanted for, for messages.
+
+    Raises:
+        CompileError: It has no recurrent layer that can be quantized, or is lowered already.
+    """
+    lowered = [c.name for c in model.cells.values() if c.form != "float"]
+    if lowered:
+        raise CompileError(
+            f"cell {lowered[0]!r} is lowered already.",
+            supported="float models",
+            action=f"{verb} the model that it was lowered from",
+        )
+    PassManager([*normal_form(), DecomposeLstm()]).run(model)
+    if not model.cells:
+        raise CompileError(
+            "no recurrent layer that can be quantized.",
+            supported="models with at least one recurrent layer of constant weights",
+            action="`rnnqc inspect` lists the recurrent layers and why they stay float",
+        )

@@ -1,0 +1,237 @@
+"""Finds single steps of recurrent layers that are written out, and makes nodes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.diagnostics import Outcome, Remark
+from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
+from rnnqc.numerics import Close
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
+from rnnqc.passes.row_algebra import Floats
+from rnnqc.passes.row_reader import RowReader
+from rnnqc.passes.step_matcher import FoundStep, StepFinder
+from rnnqc.passes.step_roles import steps_of
+from rnnqc.passes.step_weights import NoNode, StepNode, step_node
+from rnnqc.properties import Property
+
+_STEP_OPS = {"MatMul", "Gemm"}
+
+
+class RecognizeSteps(Pass):
+    """Replaces written-out steps of LSTM, GRU and RNN layers by nodes over one element.
+
+    Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *
+    tanh(c')`
+
+    After: `LSTM(x [1,B,I], initial_h = h, initial_c = c) -> Y_h, Y_c`
+
+    How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one
+    sum; it is looked for in loops, and where it is written out several times in a row. What is left alone, with a note:
+
+    * A value inside the step is used elsewhere.
+    * x, h and c are inputs of the model that are not declared to have the same number of rows.
+
+    Other weights than constants, and other equations, are no step.
+    """
+
+    info = PassInfo(
+        name="recognize-steps",
+        summary="make LSTM, GRU and RNN nodes of written-out steps",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every graph."""
+        remarks: list[Remark] = []
+        captured = 0
+        graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _STEP_OPS for node in g.nodes)]
+        for graph, owner, _ in graphs:
+            if owner is not None and is_loop(owner):
+                captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))
+        model.infer_shapes()
+        constants = Constants(model)
+        found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
+        for graph, owner, path in graphs:
+            loop = owner is not None and is_loop(owner)
+            reader = RowReader(constants, shapes_of_states(owner) if owner is not None and loop else None)
+            finder = StepFinder(reader)
+            finder.walk(graph)
+            pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
+            found.append((graph, path, reader, steps_of(finder, pairs)))
+        weights = _Weights(model, constants)
+        made = 0
+        for graph, path, reader, steps in found:
+            for step in steps:
+                anchor = step.h_next.inputs[0]
+                where = f"{path}{display_name(anchor)}"
+                try:
+                    node = step_node(step, constants)
+                    _check_uses(graph, reader, step, node)
+                    expand = _rows_differ(model, reader, node)
+                except NoNode as refusal:
+                    action = "none; the step stays as it is written"
+                    remarks.append(
+                        self.remark(
+                            Outcome.NOTE,
+                            where,
+                            step.op,
+                            f"a step is not taken over: {refusal.reason}",
+                            refusal.found,
+                            action,
+                        )
+                    )
+                    continue
+                name = _emit(model, graph, reader, node, weights, expand)
+                made += 1
+                remarks.append(
+                    self.remark(
+                        Outcome.NOTE,
+                        f"{path}{name}",
+                        step.op,
+                        f"made of the step around node {display_name(anchor)!r}.",
+                    )
+                )
+        if made:
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
+
+
+def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> None:
+    """Refuses a step that has a value that is used elsewhere."""
+    stops = {id(v) for v in (*node.x, node.h, node.c) if v is not None}
+    ends = {id(v) for v in (node.h_next, node.c_next) if v is not None}
+    inside: dict[int, Node] = {}
+    stack = [v for v in (node.h_next, node.c_next) if v is not None]
+    while stack:
+        value = stack.pop()
+        for producer in value.inputs:
+            if id(producer) in inside or (id(value) in stops and id(value) not in ends):
+                continue
+            if reader.constants.array(value) is not None:
+                continue
+            inside[id(producer)] = producer
+            stack.extend(v for v in producer.inputs if id(v) not in stops)
+    outputs = {id(v) for v in graph.outputs}
+    states = {a for a in (step.hidden, step.cell) if a is not None}
+    for producer in inside.values():
+        for value in producer.outputs:
+            users = [u for u in value.outputs if id(u) not in inside]
+            if id(value) in ends or not (users or id(value) in outputs):
+                continue
+            rows = reader.known(value)
+            if rows is None:
+                continue
+            forms = rows.segments
+            plain = all(f.linear and not (f.dense and states & set(f.terms)) for f in forms)
+            if not plain:
+                user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
+                raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
+
+
+def _batch(reader: RowReader, value: Value) -> int | str | None:
+    shape = reader.shape(value)
+    if shape is None:
+        return None
+    return next((d for d in shape[:-1] if d != 1), 1)
+
+
+def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
+    """Whether the states may have another number of rows than the input; refuses what would be guessed."""
+    values = [v for v in (*node.x, node.h, node.c) if v is not None]
+    sizes = [_batch(reader, v) for v in values]
+    if None not in sizes and len(set(sizes)) == 1:
+        return False
+    inputs = {id(v) for v in model.graph.inputs}
+    for value, size in zip(values, sizes, strict=True):
+        if id(value) in inputs and (size is None or size != sizes[0] or sizes[0] is None):
+            raise NoNode(
+                "its input and states are not declared to have the same number of rows.",
+                ", ".join(f"{v.name!r} {reader.shape(v)}" for v in values),
+            )
+    if len({_batch(reader, v) for v in node.x}) > 1:
+        raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
+    if sizes[0] == 1 and any(s not in (1, None) for s in sizes):
+        raise NoNode(
+            "one input row is used with several rows of a state.", f"{values[0].name!r} {reader.shape(values[0])}"
+        )
+    return True
+
+
+class _Weights:
+    """Initializers of packed weights; equal ones are one."""
+
+    def __init__(self, model: Model, constants: Constants) -> None:
+        self.model, self.constants = model, constants
+        self._held: dict[object, Constant] = {}
+
+    def stored(self, name: str, array: Floats) -> Value:
+        whole = np.ascontiguousarray(array[np.newaxis])
+        key = self.constants.key(whole)
+        if key not in self._held:
+            self._held[key] = self.model.add_initializer(name, whole)
+        return self._held[key]
+
+
+def _emit(model: Model, graph: Graph, reader: RowReader, node: StepNode, weights: _Weights, expand: bool) -> str:
+    anchor = node.h_next.inputs[0]
+    name = model.fresh_name(f"{display_name(anchor)}.{node.op.lower()}")
+    b = Builder(model, prefix=name)
+    hidden = node.attributes["hidden_size"]
+
+    def lifted(value: Value, key: str) -> Value:
+        shape = reader.shape(value)
+        assert shape is not None
+        if len(shape) == 2:
+            return b.op("Unsqueeze", [value, b.i64([0])], key)
+        if len(shape) == 3 and shape[0] == 1:
+            return value
+        return b.op("Reshape", [value, b.i64([1, -1, shape[-1]])], key)
+
+    parts = [lifted(v, "X" if len(node.x) == 1 else f"X.{k}") for k, v in enumerate(node.x)]
+    x = parts[0] if len(parts) == 1 else b.op("Concat", parts, "X", axis=2)
+
+    def state(value: Value | None, key: str) -> Value | None:
+        if value is None:
+            return None
+        made = lifted(value, key)
+        if not expand:
+            return made
+        rows = b.op("Slice", [b.op("Shape", [x], f"{key}.X_shape"), b.i64([1]), b.i64([2])], f"{key}.rows")
+        size = b.op("Concat", [b.i64([1]), rows, b.i64([hidden])], f"{key}.shape", axis=0)
+        return b.op("Expand", [made, size], f"{key}.rows_of_X")
+
+    def stored(key: str, array: Floats | None) -> Value | None:
+        return None if array is None else weights.stored(f"{name}/{key}", array)
+
+    inputs = [x, stored("W", node.W), stored("R", node.R), stored("B", node.B), None, state(node.h, "initial_h")]
+    if node.op == "LSTM":
+        inputs += [state(node.c, "initial_c"), stored("P", node.P)]
+    while inputs[-1] is None:
+        inputs.pop()
+    views: list[tuple[Value, Value, list[int | str | None]]] = []
+    targets = [v for v in (node.h_next, node.c_next) if v is not None]
+    outputs: list[Value] = []
+    for target, key in zip(targets, ("Y_h", "Y_c"), strict=False):
+        shape = reader.shape(target)
+        assert shape is not None
+        old = target.inputs[0]
+        old.outputs[next(k for k, v in enumerate(old.outputs) if v is target)] = b.value(f"{key}.replaced")
+        outputs.append(target if len(shape) == 3 and shape[0] == 1 else b.value(key, np.float32))
+        if outputs[-1] is not target:
+            views.append((outputs[-1], target, shape))
+    b.add(node.op, inputs, [Variable.empty(), *outputs], name, **node.attributes).name = name
+    for value, target, shape in views:
+        if len(shape) == 2:
+            b.add("Squeeze", [value, b.i64([0])], [target], f"{value.name.rpartition('/')[2]}.rows")
+        else:
+            rows = [1 if d == 1 else -1 for d in shape[:-1]]
+            b.add("Reshape", [value, b.i64([*rows, hidden])], [target], f"{value.name.rpartition('/')[2]}.rows")
+    model.insert_nodes(graph, anchor, b.nodes)
+    return name

@@ -1,0 +1,168 @@
+"""Makes LSTM nodes run whose surroundings an exporter wrote for a batch of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.diagnostics import Outcome, Remark
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
+from rnnqc.numerics import Bitwise
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, SEQUENCE_LENS, X
+from rnnqc.passes.output_shapes import infer_output_shapes
+
+_STEPS = 64
+_MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Tile", "Slice")
+
+
+class RepairLstmExport(Pass):
+    """Replaces what binds an LSTM node to the batch it was traced with by what means the same for that batch.
+
+    1. A Squeeze that takes the batch axis of Y (with layout 1: the time axis) instead of that of the direction runs
+       only where both are 1, and gives the same with the other axis. Brevitas exports such Squeezes.
+
+           Before: LSTM -> Y [T,1,B,H] -> Squeeze(axes=2)
+           After:  LSTM -> Y [T,1,B,H] -> Squeeze(axes=1)
+    2. Initial states that are zeros are what LSTM takes by default; they go, and their shapes with them.
+    3. Sequence lengths that are all the length of X go as well.
+
+    Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted topologically.
+    """
+
+    info = PassInfo(
+        name="repair-lstm-export",
+        summary="free LSTM nodes from the batch that they were exported with",
+        numerics=Bitwise(),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Repairs every LSTM node of every graph."""
+        remarks: list[Remark] = []
+        counts = {"squeezes": 0, "states": 0, "lengths": 0}
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        after = [n for g in model.graphs() for n in g.nodes]
+        sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        for path, graph, node in sites:
+            squeezed = _repair_squeezes(model, node)
+            counts["squeezes"] += squeezed
+            if squeezed:
+                reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
+                remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
+            for k in (INITIAL_H, INITIAL_C):
+                value = input_or_none(node, k)
+                if value is not None and _is_zero(value, _listed(model, graph)):
+                    node.inputs[k] = Variable.empty()
+                    counts["states"] += 1
+        if counts["squeezes"]:
+            infer_output_shapes(model)
+        elif any(input_or_none(node, SEQUENCE_LENS) is not None for _, _, node in sites):
+            model.infer_shapes()
+        for _, graph, node in sites:
+            lengths = input_or_none(node, SEQUENCE_LENS)
+            if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
+                node.inputs[SEQUENCE_LENS] = Variable.empty()
+                counts["lengths"] += 1
+        if any(counts.values()):
+            model.remove_dead()
+        changed = any(counts.values()) or any(a is not b for a, b in zip(before, after, strict=True))
+        return PassResult(changed, tuple(remarks), counts)
+
+
+def squeezes_wrong_axis(node: Node) -> list[Node]:
+    """The Squeezes of Y of an LSTM node that take the axis next to that of its one direction."""
+    y = output_or_none(node, 0)
+    if y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
+        return []
+    wrong = (1, -3) if attribute(node, "layout", 0) else (2, -2)
+    return [c for c in y.outputs if c.op == "Squeeze" and not c.domain and _axes(c) in [[w] for w in wrong]]
+
+
+def _axes(node: Node) -> list[int] | None:
+    given = constant_array(input_or_none(node, 1))
+    held = attribute(node, "axes", None)
+    return [int(a) for a in given] if given is not None and given.ndim == 1 else list(held) if held else None
+
+
+def _repair_squeezes(model: Model, node: Node) -> int:
+    wrong = squeezes_wrong_axis(node)
+    axis = 2 if attribute(node, "layout", 0) else 1
+    for squeeze in wrong:
+        if "axes" in squeeze.attrs:
+            squeeze.attrs["axes"] = [axis]
+        else:
+            squeeze.inputs[1] = model.constant([axis], np.int64)
+    return len(wrong)
+
+
+def _listed(model: Model, graph: Graph) -> set[str]:
+    """Constants that are graph inputs as well."""
+    return {n for g in (model.graph, graph) for n in graph_info(g).input_order}
+
+
+def _is_zero(value: Value, listed: set[str]) -> bool:
+    for _ in range(_STEPS):
+        array = constant_array(value)
+        if array is not None:
+            return not (isinstance(value, Constant) and value.name in listed) and not array.any()
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        if node is None or node.domain:
+            return False
+        if node.op == "ConstantOfShape":
+            held = attribute(node, "value", None)
+            return held is None or not held.values.any()
+        if node.op not in _MOVERS:
+            return False
+        value = node.inputs[0]
+    return False
+
+
+def _is_whole_length(value: Value, node: Node, listed: set[str]) -> bool:
+    """Whether every element of `value` is the length of the sequence that `node` takes."""
+    axis = 1 if attribute(node, "layout", 0) else 0
+    x = node.inputs[X]
+    shape = shape_of(x)
+    length = shape[axis] if shape is not None and len(shape) == 3 else None
+    for _ in range(_STEPS):
+        array = constant_array(value)
+        if array is not None:
+            held = isinstance(value, Constant) and value.name in listed
+            return isinstance(length, int) and not held and array.size > 0 and bool((array == length).all())
+        maker = value.inputs[0] if len(value.inputs) == 1 else None
+        if maker is None or maker.domain:
+            return False
+        if maker.op == "Add":
+            zeros = [v for v in maker.inputs if _is_zero(v, listed)]
+            if len(zeros) != 1:
+                return False
+            value = next(v for v in maker.inputs if v is not zeros[0])
+        elif maker.op == "Gather":
+            return _is_dimension(maker, x, axis)
+        elif maker.op in _MOVERS:
+            value = maker.inputs[0]
+        else:
+            return False
+    return False
+
+
+def _is_dimension(gather: Node, x: Value, axis: int) -> bool:
+    """Whether `gather` picks dimension `axis` of `x` from its shape."""
+    index = constant_array(gather.inputs[1])
+    source = gather.inputs[0].inputs[0] if len(gather.inputs[0].inputs) == 1 else None
+    if source is None or source.op != "Shape" or source.domain or source.attrs or source.inputs[0] is not x:
+        return False
+    return index is not None and index.size == 1 and int(index.ravel()[0]) in (axis, axis - 3)

@@ -1,0 +1,172 @@
+"""Which element of which sequence a value is: through Gather, Slice and Split, Squeeze and Unsqueeze."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rnnqc.builder import Builder
+from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
+from rnnqc.passes.index_expressions import Index, Indices
+
+NEW = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """An element of a sequence.
+
+    Attributes:
+        sequence: The sequence.
+        axis: The axis that is counted along.
+        index: Which element.
+        axes: The axes of the value: axes of the sequence, or NEW for an axis of size 1 that was added.
+    """
+
+    sequence: Value
+    axis: int
+    index: Index
+    axes: tuple[int, ...]
+
+    def stacked_at(self, position: int) -> bool:
+        """Whether the value is the element with an axis of size 1 at `position`, and nothing else done to it."""
+        axes = list(self.axes)
+        if not 0 <= position < len(axes) or axes[position] not in (NEW, self.axis):
+            return False
+        del axes[position]
+        shape = shape_of(self.sequence)
+        return shape is not None and axes == [k for k in range(len(shape)) if k != self.axis]
+
+
+def element_of(value: Value, indices: Indices) -> Element | None:
+    """The element that `value` is; None if it is none."""
+    views: list[Node] = []
+    current = value
+    while (
+        len(current.inputs) == 1
+        and current.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity")
+        and not current.inputs[0].domain
+    ):
+        views.append(current.inputs[0])
+        current = current.inputs[0].inputs[0]
+    if len(current.inputs) != 1 or current.inputs[0].domain:
+        return None
+    found = _taken(current, current.inputs[0], indices)
+    if found is None:
+        return None
+    axes = list(found.axes)
+    for node in reversed(views):
+        if node.op == "Identity":
+            continue
+        changed = indices.numbers(input_or_none(node, 1))
+        if changed is None:
+            return None
+        if node.op == "Squeeze":
+            dropped = {a % len(axes) for a in changed}
+            axes = [t for k, t in enumerate(axes) if k not in dropped]
+        else:
+            total = len(axes) + len(changed)
+            rest = iter(axes)
+            added = {a % total for a in changed}
+            axes = [NEW if k in added else next(rest) for k in range(total)]
+    return Element(found.sequence, found.axis, found.index, tuple(axes))
+
+
+def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
+    source = node.inputs[0] if node.inputs else None
+    shape = shape_of(source)
+    if source is None or shape is None:
+        return None
+    axes = tuple(range(len(shape)))
+    if node.op == "Gather":
+        axis = attribute(node, "axis", 0) % len(shape)
+        at = indices.vector(node.inputs[1])
+        if at is None or len(at) != 1:
+            return None
+        rank = shape_of(node.inputs[1])
+        if rank is None or len(rank) > 1:
+            return None
+        kept = axes if len(rank) == 1 else axes[:axis] + axes[axis + 1 :]
+        return Element(source, axis, _from_start(at[0], shape[axis]), kept)
+    if node.op == "Slice":
+        starts, ends = (indices.vector(input_or_none(node, k)) for k in (1, 2))
+        along = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else [0]
+        steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1]
+        if starts is None or ends is None or along is None or steps != [1] or len(along) != 1 or len(starts) != 1:
+            return None
+        axis = along[0] % len(shape)
+        start = _from_start(starts[0], shape[axis])
+        end = ends[0]
+        if end.number is not None and end.number > 2**31 and isinstance(shape[axis], int):
+            end = Index(int(shape[axis] or 0))
+        if _from_start(end, shape[axis]).plus(start, -1) != Index(1):
+            return None
+        return Element(source, axis, start, axes)
+    if node.op == "Split":
+        axis = attribute(node, "axis", 0) % len(shape)
+        sizes = indices.numbers(input_or_none(node, 1)) if input_or_none(node, 1) is not None else None
+        if (sizes is None and shape[axis] != len(node.outputs)) or (sizes is not None and set(sizes) != {1}):
+            return None
+        position = next(k for k, v in enumerate(node.outputs) if v is value)
+        return Element(source, axis, Index(position), axes)
+    return None
+
+
+def _from_start(index: Index, size: int | str | None) -> Index:
+    if index.number is not None and index.number < 0 and isinstance(size, int):
+        return Index(index.number + size)
+    return index
+
+
+def flipped(b: Builder, value: Value, axis: int, name: str) -> Value:
+    """`value` backwards along `axis`."""
+    return b.op("Slice", [value, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([axis]), b.i64([-1])], name)
+
+
+def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
+    """What `value` is backwards, and along which axis; None if it is nothing backwards."""
+    if len(value.inputs) != 1 or value.inputs[0].op != "Slice" or value.inputs[0].domain:
+        return None
+    node = value.inputs[0]
+    shape = shape_of(node.inputs[0])
+    if len(node.inputs) < 5 or shape is None:
+        return None
+    starts, ends, axes, steps = (indices.numbers(input_or_none(node, k)) for k in (1, 2, 3, 4))
+    if steps != [-1] or starts is None or ends is None or axes is None or len(axes) != 1:
+        return None
+    size = shape[axes[0]]
+    whole = starts[0] == -1 or (isinstance(size, int) and starts[0] >= size - 1)
+    begins = ends[0] <= -(2**31) + 1 or (isinstance(size, int) and ends[0] < -size)
+    return (node.inputs[0], axes[0] % len(shape)) if whole and begins else None
+
+
+def keeps_all(node: Node, indices: Indices) -> bool:
+    """Whether `node` is a Slice of everything."""
+    if node.op != "Slice" or node.domain:
+        return False
+    shape = shape_of(node.inputs[0])
+    starts, ends = (indices.numbers(input_or_none(node, k)) for k in (1, 2))
+    axes = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else None
+    steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1]
+    if shape is None or starts is None or ends is None or steps is None or set(steps) != {1}:
+        return False
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        size = shape[axes[k] if axes is not None else k]
+        if not isinstance(size, int) or not (start == 0 or start <= -size) or end < size:
+            return False
+    return True
+
+
+def consecutive(elements: Sequence[Element]) -> tuple[int, int, bool] | None:
+    """First index, end, and whether the elements run backwards; None if they are not neighbours of one sequence."""
+    first = elements[0]
+    numbers = [e.index.number for e in elements]
+    if any(e.sequence is not first.sequence or e.axis != first.axis for e in elements):
+        return None
+    known = [n for n in numbers if n is not None and n >= 0]
+    if len(known) != len(elements):
+        return None
+    low, high = min(known), max(known) + 1
+    if known == list(range(low, high)):
+        return low, high, False
+    return (low, high, True) if known == list(range(low, high))[::-1] else None

@@ -1,0 +1,301 @@
+"""A recurrent layer from a model of its cell: one step becomes a Scan over a sequence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from rnnqc.calibration.samples import state_pairs
+from rnnqc.diagnostics import CompileError, located
+from rnnqc.feeds import true_inputs
+from rnnqc.files import load_proto
+from rnnqc.validation import blocks_of, check_model
+
+LENGTHS = "sequence_lens"
+PREFIX = "step/"
+"""In front of the names that the cell's values have in the loop; its initializers keep theirs."""
+OPSET = 17
+"""What a cell with an older operator set than `OLDEST_OPSET` is converted to."""
+OLDEST_OPSET = 13
+IR_VERSIONS = (8, 13)
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+
+
+def layer(
+    cell: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    state: Mapping[str, str] | Iterable[str] | None = None,
+    reverse: bool = False,
+    lengths: bool = False,
+    initial_states: bool = False,
+) -> onnx.ModelProto:
+    """A model that runs a cell over a sequence.
+
+    Args:
+        cell: A model of one step, a path or a ModelProto: `x [B,I]` and states `[B,H]` in, the states after the step
+            and perhaps more out. States may have different widths.
+        state: For each input that is a state the output that becomes it, as pairs or as texts `IN:OUT`. By default the
+            inputs after the first are the states, and the first outputs what becomes of them, in order.
+        reverse: Run from the last step to the first. Outputs stand at their own time, final states are those after
+            step 0.
+        lengths: Give the model an input `sequence_lens`, int32 `[B]`, each 0 to T: beyond its length a sequence keeps
+            its states, and outputs are 0 there.
+        initial_states: Make the initial states inputs, under the names the cell has; otherwise they are zeros.
+
+    Returns:
+        A model with the input `x [T,B,I]` under the cell's name for it. Its outputs: `Y`, the first state of all steps
+        `[T,B,H]`; under their names the cell's other outputs `[T,B,...]`; under their names the final states `[B,H]`.
+
+    Raises:
+        CompileError: It is no valid model, or no cell: too few inputs or outputs, states of unknown width, or of
+            another shape after the step.
+        UsageError: `state` names no input or output of it.
+    """
+    proto = onnx.ModelProto()
+    source = "<model>"
+    if isinstance(cell, onnx.ModelProto):
+        proto.CopyFrom(cell)
+    else:
+        source = os.fspath(cell)
+        proto = load_proto(Path(cell))
+    with located(source):
+        opset = check_model(proto, source)
+        if opset < OLDEST_OPSET:
+            proto = _converted(proto, opset)
+        return _Layer(proto, state, reverse, lengths, initial_states).model()
+
+
+def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(proto, OPSET)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise CompileError(
+            f"the cell cannot be converted from operator set {opset} to {OPSET} ({error}).",
+            supported=f"operator sets from {OLDEST_OPSET} on without conversion",
+            action="export the cell with a newer operator set",
+        ) from error
+
+
+class _Layer:
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        state: Mapping[str, str] | Iterable[str] | None,
+        reverse: bool,
+        lengths: bool,
+        initial_states: bool,
+    ) -> None:
+        self.proto, self.reverse, self.lengths, self.initial_states = proto, reverse, lengths, initial_states
+        inputs, outputs = true_inputs(proto), list(proto.graph.output)
+        pairs = state_pairs(state, proto) if state else self._pairs_in_order(inputs, outputs)
+        named = {v.name: v for v in [*inputs, *outputs]}
+        others = [i for i in inputs if i.name not in pairs]
+        if len(others) != 1:
+            raise CompileError(
+                f"{len(others)} inputs are no states: {[i.name for i in others]}.",
+                supported="a cell with one input x besides its states",
+                action="name the states (--state IN:OUT), and make the rest initializers",
+            )
+        if len(set(pairs.values())) < len(pairs):
+            raise CompileError(f"states {pairs} take the same output.", supported="an output for each state")
+        self.x = others[0]
+        self.states = [(named[i], named[o]) for i, o in pairs.items()]
+        self.steps = [o for o in outputs if o.name not in set(pairs.values())]
+        self.widths = [_width(before, after) for before, after in self.states]
+        self.taken = _names(proto.graph)
+        self.nodes: list[onnx.NodeProto] = []
+
+    @staticmethod
+    def _pairs_in_order(inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> dict[str, str]:
+        count = len(inputs) - 1
+        if count < 1 or len(outputs) < count:
+            raise CompileError(
+                f"{len(inputs)} input(s) and {len(outputs)} output(s).",
+                supported="inputs x, h (and more states), outputs h (and the other states) after the step",
+                action="export one step of the cell, or name its states (--state IN:OUT)",
+            )
+        return {i.name: o.name for i, o in zip(inputs[1:], outputs, strict=False)}
+
+    def model(self) -> onnx.ModelProto:
+        """The model of the layer."""
+        x_type = self.x.type.tensor_type
+        batch = x_type.shape.dim[0] if x_type.HasField("shape") and x_type.shape.dim else None
+        starts = [self._start(before, width) for (before, _), width in zip(self.states, self.widths, strict=True)]
+        sequences = [self.x.name] + ([self._mask()] if self.lengths else [])
+        y = self._fresh("Y")
+        stacked = [y, *(o.name for o in self.steps)]
+        finals = [after.name for _, after in self.states]
+        body = self._body()
+        scan = helper.make_node("Scan", [*starts, *sequences], [*finals, *stacked], "layer")
+        attributes = {"body": body, "num_scan_inputs": len(sequences)}
+        if self.reverse:
+            attributes |= {
+                "scan_input_directions": [1] * len(sequences),
+                "scan_output_directions": [1] * len(stacked),
+            }
+        scan.attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
+        self.nodes.append(scan)
+        inputs = [_over_time(self.x, self.x.name)]
+        if self.lengths:
+            inputs.append(helper.make_tensor_value_info(LENGTHS, TensorProto.INT32, [None]))
+            if batch is not None:
+                inputs[-1].type.tensor_type.shape.dim[0].CopyFrom(batch)
+        if self.initial_states:
+            inputs += [before for before, _ in self.states]
+        first = self.states[0][0]
+        outputs = [_over_time(first, y), *(_over_time(o, o.name) for o in self.steps)]
+        outputs += [_renamed(before, after.name) for before, after in self.states]
+        graph = helper.make_graph(self.nodes, "layer", inputs, outputs, list(self.proto.graph.initializer))
+        graph.sparse_initializer.extend(self.proto.graph.sparse_initializer)
+        made = onnx.ModelProto(producer_name="rnnqc", doc_string=self.proto.doc_string)
+        made.ir_version = min(max(self.proto.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
+        made.graph.CopyFrom(graph)
+        made.opset_import.extend(self.proto.opset_import)
+        made.functions.extend(self.proto.functions)
+        made.metadata_props.extend(self.proto.metadata_props)
+        return made
+
+    def _fresh(self, name: str) -> str:
+        made, k = name, 1
+        while made in self.taken:
+            k += 1
+            made = f"{name}_{k}"
+        self.taken.add(made)
+        return made
+
+    def _constant(self, name: str, values: list[int] | int, kind: int = TensorProto.INT64) -> str:
+        made = self._fresh(name)
+        dims = [len(values)] if isinstance(values, list) else []
+        flat = values if isinstance(values, list) else [values]
+        tensor = helper.make_tensor(made, kind, dims, flat)
+        self.nodes.append(helper.make_node("Constant", [], [made], made, value=tensor))
+        return made
+
+    def _op(self, op: str, inputs: list[str], name: str) -> str:
+        made = self._fresh(name)
+        self.nodes.append(helper.make_node(op, inputs, [made], made))
+        return made
+
+    def _dimension(self, axis: int, name: str) -> str:
+        shape = self._op("Shape", [self.x.name], f"{name}.shape")
+        return self._op("Gather", [shape, self._constant(f"{name}.axis", axis)], name)
+
+    def _start(self, before: onnx.ValueInfoProto, width: int) -> str:
+        if self.initial_states:
+            return before.name
+        batch = self._op("Unsqueeze", [self._dimension(1, "batch"), self._constant("zero", [0])], "batch.row")
+        shape = self._op("Concat", [batch, self._constant("width", [width])], f"{before.name}.shape")
+        self.nodes[-1].attribute.append(helper.make_attribute("axis", 0))
+        zero = self._constant("nothing", 0, before.type.tensor_type.elem_type)
+        return self._op("Expand", [zero, shape], f"{before.name}.zeros")
+
+    def _mask(self) -> str:
+        """Whether step t of sequence b is before its end, bool `[T,B,1]`."""
+        zero, one = self._constant("first", 0), self._constant("one", 1)
+        times = self._op("Range", [zero, self._dimension(0, "time"), one], "time.range")
+        column = self._op("Unsqueeze", [times, self._constant("columns", [1, 2])], "time.column")
+        lens = self._op("Cast", [LENGTHS], "lens")
+        self.nodes[-1].attribute.append(helper.make_attribute("to", TensorProto.INT64))
+        row = self._op("Unsqueeze", [lens, self._constant("rows", [0, 2])], "lens.row")
+        return self._op("Less", [column, row], "time.valid")
+
+    def _body(self) -> onnx.GraphProto:
+        held = {t.name for t in self.proto.graph.initializer} | {
+            t.values.name for t in self.proto.graph.sparse_initializer
+        }
+        graph = onnx.GraphProto()
+        graph.CopyFrom(self.proto.graph)
+        _prefix(graph, {n: f"{PREFIX}{n}" for n in self.taken - held})
+        mask, blank = (self._fresh(f"layer/{n}") for n in ("valid", "blank"))
+        inputs = [_renamed(v, f"{PREFIX}{v.name}") for v in (*(before for before, _ in self.states), self.x)]
+        nodes = list(graph.node)
+        if self.lengths:
+            inputs.append(helper.make_tensor_value_info(mask, TensorProto.BOOL, [None, 1]))
+            tensor = helper.make_tensor(blank, self.x.type.tensor_type.elem_type, [], [0])
+            nodes.append(helper.make_node("Constant", [], [blank], blank, value=tensor))
+        outputs: list[onnx.ValueInfoProto] = []
+
+        def hand_out(like: onnx.ValueInfoProto, value: str, name: str, beyond: str) -> None:
+            """`value` as an output; beyond the length of a sequence, `beyond`."""
+            name = self._fresh(f"layer/{name}")
+            given = [mask, f"{PREFIX}{value}", beyond] if self.lengths else [f"{PREFIX}{value}"]
+            nodes.append(helper.make_node("Where" if self.lengths else "Identity", given, [name], name))
+            outputs.append(_renamed(like, name))
+
+        for k, (before, after) in enumerate(self.states):
+            hand_out(before, after.name, f"next_{k}", f"{PREFIX}{before.name}")
+        hand_out(self.states[0][0], self.states[0][1].name, "Y", blank)
+        for k, output in enumerate(self.steps):
+            hand_out(output, output.name, f"output_{k}", blank)
+        return helper.make_graph(nodes, "cell", inputs, outputs, value_info=list(graph.value_info))
+
+
+def _prefix(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Renames values and nodes of a graph and its subgraphs, in place."""
+    for block in blocks_of([graph]):
+        for node in block.node:
+            node.name = names.get(node.name, node.name)
+            for values in (node.input, node.output):
+                renamed = [names.get(v, v) if v else v for v in values]
+                del values[:]
+                values.extend(renamed)
+        if isinstance(block, onnx.GraphProto):
+            for value in (*block.input, *block.output, *block.value_info):
+                value.name = names.get(value.name, value.name)
+
+
+def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
+    """The width H of a state `[B,H]`."""
+    kind, dims = before.type.tensor_type.elem_type, before.type.tensor_type.shape.dim
+    if kind not in _FLOATS or len(dims) != 2 or dims[1].dim_value <= 0:
+        shown = [d.dim_value or d.dim_param or "?" for d in dims]
+        raise CompileError(
+            f"state {before.name!r} is {helper.tensor_dtype_to_string(kind)} of shape {shown}.",
+            supported="float states [B, H] with a known H",
+            action="export the cell with states of rank 2; where it needs others, it can Unsqueeze and Squeeze them",
+        )
+    other = after.type.tensor_type
+    if other.HasField("shape") and len(other.shape.dim) == 2:
+        width = other.shape.dim[1].dim_value
+        if width and width != dims[1].dim_value:
+            raise CompileError(
+                f"state {before.name!r} has {dims[1].dim_value} units, and {after.name!r} {width} after the step.",
+                supported="states that keep their shape",
+                action="name the states and what becomes of them (--state IN:OUT)",
+            )
+    return int(dims[1].dim_value)
+
+
+def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def _over_time(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """The same with a time axis in front."""
+    copy = _renamed(value, name)
+    shape = copy.type.tensor_type.shape
+    if not value.type.tensor_type.HasField("shape"):
+        return copy
+    dims = list(shape.dim)
+    del shape.dim[:]
+    shape.dim.add(dim_param="T")
+    shape.dim.extend(dims)
+    return copy
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    """Names of all values and nodes, in subgraphs too."""
+    found: set[str] = set()
+    for block in blocks_of([graph]):
+        found.update(n.name for n in block.node)
+        found.update(o for n in block.node for o in n.output)
+        if isinstance(block, onnx.GraphProto):
+            found.update(v.name for v in (*block.input, *block.output, *block.initializer))
+    return found - {""}

@@ -1,0 +1,333 @@
+#include "ops/cell_inputs.h"
+
+#include <stdexcept>
+
+#include "cells/packed_int4.h"
+
+namespace rnnqc {
+
+using ort::OrtKernelContext;
+using ort::OrtValue;
+using ort::Shape;
+
+const CellOperator kQuantLstmCell = {
+    "QuantLSTMCell",
+    kGates,
+    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h",
+     "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
+    4};
+
+const CellOperator kQuantGruCell = {
+    "QuantGRUCell",
+    3,
+    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
+     nullptr, nullptr, nullptr, nullptr, "W_group_multiplier", "R_group_multiplier"},
+    3};
+
+const CellOperator kQuantRnnCell = {
+    "QuantRNNCell",
+    1,
+    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", nullptr, "sequence_lens", "initial_h", nullptr,
+     nullptr, nullptr, nullptr, "W_group_multiplier", "R_group_multiplier"},
+    3};
+
+namespace {
+
+constexpr bool IsZeroPoint(size_t input) { return input == kWZeroPoint || input == kRZeroPoint; }
+constexpr bool IsWeights(size_t input) { return input == kW || input == kR; }
+
+// Groups of rows that share a multiplier; negative if not known or if there are none.
+int64_t Groups(int64_t rows, int64_t group_size) {
+  return rows < 0 || group_size == 0 ? -1 : GroupCount(rows, group_size);
+}
+
+void CheckLengths(const int32_t* lens, const Sizes& sizes) {
+  for (int64_t b = 0; lens != nullptr && b < sizes.batch; ++b) {
+    if (lens[b] >= 0 && lens[b] <= sizes.time) continue;
+    throw std::invalid_argument("input sequence_lens[" + std::to_string(b) + "] is " + std::to_string(lens[b]) +
+                                ", expected 0 .. T = " + std::to_string(sizes.time));
+  }
+}
+
+}  // namespace
+
+// What becomes part of the packed weights.
+bool CellInputs::IsPacked(size_t input) const {
+  return (input >= kW && input <= kBias) || input == kPeephole || IsZeroPoint(input) || input == kWGroupMultiplier ||
+         input == kRGroupMultiplier || (input == kHiddenBias && op_.gates == 3);
+}
+
+Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
+  const int64_t columns = op_.gates * s.hidden;
+  const auto stored = [columns](bool packed) { return packed ? (columns + 1) / 2 : columns; };
+  switch (input) {
+    case kX:
+      return {s.time, s.batch, s.input};
+    case kW:
+      return {s.input, stored(s.packed_w)};
+    case kR:
+      return {s.hidden, stored(s.packed_r)};
+    case kWGroupMultiplier:
+      return {Groups(s.input, s.w_group_size), columns};
+    case kRGroupMultiplier:
+      return {Groups(s.hidden, s.r_group_size), columns};
+    case kXMultiplier:
+    case kHMultiplier:
+    case kBias:
+    case kWZeroPoint:
+    case kRZeroPoint:
+      return {columns};
+    case kHiddenBias:  // or cell_table
+      return {op_.gates == 3 ? s.hidden : -1};
+    case kSequenceLens:
+      return {s.batch};
+    case kInitialH:
+    case kInitialC:
+      return s.state_axis ? Shape{1, s.batch, s.hidden} : Shape{s.batch, s.hidden};
+    case kPeephole:
+      return {3 * s.hidden};
+    default:
+      return {-1};
+  }
+}
+
+std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
+  const auto multiple = [](int64_t count) { return (count == 1 ? "" : std::to_string(count)) + "H"; };
+  const std::string columns = multiple(op_.gates);
+  const auto stored = [&](bool packed) {
+    if (!packed) return columns;
+    return op_.gates % 2 == 0 ? multiple(op_.gates / 2) : "ceil(" + columns + " / 2)";
+  };
+  switch (input) {
+    case kX:
+      return "[T, B, I]";
+    case kW:
+      return "[I, " + stored(s.packed_w) + "]";
+    case kR:
+      return "[H, " + stored(s.packed_r) + "]";
+    case kWGroupMultiplier:
+    case kRGroupMultiplier:
+      return "[G, " + columns + "]";
+    case kGateTable:
+      return "[N]";
+    case kHiddenBias:
+      return op_.gates == 3 ? "[H]" : "[M]";
+    case kSequenceLens:
+      return "[B]";
+    case kInitialH:
+    case kInitialC:
+      return s.state_axis ? "[1, B, H]" : "[B, H]";
+    case kPeephole:
+      return "[3H]";
+    default:
+      return "[" + columns + "]";
+  }
+}
+
+void CellInputs::CheckShape(size_t input, const Shape& found, const Shape& expected, const Sizes& sizes) const {
+  bool fits = found.size() == expected.size();
+  for (size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
+  }
+  if (fits) return;
+  throw std::invalid_argument("input " + std::string(op_.input_names[input]) + " has shape " + ort::ToText(found) +
+                              ", expected " + ShapeInWords(input, sizes) + " = " + ort::ToText(expected));
+}
+
+Shape CellInputs::CheckedShape(size_t input, const OrtValue* value, const Sizes& sizes) const {
+  Shape shape = ort::ShapeOf(api_, value);
+  CheckShape(input, shape, ExpectedShape(input, sizes), sizes);
+  return shape;
+}
+
+ort::ElementType CellInputs::ExpectedType(size_t input) const {
+  if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
+  if (IsWeights(input)) return ort::kInt8;
+  if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
+  return input == kSequenceLens || IsZeroPoint(input) ? ort::kInt32 : ort::kFloat;
+}
+
+void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes) {
+  const char* name = i < kUsedInputs ? op_.input_names[i] : nullptr;
+  if (name == nullptr || (IsZeroPoint(i) && !grid_)) {
+    throw std::invalid_argument("input " + std::to_string(i) + " " + (name == nullptr ? "(reserved)" : name) +
+                                " is reserved for later versions. Use a newer rnnqc library.");
+  }
+  const ort::ElementType expected = ExpectedType(i);
+  const bool packed = IsWeights(i) && type.element == ort::kUint8;
+  const bool wide = IsWeights(i) && type.element == ort::kInt16 && grid_;
+  if (i == kW) sizes->packed_w = sizes_.packed_w = packed;
+  if (i == kR) sizes->packed_r = sizes_.packed_r = packed;
+  if (i == kW) sizes->wide_w = sizes_.wide_w = wide;
+  if (i == kR) sizes->wide_r = sizes_.wide_r = wide;
+  if (type.element != expected && !packed && !wide) {
+    throw std::invalid_argument(
+        "input " + std::string(name) + " has element type " + ort::ToText(type.element) + ", expected " +
+        ort::ToText(expected) +
+        (IsWeights(i) ? grid_ ? ", int16 or uint8 (packed int4)" : " or uint8 (packed int4)" : "") +
+        (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
+  }
+  if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, *sizes), *sizes);
+  if (i == kX && type.ranked) sizes->input = type.shape[2];
+}
+
+void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
+  sizes_.hidden = config_.hidden_size;
+  sizes_.state_axis = config_.state_direction_axis;
+  sizes_.w_group_size = config_.w_group_size;
+  sizes_.r_group_size = config_.r_group_size;
+  Sizes sizes = sizes_;
+  for (size_t i = 0; i < kInputCount; ++i) {
+    ort::TensorType type;
+    present_[i] = info.InputType(i, &type);
+    if (present_[i]) {
+      CheckInput(i, type, &sizes);
+    } else if (i < kGateTable) {
+      throw std::invalid_argument("input " + std::string(op_.input_names[i]) + " is missing");
+    }
+  }
+  CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
+  CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
+  CheckOutputs(info);
+}
+
+void CellInputs::CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
+                             bool multipliers) {
+  if (multipliers != (group_size > 0)) {
+    throw std::invalid_argument("input " + matrix + "_group_multiplier is " + (multipliers ? "present" : "missing") +
+                                ", but attribute " + attribute + " is " + std::to_string(group_size) +
+                                "; expected both or neither");
+  }
+  if (multipliers && !packed) {
+    throw std::invalid_argument("input " + matrix + "_group_multiplier is present, but " + matrix +
+                                " is int8; expected packed int4 (uint8)");
+  }
+}
+
+void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
+  for (size_t i = 0; i < op_.output_count; ++i) has_output_[i] = info.HasOutput(i);
+  if (!has_output_[op_.codes_output()]) return;
+  if (config_.h_mode != CodeMode::kStatic) {
+    throw std::invalid_argument("output Y_codes exists for h_mode \"static\" only, but h_mode is \"dynamic_row\"");
+  }
+  if (config_.h_bits != 8) {
+    throw std::invalid_argument("output Y_codes exists for h_bits 8 only, but h_bits is " +
+                                std::to_string(config_.h_bits));
+  }
+}
+
+void CellInputs::ReadConstants(const ort::KernelInfo& info, const OrtValue** inputs) {
+  for (size_t i = 0; i < kUsedInputs; ++i) inputs[i] = present_[i] ? info.ConstantInput(i) : nullptr;
+  gate_table_is_constant_ = inputs[kGateTable] != nullptr;
+  constant_weights_ = true;
+  for (size_t i = 0; i < kUsedInputs; ++i) {
+    constant_weights_ = constant_weights_ && !(IsPacked(i) && present_[i] && inputs[i] == nullptr);
+  }
+  for (size_t i = 0; i < kUsedInputs; ++i) {
+    if (present_[i] && !(constant_weights_ && IsPacked(i))) needed_[needed_count_++] = i;
+  }
+}
+
+void CellInputs::Read(OrtKernelContext* context, const OrtValue** inputs) const {
+  for (size_t i = 0; i < needed_count_; ++i) {
+    const size_t input = needed_[i];
+    ort::Check(api_, api_.KernelContext_GetInput()(context, input, &inputs[input]));
+  }
+}
+
+Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArgs* args) const {
+  Sizes sizes = sizes_;
+  sizes.input = input_size;
+  const Shape x_shape = CheckedShape(kX, inputs[kX], sizes);
+  sizes.time = x_shape[0];
+  sizes.batch = x_shape[1];
+  sizes.input = x_shape[2];
+  if (sizes.time < 1 || sizes.batch < 1) {
+    throw std::invalid_argument("input X has shape " + ort::ToText({sizes.time, sizes.batch, sizes.input}) +
+                                ", expected [T, B, I] with T >= 1 and B >= 1: empty sequences and batches are not "
+                                "supported");
+  }
+  args->time = sizes.time;
+  args->batch = sizes.batch;
+  if (config_.x_mode == CodeMode::kCodes) {
+    args->x_codes = ort::DataOf<const uint8_t>(api_, inputs[kX]);
+  } else {
+    args->x_float = ort::DataOf<const float>(api_, inputs[kX]);
+  }
+  args->sequence_lens = CheckedData<int32_t>(kSequenceLens, inputs, sizes);
+  CheckLengths(args->sequence_lens, sizes);
+  args->initial_h = CheckedData<float>(kInitialH, inputs, sizes);
+  return sizes;
+}
+
+void CellInputs::UseGateTable(const OrtValue* const* inputs, int64_t required, CellArgs* args) const {
+  if (inputs[kGateTable] == nullptr) return;
+  if (!gate_table_is_constant_) CheckGateTable(inputs[kGateTable], required);
+  args->gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
+}
+
+void CellInputs::CheckGateTable(const OrtValue* table, int64_t required) const {
+  const Shape shape = ort::ShapeOf(api_, table);
+  CheckShape(kGateTable, shape, {-1});
+  if (shape[0] >= required) return;
+  throw std::invalid_argument("input gate_table has shape " + ort::ToText(shape) + ", expected at least " +
+                              std::to_string(required) + " entries for gate_table_offset, " +
+                              (grid_ ? "grid_min and grid_max" : "gate_max and gate_index_size"));
+}
+
+int64_t CellInputs::CheckedInputSize(const OrtValue* const* inputs, const Sizes& sizes) const {
+  const Shape shape = CheckedShape(kW, inputs[kW], sizes);
+  const int64_t largest = MaxInputSize(config_);
+  if (shape[0] >= 1 && shape[0] <= largest) return shape[0];
+  throw std::invalid_argument("input W has shape " + ort::ToText(shape) + ", expected an input size of 1 .. " +
+                              std::to_string(largest) + " for this x_mode");
+}
+
+CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* const* inputs, const Sizes& sizes) const {
+  const bool is_w = input == kW;
+  const size_t multipliers = is_w ? kWGroupMultiplier : kRGroupMultiplier;
+  Weights weights{};
+  Matrix& matrix = weights.matrix;
+  matrix.k = is_w ? sizes.input : sizes.hidden;
+  matrix.units = sizes.hidden;
+  matrix.gates = op_.gates;
+  matrix.group_size = is_w ? sizes.w_group_size : sizes.r_group_size;
+  if (is_w ? sizes.packed_w : sizes.packed_r) {
+    const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
+    matrix.multipliers = CheckedData<uint8_t>(multipliers, inputs, sizes);
+    try {
+      weights.codes = UnpackInt4(packed, matrix.k, matrix.columns(), matrix.multipliers, matrix.group_size);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
+    }
+    matrix.weights = weights.codes.data();
+  } else {
+    matrix.weights = CheckedData<int8_t>(input, inputs, sizes);
+  }
+  return weights;
+}
+
+template <typename T>
+T* CellInputs::OutputData(OrtKernelContext* context, size_t index, const int64_t* shape, size_t rank) const {
+  if (!has_output_[index]) return nullptr;
+  OrtValue* value = nullptr;
+  ort::Check(api_, api_.KernelContext_GetOutput()(context, index, shape, rank, &value));
+  return value == nullptr ? nullptr : ort::DataOf<T>(api_, value);
+}
+
+float* CellInputs::StateOutput(OrtKernelContext* context, size_t output, const Sizes& s) const {
+  const int64_t state[] = {1, s.batch, s.hidden};
+  const size_t skipped = config_.state_direction_axis ? 0 : 1;
+  return OutputData<float>(context, output, state + skipped, 3 - skipped);
+}
+
+void CellInputs::UseOutputs(OrtKernelContext* context, const Sizes& s, CellArgs* args) const {
+  const int64_t sequence[] = {s.time, 1, s.batch, s.hidden};
+  const int64_t codes[] = {s.time, s.batch, s.hidden};
+  args->y =
+      config_.y_direction_axis ? OutputData<float>(context, 0, sequence, 4) : OutputData<float>(context, 0, codes, 3);
+  args->y_h = StateOutput(context, 1, s);
+  args->y_codes = OutputData<uint8_t>(context, op_.codes_output(), codes, 3);
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,114 @@
+#include "ops/cell_operator.h"
+
+#include <vector>
+
+namespace rnnqc {
+namespace {
+
+using ort::OrtApi;
+using ort::Shape;
+
+// An output's shape, made of some dimensions of X and the hidden size.
+class OutputShape {
+ public:
+  explicit OutputShape(const OrtApi& api) : api_(api) { ort::Check(api_, api_.CreateTensorTypeAndShapeInfo()(&info_)); }
+  ~OutputShape() { api_.ReleaseTensorTypeAndShapeInfo()(info_); }
+  OutputShape(const OutputShape&) = delete;
+  OutputShape& operator=(const OutputShape&) = delete;
+
+  void Set(const ort::OrtShapeInferContext* context, size_t index, Shape shape, std::vector<const char*> symbols,
+           ort::ElementType type = ort::kFloat) {
+    ort::Check(api_, api_.SetTensorElementType()(info_, type));
+    ort::Check(api_, api_.SetDimensions()(info_, shape.data(), shape.size()));
+    ort::Check(api_, api_.SetSymbolicDimensions()(info_, symbols.data(), symbols.size()));
+    // An error means that the node does not have this output.
+    ort::Ok(api_, api_.ShapeInferContext_SetOutputTypeShape()(context, index, info_));
+  }
+
+ private:
+  const OrtApi& api_;
+  ort::OrtTensorTypeAndShapeInfo* info_ = nullptr;
+};
+
+bool IsSet(const OrtApi& api, const ort::OrtShapeInferContext* context, const char* name) {
+  const ort::OrtOpAttr* attribute = nullptr;
+  int64_t value = 0;
+  size_t size = 0;
+  return ort::Ok(api, api.ShapeInferContext_GetAttribute()(context, name, &attribute)) &&
+         ort::Ok(api, api.ReadOpAttr()(attribute, ort::kAttributeInt, &value, sizeof(value), &size)) && value != 0;
+}
+
+// Leaves the outputs without a shape where X's is not known well enough: a dimension that is neither a number nor a
+// name cannot be expressed.
+ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferContext* context) {
+  const auto& op = *static_cast<const RegisteredOperator*>(raw);
+  const OrtApi& api = *op.api;
+  return ort::Guard(api, std::string(op.cell->name) + ", shape inference: ", [&] {
+    ort::OrtTensorTypeAndShapeInfo* x = nullptr;
+    const ort::OrtOpAttr* attribute = nullptr;
+    int64_t hidden = 0;
+    size_t rank = 0;
+    size_t size = 0;
+    if (!ort::Ok(api, api.ShapeInferContext_GetInputTypeShape()(context, kX, &x)) ||
+        !ort::Ok(api, api.ShapeInferContext_GetAttribute()(context, "hidden_size", &attribute)) ||
+        !ort::Ok(api, api.ReadOpAttr()(attribute, ort::kAttributeInt, &hidden, sizeof(hidden), &size)) ||
+        !ort::Ok(api, api.GetDimensionsCount()(x, &rank)) || rank != 3) {
+      return;
+    }
+    Shape dims(rank);
+    std::vector<const char*> symbols(rank);
+    ort::Check(api, api.GetDimensions()(x, dims.data(), rank));
+    ort::Check(api, api.GetSymbolicDimensions()(x, symbols.data(), rank));
+    const auto known = [&](size_t i) { return dims[i] >= 0 || symbols[i][0] != '\0'; };
+    if (!known(1)) return;
+    OutputShape shape(api);
+    for (size_t index = 1; index < op.cell->codes_output(); ++index) {
+      if (IsSet(api, context, "state_direction_axis")) {
+        shape.Set(context, index, {1, dims[1], hidden}, {"", symbols[1], ""});
+      } else {
+        shape.Set(context, index, {dims[1], hidden}, {symbols[1], ""});
+      }
+    }
+    if (!known(0)) return;
+    shape.Set(context, op.cell->codes_output(), {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""}, ort::kUint8);
+    if (IsSet(api, context, "y_direction_axis")) {
+      shape.Set(context, 0, {dims[0], 1, dims[1], hidden}, {symbols[0], "", symbols[1], ""});
+    } else {
+      shape.Set(context, 0, {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""});
+    }
+  });
+}
+
+const CellOperator& CellOf(const ort::OrtCustomOp* op) { return *static_cast<const RegisteredOperator*>(op)->cell; }
+
+}  // namespace
+
+RegisteredOperator DescribeOperator(const OrtApi* api, const CellOperator& cell, bool infers_shapes) {
+  RegisteredOperator op{};
+  op.version = ort::kApiVersion;
+  op.api = api;
+  op.cell = &cell;
+  op.GetName = [](const ort::OrtCustomOp* self) { return CellOf(self).name; };
+  op.GetExecutionProviderType = [](const ort::OrtCustomOp*) -> const char* { return nullptr; };
+  op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kInputCount}; };
+  op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+  op.GetOutputTypeCount = [](const ort::OrtCustomOp* self) { return CellOf(self).output_count; };
+  op.GetOutputType = [](const ort::OrtCustomOp* self, size_t index) {
+    return index == CellOf(self).codes_output() ? ort::kUint8 : ort::kFloat;
+  };
+  op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t index) {
+    return index < kGateTable ? ort::kRequired : ort::kOptional;
+  };
+  op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kOptional; };
+  op.GetInputMemoryType = [](const ort::OrtCustomOp*, size_t) { return ort::kMemoryDefault; };
+  op.GetVariadicInputMinArity = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetVariadicInputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
+  op.GetVariadicOutputMinArity = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
+  op.InferOutputShapeFn = infers_shapes ? InferShapes : nullptr;
+  op.GetStartVersion = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetEndVersion = [](const ort::OrtCustomOp*) { return 1; };
+  return op;
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,88 @@
+// The part of the ABI of testing.cc for the steps of cells with a hidden state only.
+
+#include <cstdint>
+#include <string>
+
+#include "export.h"
+#include "kernels/dispatch.h"
+#include "kernels/packing.h"
+
+extern "C" {
+
+// A call of one of the kernels with HiddenCellArgs.
+struct rnnqc_test_hidden_step {
+  int64_t rows;
+  int64_t units;
+  int64_t block_begin;
+  int64_t block_end;
+  int64_t gates;      // of the cell and of p
+  int64_t acc_gates;  // of acc and h_multiplier
+  const int32_t* acc;
+  const float* h_multiplier;
+  const float* p;
+  float gate_min[4];
+  float gate_max[4];
+  const float* gate_table[4];
+  const float* hidden_bias;
+  float h_scale;
+  int32_t h_zero_point;
+  float* state;
+  float* z;
+  float* const* y;
+  uint8_t* h;
+};
+
+static bool FindLinearGates(const rnnqc_test_hidden_step& cell, rnnqc::LinearTables* linear) {
+  rnnqc::TableExtent tables{};
+  tables.gates = cell.gates;
+  for (int64_t gate = 0; gate < cell.gates; ++gate) {
+    tables.gate_table[gate] = cell.gate_table[gate];
+    tables.gate_max[gate] = cell.gate_max[gate];
+  }
+  return rnnqc::FindLinearTables(tables, linear);
+}
+
+// Whether rnnqc_test_hidden_cell gives the kernel a linear form of the tables.
+RNNQC_EXPORT int32_t rnnqc_test_has_linear_gates(const rnnqc_test_hidden_step* cell) {
+  rnnqc::LinearTables linear;
+  return FindLinearGates(*cell, &linear) ? 1 : 0;
+}
+
+// `kernel`: gru_cell, gru_reset, gru_output or rnn_cell.
+RNNQC_EXPORT void rnnqc_test_hidden_cell(const char* isa, const char* kernel, const rnnqc_test_hidden_step* cell) {
+  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
+  const int64_t units_padded = rnnqc::BlockCount(cell->units) * rnnqc::kBlockUnits;
+  rnnqc::LinearTables linear;
+  rnnqc::HiddenCellArgs args{};
+  args.linear = FindLinearGates(*cell, &linear) ? &linear : nullptr;
+  args.rows = cell->rows;
+  args.units = cell->units;
+  args.block_begin = cell->block_begin;
+  args.block_end = cell->block_end;
+  args.acc = cell->acc;
+  args.acc_stride = rnnqc::ColumnCount(cell->units, cell->acc_gates);
+  args.h_multiplier = cell->h_multiplier;
+  args.p = cell->p;
+  args.p_stride = rnnqc::ColumnCount(cell->units, cell->gates);
+  for (int64_t gate = 0; gate < cell->gates; ++gate) {
+    args.gate_min[gate] = cell->gate_min[gate];
+    args.gate_max[gate] = cell->gate_max[gate];
+    args.gate_table[gate] = cell->gate_table[gate];
+  }
+  args.hidden_bias = cell->hidden_bias;
+  args.h_scale = cell->h_scale;
+  args.h_zero_point = cell->h_zero_point;
+  args.state = cell->state;
+  args.z = cell->z;
+  args.state_stride = units_padded;
+  args.y = cell->y;
+  args.h = cell->h;
+  args.h_stride = units_padded;
+  const std::string name = kernel;
+  (name == "gru_cell"     ? table.gru_cell
+   : name == "gru_reset"  ? table.gru_reset
+   : name == "gru_output" ? table.gru_output
+                          : table.rnn_cell)(args);
+}
+
+}  // extern "C"

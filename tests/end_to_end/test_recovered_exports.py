@@ -1,0 +1,145 @@
+"""Loops over recurrent cells as torch's exporters write them: which become layers, and that they are lowered.
+
+What these would catch: an exporter's way to write a step that is not recognized, a layer made of it that computes
+something else, a recurrence that stays float without being named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.cli import main
+from rnnqc.evaluate import run_model
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.normal_form import normal_form
+
+torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
+from torch_recurrences import (  # noqa: E402 - needs torch
+    CellLoop,
+    Decoder,
+    HigherOrderScan,
+    Highway,
+    Layer,
+    LayerLoop,
+    ScriptCells,
+    ScriptEquations,
+    ScriptLayer,
+    export,
+    feeds,
+    values,
+)
+
+KINDS = ("LSTM", "GRU", "RNN")
+RECURRENT = (*KINDS, "Loop", "Scan")
+EXPORTERS = [(False, 9), (False, 13), (False, 17), (True, 18), (True, 20)]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def _needs(dynamo: bool) -> None:
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
+
+
+def check(proto: onnx.ModelProto, inputs: tuple[Any, ...], expected: list[str]) -> None:
+    """The model in normal form has these recurrent nodes, computes the same, and is lowered."""
+    model = Model.load(proto)
+    results = PassManager(normal_form()).run(model)
+    made = [n.op for g in model.graphs() for n in g.nodes if n.op in RECURRENT]
+    assert made == expected, [str(r) for result in results for r in result.remarks]
+    data = feeds(proto, inputs)
+    before, after = run_model(proto, data), run_model(model.proto, data)
+    for name, value in before.items():
+        np.testing.assert_allclose(after[name], value, rtol=0, atol=1e-5)
+    lowered = rnnqc.lower(proto, strict=True)
+    assert [(e.op, e.status) for e in lowered.report.entries] == [(op, "lowered") for op in expected]
+    quantized = run_model(lowered.proto, data)
+    assert max(float(np.abs(quantized[n] - v).max()) for n, v in before.items()) < 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dynamo", "opset"), EXPORTERS)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_traced_cells(kind: str, dynamo: bool, opset: int, layers: int) -> None:
+    _needs(dynamo)
+    inputs = values(kind)
+    check(export(CellLoop(kind, layers), inputs, dynamo, opset), inputs, [kind] * layers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dynamo", "opset"), [(False, 17), (True, 20)])
+@pytest.mark.parametrize("options", [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}])
+def test_options_of_traced_cells(kind: str, dynamo: bool, opset: int, options: dict[str, Any]) -> None:
+    _needs(dynamo)
+    options = dict(options)
+    inputs = values(kind, options.get("batch_first", False), options.pop("states", False))
+    check(export(CellLoop(kind, **options), inputs, dynamo, opset), inputs, [kind])
+
+
+@pytest.mark.parametrize("opset", [18, 20])
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({}, 1), ({"nonlinearity": "relu", "bias": False}, 1), ({"num_layers": 2, "bidirectional": True}, 4)],
+)
+def test_dynamo_writes_rnn_out(opset: int, options: dict[str, Any], count: int) -> None:
+    _needs(True)
+    inputs = values("RNN")
+    check(export(Layer("RNN", **options), inputs, True, opset), inputs, ["RNN"] * count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_layers_called_for_each_element(kind: str, dynamo: bool) -> None:
+    _needs(dynamo)
+    inputs = values(kind)
+    check(export(LayerLoop(kind), inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_higher_order_scan(kind: str, backwards: bool) -> None:
+    _needs(True)
+    inputs = values(kind, states=True)
+    proto = export(HigherOrderScan(kind, backwards), inputs, True, 20)
+    assert any(n.op_type == "Scan" for n in proto.graph.node)
+    check(proto, inputs, [kind])
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize(("module", "count"), [(ScriptCells, 2), (ScriptLayer, 1), (ScriptEquations, 1)])
+def test_script_loops(module: Any, count: int, opset: int) -> None:
+    inputs = values("LSTM")
+    proto = export(module(), inputs, False, opset, script=True)
+    assert any(n.op_type == "Loop" for n in proto.graph.node)
+    check(proto, inputs, ["LSTM"] * count)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_highway_stays_and_is_named(dynamo: bool, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its last gate reads the same products as the others."""
+    _needs(dynamo)
+    path = tmp_path / "highway.onnx"
+    path.write_bytes(export(Highway(), values("LSTM"), dynamo, 20 if dynamo else 17).SerializeToString())
+    assert main(["inspect", str(path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "products with" in shown
+    assert "each of which depends on the one before" in shown
+    assert main(["lower", str(path), "-o", str(tmp_path / "out.onnx"), "--strict"]) == 3
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_steps_of_a_decoder_stay_apart() -> None:
+    inputs = values("LSTM")
+    proto = export(Decoder(), inputs, False, 17)
+    check(proto, inputs, ["LSTM"] * 4)
+    notes = rnnqc.lower(proto).report.notes
+    assert any("4 steps of one layer stay apart" in n and "Found: the input" in n for n in notes)

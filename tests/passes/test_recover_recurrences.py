@@ -1,0 +1,235 @@
+"""Recurrences in loops and written out: which become LSTM, GRU and RNN nodes, and that they compute the same.
+
+What these would catch: weights packed in another order, a bias lost or counted twice, a sequence read from the wrong
+end, a state that does not start where it did, a loop replaced that does something else, one that stays without a word.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recurrence_models import FORMS, GATES, RecurrenceCase
+
+import rnnqc
+from rnnqc.diagnostics import CompileError
+from rnnqc.evaluate import run_model
+from rnnqc.ir import Model
+from rnnqc.layer import layer
+from rnnqc.passes import PassManager, PassResult, VerifyModified
+from rnnqc.passes.inventory import recurrent_nodes
+from rnnqc.passes.normal_form import normal_form
+
+RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
+
+
+def feeds(case: RecurrenceCase, seed: int = 5) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shape = (case.rows, case.time, case.I) if case.batch_first else (case.time, case.rows, case.I)
+    made = {"x": rng.uniform(-1, 1, shape).astype(np.float32)}
+    if case.lengths:
+        made["lengths"] = np.array([case.time, 1, case.time + 2][: case.rows])
+    if case.initial == "input":
+        for name, width in case.states:
+            made[f"{name}0"] = rng.uniform(-1, 1, (case.rows, width)).astype(np.float32)
+    return made
+
+
+def recovered(proto: onnx.ModelProto) -> tuple[Model, list[PassResult]]:
+    model = Model.load(proto)
+    return model, PassManager(normal_form(), [VerifyModified()]).run(model)
+
+
+def layers(model: Model) -> list[str]:
+    return [n.op for g in model.graphs() for n in g.nodes if n.op in RECURRENT]
+
+
+def stays(proto: onnx.ModelProto, reason: str) -> tuple[Model, str]:
+    """The model in normal form, and the one remark about a loop or step that stays."""
+    model, results = recovered(proto)
+    (remark,) = [r for result in results for r in result.remarks if r.action]
+    assert reason in remark.reason, remark
+    assert remark.found
+    return model, remark.node
+
+
+def check(case: RecurrenceCase, count: int = 1) -> Model:
+    """The layer becomes `count` nodes that compute the same; a second run changes nothing."""
+    proto = case.model()
+    model, results = recovered(proto)
+    assert layers(model) == [case.op] * count, [str(r) for result in results for r in result.remarks]
+    made = model.proto
+    onnx.checker.check_model(made)
+    expected, found = run_model(proto, feeds(case)), run_model(made, feeds(case))
+    for name, value in expected.items():
+        assert found[name].shape == value.shape
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
+    again = PassManager(normal_form()).run(model)
+    assert not any(r.modified for r in again)
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
+    case = RecurrenceCase(op=op, form=form, backwards=backwards)
+    model = check(case)
+    (node,) = [n for n in model.graph.nodes if n.op == op]
+    assert node.attrs.get("direction", "forward") == ("reverse" if backwards else "forward")
+    assert not any(n.op in ("Slice", "Concat", "Split", "Gather", "Tanh", "MatMul", "Gemm") for n in model.graph.nodes)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("initial", ["zeros", "constant", "input", "dynamic"])
+@pytest.mark.parametrize("batch", [1, 3, "B"])
+def test_initial_states(form: str, initial: str, batch: int | str) -> None:
+    if initial in ("zeros", "constant") and batch == "B":
+        pytest.skip("a constant state has a number of rows")
+    for op in GATES:
+        model = check(RecurrenceCase(op=op, form=form, initial=initial, batch=batch, bias="x"))
+        (node,) = [n for n in model.graph.nodes if n.op == op]
+        states = [v.name for v in node.inputs[5:7] if v.name]
+        assert bool(states) == (initial in ("constant", "input"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("outputs", [("y",), ("final",)])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_outputs(form: str, outputs: tuple[str, ...], batch_first: bool) -> None:
+    for op in GATES:
+        check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
+
+
+@pytest.mark.parametrize("order", ["".join(p) for p in itertools.permutations("ifgo")])
+def test_orders_of_lstm_gates(order: str) -> None:
+    check(RecurrenceCase(order=order, form="scan"))
+    check(RecurrenceCase(order=order, form="unrolled", products="joined", cut="slice"))
+
+
+@pytest.mark.parametrize("order", ["".join(p) for p in itertools.permutations("zrn")])
+@pytest.mark.parametrize("update", ["torch", "keras", "paper"])
+@pytest.mark.parametrize("reset_after", [False, True])
+def test_grus(order: str, update: str, reset_after: bool) -> None:
+    model = check(RecurrenceCase(op="GRU", order=order, update=update, reset_after=reset_after))
+    (node,) = [n for n in model.graph.nodes if n.op == "GRU"]
+    assert node.attrs.get("linear_before_reset", 0) == int(reset_after)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> RecurrenceCase:
+    op = draw(st.sampled_from(sorted(GATES)))
+    products = draw(st.sampled_from(["fused", "separate"] + ["joined"] * (op != "GRU")))
+    sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid"]))
+    rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign"]))
+    update = draw(st.sampled_from(["torch", "keras"] + ["paper"] * (sigmoid == "Sigmoid")))
+    return RecurrenceCase(
+        op=op,
+        form=draw(st.sampled_from(FORMS)),
+        order="".join(draw(st.permutations(GATES[op]))),
+        products=products,
+        gemm=draw(st.booleans()),
+        bias=draw(st.sampled_from(["none", "x", "h", "both"])),
+        cut=draw(st.sampled_from(["split", "slice"])),
+        reset_after=draw(st.booleans()),
+        update=update,
+        activations=(sigmoid, rest),
+        initial=draw(st.sampled_from(["zeros", "constant", "input", "dynamic"])),
+        backwards=draw(st.booleans()),
+        batch_first=draw(st.booleans()),
+        outputs=draw(st.sampled_from([("y",), ("final",), ("y", "final")])),
+        time=draw(st.integers(2, 5)),
+        batch=draw(st.integers(1, 3)),
+        I=draw(st.integers(1, 7)),
+        H=draw(st.integers(2, 6)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+@given(cases())
+def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_lengths_of_rows(op: str) -> None:
+    model = check(RecurrenceCase(op=op, form="loop", lengths="zeros", initial="zeros"))
+    (node,) = [n for n in model.graph.nodes if n.op == op]
+    assert node.inputs[4].name
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
+    """What `rnnqc layer` makes of an LSTM step is an LSTM; a mask is an element of a sequence there."""
+    step = RecurrenceCase(form="unrolled", time=1, batch="B", outputs=("final",)).model()
+    step.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["B", 5]))
+    gather = next(n for n in step.graph.node if n.op_type == "Gather")
+    gather.op_type, gather.input[:] = "Identity", ["x"]
+    del gather.attribute[:]
+    proto = layer(step, reverse=reverse, lengths=lengths)
+    model, _ = recovered(proto)
+    assert layers(model) == ["LSTM"]
+    (node,) = [n for n in model.graph.nodes if n.op == "LSTM"]
+    assert node.attrs.get("direction", "forward") == ("reverse" if reverse else "forward")
+    data = {"x": np.random.default_rng(2).uniform(-1, 1, (4, 3, 5)).astype(np.float32)}
+    for lens in ([4, 0, 2], [1, 3, 3]) if lengths else ([],):
+        data["sequence_lens"] = np.array(lens, np.int32)
+        expected, found = run_model(proto, data), run_model(model.proto, data)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (RecurrenceCase(form="loop", lengths="held", initial="zeros"), "more than the layer's states"),
+        (RecurrenceCase(form="loop", lengths="zeros", initial="input"), "lose their initial state"),
+    ],
+)
+def test_masks_that_no_node_has(case: RecurrenceCase, reason: str) -> None:
+    """The step in the loop is a node; the loop stays."""
+    model, _ = stays(case.model(), reason)
+    assert layers(model) == ["Loop", "LSTM"]
+    expected, found = run_model(case.model(), feeds(case)), run_model(model.proto, feeds(case))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", ["highway", "projection"])
+def test_other_cells_stay_and_are_named(op: str, form: str) -> None:
+    proto = RecurrenceCase(op=op, form=form, H=9, I=8).model()
+    model, _ = recovered(proto)
+    assert not {"LSTM", "GRU", "RNN"} & set(layers(model))
+    found = recurrent_nodes(model)
+    assert [n.status for n in found] == ["float"], found
+    assert all(found[0].refusal)
+    with pytest.raises(CompileError, match="recurrence"):
+        rnnqc.lower(proto, strict=True)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_made_is_lowered(op: str, form: str) -> None:
+    case = RecurrenceCase(op=op, form=form, initial="zeros", time=5)
+    lowered = rnnqc.lower(case.model(), strict=True, verify=True)
+    assert [(e.op, e.status) for e in lowered.report.entries] == [(op, "lowered")]
+    assert {"recognize-steps", "roll-steps" if form == "unrolled" else "recover-loops"} <= {
+        c[0] for c in lowered.report.checks
+    }
+    expected, found = run_model(case.model(), feeds(case)), run_model(lowered.proto, feeds(case))
+    assert max(float(np.abs(expected[n] - found[n]).max()) for n in expected) < 0.05
+
+
+def test_shared_steps_are_one_initializer() -> None:
+    """Ten steps do not store ten copies of the weights."""
+    case = RecurrenceCase(form="unrolled", time=10)
+    model, _ = recovered(case.model())
+    stored = sum(t.ByteSize() for t in model.proto.graph.initializer)
+    assert stored < 1.5 * sum(t.ByteSize() for t in replace(case, time=2).model().graph.initializer)

@@ -1,0 +1,163 @@
+"""remove-sorting: a batch that is sorted by length around recurrent nodes is left in its order.
+
+What these would catch: a sort that stays although nobody sees it, or goes although somebody does; states or lengths of
+other rows; a graph output that loses its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from pass_testing import apply, nodes_of
+from protos import parse
+from running import assert_same_bits, plain_session, run
+from running_lowered import NATIVE, STOCK, session
+from torch_exports import exported, needed
+
+import rnnqc
+from rnnqc.ir import Model
+from rnnqc.passes import Canonicalize, PassManager, RemoveSorting
+
+HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int64[B] lens, float[1, B, 4] h0) => (Z)
+<int64[1] zeroth = {0}, int64[1] one = {1}, int64 nothing = {0}, int64 step = {1}, int64[1] last = {-1},
+ int64[1] two = {2}> {
+  size = Shape (lens)
+  ordered, p = TopK (lens, size)
+  x = Gather <axis = 1> (X, p)
+  h = Gather <axis = 1> (h0, p)
+  L = Cast <to = 6> (ordered)
+  count = Squeeze (size, zeroth)
+  numbers = Range (nothing, count, step)
+  empty = ConstantOfShape <value = int64[1] {0}> (size)
+"""
+INVERSE = "  q = ScatterElements (empty, p, numbers)\n"
+LAYER = '  Y, Y_h = GRU <hidden_size = 4> (x, W, R, "", L, h)\n'
+BODY = HEAD + INVERSE + LAYER
+SEEN_BY_NOBODY = {
+    "output": BODY + "Z = Gather <axis = 2> (Y, q)",
+    "state": BODY + "Z = Gather <axis = 1> (Y_h, q)",
+    "moved": BODY + "s = Squeeze (Y, one)  t = Transpose <perm = [1, 0, 2]> (s)  Z = Gather <axis = 0> (t, q)",
+    "used on": BODY + "s = Gather <axis = 2> (Y, q)  Z = Relu (s)",
+    "sizes": BODY + "s = Gather <axis = 2> (Y, q)  n = Shape (Y)  Z = Reshape (s, n)",
+    "states and output": BODY + "a = Gather <axis = 2> (Y, q)  b = Gather <axis = 1> (Y_h, q)  Z = Add (a, b)",
+}
+SEEN = {
+    "sorted output": BODY + "a = Gather <axis = 2> (Y, q)  b = Gather <axis = 1> (Y_h, q)  Z = Identity (Y)",
+    "never put back": HEAD + INVERSE + LAYER + "Z = Relu (Y)",
+    "no inverse": HEAD + LAYER + "Z = Gather <axis = 2> (Y, p)",
+    "along another axis": BODY + "Z = Gather <axis = 0> (Y, q)",
+    "rows taken together": BODY + "s = ReduceMax <axes = [2], keepdims = 1> (Y)  Z = Gather <axis = 2> (s, q)",
+    "states of other rows": HEAD
+    + INVERSE
+    + '  Y, Y_h = GRU <hidden_size = 4> (x, W, R, "", L, h0)  Z = Gather <axis = 2> (Y, q)',
+    "lengths of other rows": HEAD
+    + INVERSE
+    + '  M = Cast <to = 6> (lens)  Y, Y_h = GRU <hidden_size = 4> (x, W, R, "", M, h)  Z = Gather <axis = 2> (Y, q)',
+    "some rows": BODY.replace("(lens, size)", "(lens, two)") + "Z = Gather <axis = 2> (Y, q)",
+    "other places": BODY.replace("(nothing, count, step)", "(step, count, step)") + "Z = Gather <axis = 2> (Y, q)",
+    "places": BODY + "s = Gather <axis = 2> (Y, q)  f = Cast <to = 1> (p)  u = Unsqueeze (f, one)  Z = Add (s, u)",
+    "lengths in order": BODY + "s = Gather <axis = 2> (Y, q)  f = Cast <to = 1> (ordered)  u = Unsqueeze (f, one)"
+    "  Z = Add (s, u)",
+}
+
+
+def loaded(text: str) -> Model:
+    rng = np.random.default_rng(0)
+    w, r = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((1, 12, 2), (1, 12, 4)))
+    proto = parse(f"{text} }}", W=w, R=r)
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    model = Model.load(onnx.shape_inference.infer_shapes(proto))
+    PassManager([Canonicalize()]).run(model)
+    return model
+
+
+def feeds() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {
+        "X": rng.standard_normal((5, 4, 2)).astype(np.float32),
+        "lens": np.array([2, 5, 0, 5]),
+        "h0": rng.uniform(-1, 1, (1, 4, 4)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("name", SEEN_BY_NOBODY)
+def test_goes(name: str) -> None:
+    model = loaded(SEEN_BY_NOBODY[name])
+    result = apply(RemoveSorting(), model, [feeds()])
+    assert result.modified and [r.op for r in result.remarks] == ["GRU"]
+    assert not nodes_of(model, "TopK", "ScatterElements", "Gather")
+    assert [o.name for o in model.proto.graph.output] == ["Z"]
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_stays(name: str) -> None:
+    model = loaded(SEEN[name])
+    text = model.proto.SerializeToString(deterministic=True)
+    assert not RemoveSorting()(model).modified
+    assert model.proto.SerializeToString(deterministic=True) == text
+
+
+@cache
+def export(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> tuple[onnx.ModelProto, Any, Any]:
+    """A packed sequence whose lengths are in no order."""
+    torch = needed("exports of packed sequences in no order")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            options = {"num_layers": layers, "bidirectional": both, "batch_first": batch_first}
+            self.layer = getattr(torch.nn, cell)(5, 6, **options)
+
+        def forward(self, x: Any, lens: Any) -> Any:
+            options = {"batch_first": batch_first}
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lens, enforce_sorted=False, **options)
+            y, states = self.layer(packed)
+            flat = states if isinstance(states, tuple) else (states,)
+            padded = torch.nn.utils.rnn.pad_packed_sequence(y, **options)[0] if used != "states" else None
+            return {"all": (padded, *flat), "states": flat, "output": padded}[used]
+
+    torch.manual_seed(0)
+    x, lens = torch.randn(4, 7, 5), torch.tensor([2, 7, 4, 7])
+    x = x if batch_first else x.transpose(0, 1)
+    axes = {"x": {0: "B", 1: "T"} if batch_first else {0: "T", 1: "B"}, "lens": {0: "B"}}
+    net = Net()
+    proto = exported(net, (x, lens), False, input_names=["x", "lens"], dynamic_axes=axes)
+    with torch.no_grad():
+        return proto, {"x": x.numpy(), "lens": lens.numpy()}, net(x, lens)
+
+
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+@pytest.mark.parametrize(
+    ("layers", "both", "used"),
+    [(1, False, "all"), (1, True, "output"), (2, True, "all"), (2, False, "states"), (2, True, "output")],
+)
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_exports_of_torch(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> None:
+    """PyTorch cannot export a layer of which the states alone are used where it is the only one."""
+    proto, fed, wanted = export(cell, layers, both, batch_first, used)
+    model = Model.load(proto)
+    PassManager([Canonicalize()]).run(model)
+    assert nodes_of(model, "TopK")
+    result = apply(RemoveSorting(), model, [fed])
+    assert result.statistics["layers"] == layers
+    assert not nodes_of(model, "TopK", "ScatterElements", "Range")
+    values: Sequence[Any] = wanted if isinstance(wanted, tuple) else (wanted,)
+    for got, expected in zip(run(plain_session(model.proto), fed).values(), values, strict=True):
+        np.testing.assert_allclose(got, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_lowered_results_are_the_same_bits(cell: str) -> None:
+    """Rows of a lowered layer do not depend on each other, nor on their order."""
+    proto, fed, _ = export(cell, 2, True, True, "all")
+    model = Model.load(proto)
+    PassManager([Canonicalize(), RemoveSorting()]).run(model)
+    with_sort, without = rnnqc.lower(proto, strict=True).proto, rnnqc.lower(model.proto, strict=True).proto
+    assert len(without.graph.node) < len(with_sort.graph.node)
+    for way in (STOCK, NATIVE):
+        assert_same_bits(run(session(with_sort, way), fed), run(session(without, way), fed), way)

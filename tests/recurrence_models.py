@@ -1,0 +1,440 @@
+"""Recurrent layers that are written in other ways than as LSTM, GRU and RNN nodes: loops and rows of steps.
+
+`RecurrenceCase` says how; `model` builds it from standard operators: gates in any order, products fused or apart, and
+around it a loop as torch.jit.script or Keras (tf2onnx) make it, a Scan, or none (a copy for each element).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+
+FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
+FORMS = ("unrolled", "scan", "loop", "script", "keras")
+
+
+@dataclass(frozen=True)
+class RecurrenceCase:
+    """A layer.
+
+    Attributes:
+        op: What it computes: "LSTM", "GRU" or "RNN"; also "highway" and "projection", which no node computes.
+        form: One of FORMS.
+        order: Order of the gates in the weights.
+        products: "fused" (one for x, one for h), "separate" (for each gate) or "joined" (`[x, h] W`).
+        gemm: Gemm with transposed weights rather than MatMul and Add.
+        bias: "none", "x", "h" or "both".
+        cut: How gates are cut out: "split" or "slice".
+        reset_after: Of a GRU: linear_before_reset.
+        update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
+        activations: Of the gates and of the rest.
+        initial: "zeros", "constant", "input" or "dynamic" (zeros made of the shape of x).
+        backwards: Whether it goes through the sequence from its end.
+        batch_first: Whether the sequence is [B, T, I].
+        outputs: What is used of "y" and "final".
+        lengths: Form "loop": lengths of the rows are an input; "zeros" or "held": what comes out behind their ends.
+        time: T.
+        batch: B, or a name.
+        I: Input size.
+        H: Hidden size.
+        seed: Of the weights.
+    """
+
+    op: str = "LSTM"
+    form: str = "scan"
+    order: str = ""
+    products: str = "fused"
+    gemm: bool = False
+    bias: str = "both"
+    cut: str = "split"
+    reset_after: bool = True
+    update: str = "torch"
+    activations: tuple[str, str] = ("Sigmoid", "Tanh")
+    initial: str = "input"
+    backwards: bool = False
+    batch_first: bool = False
+    outputs: tuple[str, ...] = ("y", "final")
+    lengths: str = ""
+    time: int = 4
+    batch: int | str = 3
+    I: int = 5  # noqa: E741 - as ONNX calls it
+    H: int = 6
+    seed: int = 0
+
+    @property
+    def gates(self) -> str:
+        """The gates in the order of the weights."""
+        own = {"highway": "ifgor", "projection": "ifgo"}.get(self.op) or GATES[self.op]
+        return self.order or own
+
+    @property
+    def states(self) -> tuple[tuple[str, int], ...]:
+        """Names and widths of what is carried."""
+        if self.op == "projection":
+            return (("h", self.H - 2), ("c", self.H))
+        return (("h", self.H), ("c", self.H)) if self.op in ("LSTM", "highway") else (("h", self.H),)
+
+    def model(self) -> onnx.ModelProto:
+        """The model: inputs x and the initial states, if they are inputs; outputs y and h, c."""
+        return _Layer(self).model()
+
+    @property
+    def rows(self) -> int:
+        """A batch size to run with."""
+        return self.batch if isinstance(self.batch, int) else 3
+
+
+class Nodes:
+    """A list of nodes under construction, with the initializers they use."""
+
+    def __init__(self, initializers: dict[str, np.ndarray], prefix: str = "") -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers = initializers
+        self.prefix = prefix
+
+    def op(self, op: str, inputs: list[str], name: str, **attrs: Any) -> str:
+        """Adds a node with one output and returns the output."""
+        return self.ops(op, inputs, [name], **attrs)[0]
+
+    def ops(self, op: str, inputs: list[str], names: list[str], **attrs: Any) -> list[str]:
+        """Adds a node and returns its outputs."""
+        outputs = [self.prefix + n for n in names]
+        self.nodes.append(make_node(op, inputs, outputs, name=f"{self.prefix}{names[0]}:{op}", **attrs))
+        return outputs
+
+    def constant(self, name: str, array: Any, dtype: Any = np.int64) -> str:
+        """An initializer."""
+        self.initializers[name] = np.asarray(array, dtype)
+        return name
+
+
+class _Layer:
+    def __init__(self, case: RecurrenceCase) -> None:
+        self.case = case
+        self.initializers: dict[str, np.ndarray] = {}
+        rng = np.random.default_rng(case.seed)
+        g, h = len(case.gates), case.states[0][1]
+
+        def draw(*shape: int) -> np.ndarray:
+            return rng.normal(0, 0.5, shape).astype(np.float32)
+
+        self.W, self.R = draw(case.I, g * case.H), draw(h, g * case.H)
+        self.b, self.rb = draw(g * case.H), draw(g * case.H)
+        self.extra, self.project = draw(case.I, case.H), draw(case.H, h)
+        self.start = {name: draw(case.rows, width) for name, width in case.states}
+
+    def model(self) -> onnx.ModelProto:
+        case = self.case
+        outer = Nodes(self.initializers)
+        shape = [case.batch, case.time, case.I] if case.batch_first else [case.time, case.batch, case.I]
+        inputs = [make_tensor_value_info("x", FLOAT, shape)]
+        x = outer.op("Transpose", ["x"], "x_first", perm=[1, 0, 2]) if case.batch_first else "x"
+        if case.lengths:
+            inputs.append(make_tensor_value_info("lengths", INT64, [case.batch]))
+        start = []
+        for name, width in case.states:
+            if case.initial == "input":
+                inputs.append(make_tensor_value_info(f"{name}0", FLOAT, [case.batch, width]))
+                start.append(f"{name}0")
+            elif case.initial == "dynamic":
+                rows = outer.op(
+                    "Gather", [outer.op("Shape", [x], f"{name}_x_shape"), outer.constant("axis_1", [1])], f"{name}_rows"
+                )
+                size = outer.op("Concat", [rows, outer.constant(f"{name}_width", [width])], f"{name}_shape", axis=0)
+                start.append(outer.op("ConstantOfShape", [size], f"{name}_start"))
+            else:
+                value = self.start[name] if case.initial == "constant" else np.zeros((case.rows, width), np.float32)
+                start.append(outer.constant(f"{name}_start", value, np.float32))
+        y, finals = getattr(self, f"_{case.form}")(outer, x, start)
+        outputs = []
+        if "y" in case.outputs:
+            axis = [case.time, case.batch, case.states[0][1]]
+            if case.batch_first:
+                y = outer.op("Transpose", [y], "y_first", perm=[1, 0, 2])
+                axis = [case.batch, case.time, case.states[0][1]]
+            outer.nodes.append(make_node("Identity", [y], ["y"]))
+            outputs.append(make_tensor_value_info("y", FLOAT, axis))
+        if "final" in case.outputs:
+            for value, (name, width) in zip(finals, case.states, strict=True):
+                outer.nodes.append(make_node("Identity", [value], [f"{name}_final"]))
+                outputs.append(make_tensor_value_info(f"{name}_final", FLOAT, [case.batch, width]))
+        used = _used(outer.nodes)
+        stored = [from_array(a, n) for n, a in self.initializers.items() if n in used]
+        graph = make_graph(outer.nodes, "layer", inputs, outputs, stored)
+        return onnx.helper.make_model(graph, opset_imports=[make_operatorsetid("", 17)], ir_version=10)
+
+    # ---- the loops ----------------------------------------------------------------------------------------------
+
+    def _unrolled(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
+        made: dict[int, str] = {}
+        order = range(self.case.time)
+        for t in reversed(order) if self.case.backwards else order:
+            element = outer.op("Gather", [x, outer.constant(f"t_{t}", t)], f"x_{t}", axis=0)
+            states = self.step(Nodes(self.initializers, f"s{t}_"), outer, element, states)
+            made[t] = outer.op("Unsqueeze", [states[0], outer.constant("axis_0", [0])], f"y_{t}")
+        return outer.op("Concat", [made[t] for t in order], "y_all", axis=0), states
+
+    def _scan(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
+        body = Nodes(self.initializers)
+        names = [f"{n}_in" for n, _ in self.case.states]
+        after = self.step(Nodes(self.initializers, "b_"), body, "x_t", names)
+        body.op("Identity", [after[0]], "y_t")
+        graph = make_graph(
+            body.nodes,
+            "body",
+            [make_tensor_value_info(n, FLOAT, None) for n in (*names, "x_t")],
+            [make_tensor_value_info(n, FLOAT, None) for n in (*after, "y_t")],
+        )
+        direction = [int(self.case.backwards)]
+        results = outer.ops(
+            "Scan",
+            [*states, x],
+            [*(f"{n}_out" for n, _ in self.case.states), "y_all"],
+            body=graph,
+            num_scan_inputs=1,
+            scan_input_directions=direction,
+            scan_output_directions=direction,
+        )
+        return results[-1], results[:-1]
+
+    def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
+        """A trip count, Gather by the number of the trip, outputs of each trip."""
+        size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length")
+        body = Nodes(self.initializers)
+        index = "i"
+        if self.case.backwards:
+            last = body.op("Sub", ["length", body.constant("one", 1)], "last")
+            index = body.op("Sub", [last, "i"], "from_end")
+        element = body.op("Gather", [x, index], "x_t", axis=0)
+        names = [f"{n}_in" for n, _ in self.case.states]
+        after = self.step(Nodes(self.initializers, "b_"), body, element, names)
+        result = after[0]
+        if self.case.lengths:
+            active = body.op(
+                "Unsqueeze", [body.op("Less", ["i", "lengths"], "less"), body.constant("axis_1", [1])], "active"
+            )
+            after = [body.op("Where", [active, n, o], f"{o}_kept") for n, o in zip(after, names, strict=True)]
+            nothing = body.constant("nothing", 0, np.float32)
+            result = after[0] if self.case.lengths == "held" else body.op("Where", [active, result, nothing], "masked")
+        keep = body.op("Identity", ["keep_in"], "keep")
+        y = body.op("Identity", [result], "y_t")
+        graph = self._loop_body(body, names, [keep, *after, y])
+        outer.constant("true", True, np.bool_)
+        results = outer.ops("Loop", [size, "true", *states], [*(f"{n}_out" for n in names), "y_all"], body=graph)
+        return self._in_order(outer, results[-1]), results[:-1]
+
+    def _script(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
+        """As torch.jit.script: x taken apart into a sequence, another one filled."""
+        outer.constant("one", 1)
+        sequence = outer.op("SplitToSequence", [x, "one"], "x_parts", axis=0, keepdims=0)
+        count = outer.op("SequenceLength", [sequence], "count")
+        outer.constant("true", True, np.bool_)
+        empty = outer.op("SequenceEmpty", [], "empty", dtype=FLOAT)
+        body = Nodes(self.initializers)
+        index = "i"
+        if self.case.backwards:
+            last = body.op("Sub", ["count", "one"], "last")
+            index = body.op("Sub", [last, "i"], "from_end")
+        element = body.op("SequenceAt", [sequence, index], "x_t")
+        names = [f"{n}_in" for n, _ in self.case.states]
+        after = self.step(Nodes(self.initializers, "b_"), body, element, names)
+        filled = body.op("SequenceInsert", ["filled_in", after[0]], "filled")
+        keep = body.op("Identity", ["true"], "keep")
+        graph = self._loop_body(body, names, [keep, *after])
+        sequence_type = onnx.helper.make_sequence_type_proto(onnx.helper.make_tensor_type_proto(FLOAT, None))
+        graph.input.append(onnx.helper.make_value_info("filled_in", sequence_type))
+        graph.output.append(onnx.helper.make_value_info(filled, sequence_type))
+        results = outer.ops("Loop", [count, "true", *states, empty], [*(f"{n}_out" for n in names), "all"], body=graph)
+        y = outer.op("ConcatFromSequence", [results[-1]], "y_all", axis=0, new_axis=1)
+        return self._in_order(outer, y), results[:-1]
+
+    def _keras(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
+        """As tf2onnx writes a while loop of Keras: counters, weights and length are carried, a condition ends it."""
+        size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length64")
+        length = outer.op("Cast", [size], "length", to=onnx.TensorProto.INT32)
+        sequence = self._in_order(outer, x)
+        outer.constant("zero32", 0, np.int32)
+        outer.constant("most", 2**31 - 1)
+        counters = ["loop_counter", "time"]
+        fixed = [n for n in self._step_weights() if n in self.initializers]
+        body = Nodes(self.initializers)
+        body.constant("one32", 1, np.int32)
+        element = body.op("Gather", [sequence, "time_in"], "x_t", axis=0)
+        names = [f"{n}_in" for n, _ in self.case.states]
+        after = self.step(Nodes(self.initializers, "b_"), body, element, names, "_in")
+        next_ = [body.op("Add", [f"{n}_in", "one32"], f"{n}_next") for n in counters]
+        less = [body.op("Less", [n, "length"], f"{n}_less") for n in next_]
+        keep = body.op("And", less, "keep")
+        y = body.op("Identity", [after[0]], "y_t")
+        same = [body.op("Identity", [f"{n}_in"], f"{n}_same") for n in fixed]
+        graph = make_graph(
+            body.nodes,
+            "body",
+            [
+                make_tensor_value_info("i", INT64, []),
+                make_tensor_value_info("keep_in", BOOL, []),
+                *(make_tensor_value_info(f"{n}_in", onnx.TensorProto.INT32, []) for n in counters),
+                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+                *(make_tensor_value_info(f"{n}_in", FLOAT, self.initializers[n].shape) for n in fixed),
+            ],
+            [
+                make_tensor_value_info(keep, BOOL, []),
+                *(make_tensor_value_info(n, onnx.TensorProto.INT32, []) for n in next_),
+                *(make_tensor_value_info(n, FLOAT, None) for n in (*after, *same, y)),
+            ],
+        )
+        before = outer.op("And", [outer.op("Less", ["zero32", length], f"first_{k}") for k in range(2)], "first")
+        results = outer.ops(
+            "Loop",
+            ["most", before, "zero32", "zero32", *states, *fixed],
+            [*(f"{n}_end" for n in counters), *(f"{n}_out" for n in names), *(f"{n}_end" for n in fixed), "y_all"],
+            body=graph,
+        )
+        return self._in_order(outer, results[-1]), results[2 : 2 + len(states)]
+
+    def _in_order(self, outer: Nodes, value: str) -> str:
+        """A sequence of results in the order of time; of elements in the order of the trips."""
+        if not self.case.backwards:
+            return value
+        minus, zero = outer.constant("minus_1", [-1]), outer.constant("axis_0", [0])
+        end = outer.constant("begin", [-(2**63) + 1])
+        return outer.op("Slice", [value, minus, end, zero, minus], f"{value}_reversed")
+
+    def _loop_body(self, body: Nodes, names: list[str], outputs: list[str]) -> onnx.GraphProto:
+        return make_graph(
+            body.nodes,
+            "body",
+            [
+                make_tensor_value_info("i", INT64, []),
+                make_tensor_value_info("keep_in", BOOL, []),
+                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+            ],
+            [
+                make_tensor_value_info(outputs[0], BOOL, []),
+                *(make_tensor_value_info(n, FLOAT, None) for n in outputs[1:]),
+            ],
+        )
+
+    # ---- the step -----------------------------------------------------------------------------------------------
+
+    def _step_weights(self) -> list[str]:
+        """Names of the weights, stored."""
+        self.step(Nodes(self.initializers), Nodes(self.initializers), "x", [n for n, _ in self.case.states])
+        return [n for n in self.initializers if n.startswith("weight_")]
+
+    def step(self, b: Nodes, into: Nodes, x: str, states: list[str], suffix: str = "") -> list[str]:
+        """Adds one step to `into`; the new states. Weights are called by their names and `suffix`."""
+        case = self.case
+        gate = self._gates(b, x, states[0], suffix)
+        squash, rest = case.activations
+        new: list[str]
+        if case.op == "RNN":
+            new = [b.op(rest, [b.op("Add", list(gate("n")), "pre")], "h")]
+        elif case.op == "GRU":
+            new = [self._gru(b, gate, states[0], suffix)]
+        else:
+            i, f, o = (b.op(squash, [b.op("Add", list(gate(k)), f"pre_{k}")], f"gate_{k}") for k in "ifo")
+            g = b.op(rest, [b.op("Add", list(gate("g")), "pre_g")], "gate_g")
+            c = b.op("Add", [b.op("Mul", [f, states[1]], "kept"), b.op("Mul", [i, g], "added")], "c")
+            h = b.op("Mul", [o, b.op(rest, [c], "squashed")], "h" if case.op == "LSTM" else "inner")
+            if case.op == "highway":
+                r = b.op(squash, [b.op("Add", list(gate("r")), "pre_r")], "gate_r")
+                through = b.op("MatMul", [x, self._weight(b, "extra", self.extra, suffix)], "through")
+                left = b.op("Sub", [b.constant("one_f", 1, np.float32), r], "left")
+                h = b.op("Add", [b.op("Mul", [r, h], "changed"), b.op("Mul", [left, through], "carried")], "h")
+            if case.op == "projection":
+                h = b.op("MatMul", [h, self._weight(b, "project", self.project, suffix)], "h")
+            new = [h, c]
+        into.nodes += b.nodes
+        return new
+
+    def _gru(self, b: Nodes, gate: Any, h: str, suffix: str) -> str:
+        case = self.case
+        squash, rest = case.activations
+        z, r = (b.op(squash, [b.op("Add", list(gate(k)), f"pre_{k}")], f"gate_{k}") for k in "zr")
+        x_part, h_part = gate("n")
+        if case.reset_after:
+            h_part = b.op("Mul", [r, h_part], "reset")
+        else:
+            k = case.gates.index("n")
+            weights = self._weight(b, "reset_R", self.R[:, k * case.H : (k + 1) * case.H], suffix)
+            h_part = b.op("MatMul", [b.op("Mul", [r, h], "reset"), weights], "reset_product")
+            if case.bias in ("h", "both"):
+                row = self._weight(b, "reset_b", self.rb[k * case.H : (k + 1) * case.H], suffix)
+                h_part = b.op("Add", [h_part, row], "reset_sum")
+        n = b.op(rest, [b.op("Add", [x_part, h_part], "pre_n")], "gate_n")
+        if case.update == "torch":
+            return b.op("Add", [b.op("Mul", [z, b.op("Sub", [h, n], "gap")], "step"), n], "h")
+        one = b.constant("one_f", 1, np.float32)
+        left = b.op("Sub", [one, z], "left")
+        first, second = (h, n) if case.update == "keras" else (n, h)
+        return b.op("Add", [b.op("Mul", [z, first], "one_part"), b.op("Mul", [left, second], "other_part")], "h")
+
+    def _gates(self, b: Nodes, x: str, h: str, suffix: str) -> Any:
+        """A function from a gate to the two parts of its pre-activation."""
+        case = self.case
+        width = case.H
+        count = len(case.gates)
+
+        def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str) -> str:
+            if case.gemm:
+                operands = [value, self._weight(b, f"{key}_T", np.ascontiguousarray(weights.T), suffix)]
+                if bias is not None:
+                    operands.append(self._weight(b, f"{key}_b", bias, suffix))
+                return b.op("Gemm", operands, key, transB=1)
+            made = b.op("MatMul", [value, self._weight(b, key, weights, suffix)], key)
+            return (
+                made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
+            )
+
+        bx = self.b if case.bias in ("x", "both") else None
+        bh = self.rb if case.bias in ("h", "both") else None
+        if case.products == "separate":
+
+            def separate(gate: str) -> tuple[str, str]:
+                k = case.gates.index(gate)
+                columns = slice(k * width, (k + 1) * width)
+                return (
+                    product(x, self.W[:, columns], None if bx is None else bx[columns], f"x_{gate}"),
+                    product(h, self.R[:, columns], None if bh is None else bh[columns], f"h_{gate}"),
+                )
+
+            return separate
+        if case.products == "joined":
+            both = b.op("Concat", [x, h], "x_and_h", axis=1)
+            bias = None if bx is None and bh is None else (0 if bx is None else bx) + (0 if bh is None else bh)
+            parts = self._cut(b, product(both, np.concatenate([self.W, self.R]), bias, "joined"), "joined", count)
+            zero = b.constant("zero_f", 0, np.float32)
+            return lambda gate: (parts[case.gates.index(gate)], zero)
+        from_x = self._cut(b, product(x, self.W, bx, "from_x"), "from_x", count)
+        from_h = self._cut(b, product(h, self.R, bh, "from_h"), "from_h", count)
+        return lambda gate: (from_x[case.gates.index(gate)], from_h[case.gates.index(gate)])
+
+    def _cut(self, b: Nodes, value: str, key: str, count: int) -> list[str]:
+        if count == 1:
+            return [value]
+        if self.case.cut == "split":
+            return b.ops("Split", [value], [f"{key}_{k}" for k in range(count)], axis=1)
+        axis = b.constant("last_axis", [-1])
+        ends = [b.constant(f"end_{k}", [k * self.case.H]) for k in range(count + 1)]
+        return [b.op("Slice", [value, ends[k], ends[k + 1], axis], f"{key}_{k}") for k in range(count)]
+
+    def _weight(self, b: Nodes, key: str, array: np.ndarray, suffix: str) -> str:
+        b.constant(f"weight_{key}", array, np.float32)
+        return f"weight_{key}{suffix}"
+
+
+def _used(nodes: Any) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        found.update(node.input)
+        for attr in node.attribute:
+            if attr.type == onnx.AttributeProto.GRAPH:
+                found |= _used(attr.g.node)
+    return found

@@ -1,0 +1,233 @@
+"""PyTorch modules with recurrent layers written as loops, for the exporters; needs torch."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from rnnqc.ir import Model
+
+I, H, T, B = 5, 7, 4, 2  # noqa: E741 - as ONNX calls it
+CELLS: dict[str, Any] = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell, "RNN": nn.RNNCell}
+LAYERS: dict[str, Any] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
+
+
+class CellLoop(nn.Module):
+    """Stacked cells in a Python loop."""
+
+    def __init__(
+        self, kind: str, layers: int = 1, backwards: bool = False, batch_first: bool = False, bias: bool = True
+    ):
+        super().__init__()
+        self.kind, self.backwards, self.batch_first = kind, backwards, batch_first
+        self.cells = nn.ModuleList([CELLS[kind](H if k else I, H, bias=bias) for k in range(layers)])
+
+    def forward(self, x: Any, h0: Any = None, c0: Any = None) -> Any:
+        x = x.transpose(0, 1) if self.batch_first else x
+        h = [x.new_zeros(x.size(1), H) if h0 is None else h0 for _ in self.cells]
+        c = [x.new_zeros(x.size(1), H) if c0 is None else c0 for _ in self.cells]
+        out: list[Any] = []
+        times = range(x.size(0))
+        for t in reversed(times) if self.backwards else times:
+            value = x[t]
+            for k, cell in enumerate(self.cells):
+                if self.kind == "LSTM":
+                    h[k], c[k] = cell(value, (h[k], c[k]))
+                else:
+                    h[k] = cell(value, h[k])
+                value = h[k]
+            out.append(value)
+        out = out[::-1] if self.backwards else out
+        y = torch.stack(out, 1 if self.batch_first else 0)
+        return (y, h[-1], c[-1]) if self.kind == "LSTM" else (y, h[-1])
+
+
+class LayerLoop(nn.Module):
+    """A layer that is called for each element."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.layer = LAYERS[kind](I, H)
+
+    def forward(self, x: Any) -> Any:
+        state, out = None, []
+        for t in range(x.size(0)):
+            y, state = self.layer(x[t : t + 1], state)
+            out.append(y)
+        return torch.cat(out)
+
+
+class Layer(nn.Module):
+    """The layer itself."""
+
+    def __init__(self, kind: str, **options: Any):
+        super().__init__()
+        self.layer = LAYERS[kind](I, H, **options)
+
+    def forward(self, *values: Any) -> Any:
+        return self.layer(*values)
+
+
+class HigherOrderScan(nn.Module):
+    """torch's scan around the equations."""
+
+    def __init__(self, kind: str, backwards: bool = False):
+        super().__init__()
+        self.kind, self.backwards, self.cell = kind, backwards, CELLS[kind](I, H)
+
+    def forward(self, x: Any, h0: Any, c0: Any = None) -> Any:
+        from torch._higher_order_ops.scan import scan
+
+        w, r, b, rb = (getattr(self.cell, k) for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+        def lstm(state: Any, x_t: Any) -> Any:
+            h, c = state
+            i, f, g, o = (x_t @ w.t() + b + h @ r.t() + rb).chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            return [h, c], h.clone()
+
+        def gru(state: Any, x_t: Any) -> Any:
+            (h,) = state
+            (xr, xz, xn), (hr, hz, hn) = (x_t @ w.t() + b).chunk(3, 1), (h @ r.t() + rb).chunk(3, 1)
+            z = torch.sigmoid(xz + hz)
+            h = (1 - z) * torch.tanh(xn + torch.sigmoid(xr + hr) * hn) + z * h
+            return [h], h.clone()
+
+        def rnn(state: Any, x_t: Any) -> Any:
+            h = torch.tanh(x_t @ w.t() + b + state[0] @ r.t() + rb)
+            return [h], h.clone()
+
+        step = {"LSTM": lstm, "GRU": gru, "RNN": rnn}[self.kind]
+        states, y = scan(step, [h0, c0] if self.kind == "LSTM" else [h0], x, reverse=self.backwards)
+        return (y, *states)
+
+
+class ScriptCells(nn.Module):
+    """Two LSTM cells and a Linear in one loop, for torch.jit.script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.linear = nn.LSTMCell(I, 7), nn.LSTMCell(7, 7), nn.Linear(7, 3)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        h = torch.zeros(x.size(1), 7)
+        c = torch.zeros(x.size(1), 7)
+        g = torch.zeros(x.size(1), 7)
+        d = torch.zeros(x.size(1), 7)
+        out: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.a(x[t], (h, c))
+            g, d = self.b(h, (g, d))
+            out.append(torch.relu(self.linear(g)))
+        return torch.stack(out), h, d
+
+
+class ScriptLayer(nn.Module):
+    """nn.LSTM called for each element, for torch.jit.script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(I, 7)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        h = torch.zeros(1, x.size(1), 7)
+        c = torch.zeros(1, x.size(1), 7)
+        out: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            y, (h, c) = self.layer(x[t : t + 1], (h, c))
+            out.append(y)
+        return torch.cat(out), h, c
+
+
+class ScriptEquations(nn.Module):
+    """The equations over a list of elements, for torch.jit.script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.r = nn.Parameter(torch.randn(28, I) * 0.3), nn.Parameter(torch.randn(28, 7) * 0.3)
+        self.b = nn.Parameter(torch.randn(28) * 0.3)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        h = torch.zeros(x.size(1), 7)
+        c = torch.zeros(x.size(1), 7)
+        out: list[torch.Tensor] = []
+        parts = x.unbind(0)
+        for k in range(len(parts)):
+            i, f, g, o = (torch.mm(parts[k], self.w.t()) + self.b + torch.mm(h, self.r.t())).chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            out += [h]
+        return torch.stack(out), h, c
+
+
+class Highway(nn.Module):
+    """An LSTM with a highway around it, which is no LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.i, self.s = nn.Linear(I, 6 * H), nn.Linear(H, 5 * H)
+
+    def forward(self, x: Any) -> Any:
+        h, c, out = x.new_zeros(x.size(1), H), x.new_zeros(x.size(1), H), []
+        for t in range(x.size(0)):
+            p, s = self.i(x[t]), self.s(h)
+            parts = [p[:, k * H : (k + 1) * H] + s[:, k * H : (k + 1) * H] for k in range(5)]
+            c = torch.sigmoid(parts[0]) * torch.tanh(parts[2]) + torch.sigmoid(parts[1]) * c
+            r = torch.sigmoid(parts[4])
+            h = r * torch.sigmoid(parts[3]) * torch.tanh(c) + (1 - r) * p[:, 5 * H :]
+            out.append(h)
+        return torch.stack(out), h
+
+
+class Decoder(nn.Module):
+    """Each step reads what the step before has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.linear = nn.LSTMCell(I, H), nn.Linear(H, I)
+
+    def forward(self, x: Any) -> Any:
+        h, c, value, out = x.new_zeros(x.size(1), H), x.new_zeros(x.size(1), H), x[0], []
+        for _ in range(T):
+            h, c = self.cell(value, (h, c))
+            value = self.linear(h)
+            out.append(value)
+        return torch.stack(out)
+
+
+def export(
+    module: nn.Module, inputs: tuple[Any, ...], dynamo: bool, opset: int, script: bool = False
+) -> onnx.ModelProto:
+    """The exported model, of which onnxruntime computes what torch does."""
+    module = module.eval()
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dynamo:
+            options = {"external_data": False, "verbose": False}
+            torch.onnx.export(module, inputs, file, dynamo=True, opset_version=opset, **options)  # type: ignore[arg-type]
+        else:
+            source = torch.jit.script(module) if script else module
+            torch.onnx.export(source, inputs, file, dynamo=False, opset_version=opset)
+    return onnx.load_from_string(file.getvalue())
+
+
+def values(kind: str, batch_first: bool = False, states: bool = False) -> tuple[Any, ...]:
+    """x, and with `states` the initial ones."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(*((B, T, I) if batch_first else (T, B, I)), generator=generator)
+    more = [torch.rand(B, H, generator=generator) - 0.5 for _ in range(2 if kind == "LSTM" else 1)]
+    return (x, *more) if states else (x,)
+
+
+def feeds(proto: onnx.ModelProto, inputs: tuple[Any, ...]) -> dict[str, np.ndarray]:
+    """The inputs by the names of the graph."""
+    names = [v.name for v in Model.load(proto).graph.inputs]
+    return {n: v.numpy() for n, v in zip(names, inputs, strict=True)}
