@@ -77,6 +77,27 @@ class Indices:
         found = self.vector(value)
         return None if found is None else [i.number for i in found]
 
+    def dimension(self, value: Value, axis: int) -> Index | None:
+        """A dimension of `value`; None if its rank is not known."""
+        shape = self.shape(value)
+        if shape is None:
+            return None
+        size = shape[axis]
+        return Index(size) if isinstance(size, int) else unknown(size or (id(value), axis % len(shape)))
+
+    def rows(self, value: Value) -> Index | None:
+        """The second to last dimension, also where only the operator that makes `value` tells."""
+        shape = self.shape(value)
+        if shape is not None and len(shape) >= 2 and shape[-2] is not None:
+            return self.dimension(value, -2)
+        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        if node is None or node.op not in ("ConstantOfShape", "Expand", "Identity"):
+            return None
+        if node.op == "Identity":
+            return self.rows(node.inputs[0])
+        sizes = self.vector(node.inputs[0 if node.op == "ConstantOfShape" else 1])
+        return sizes[-2] if sizes is not None and len(sizes) >= 2 else None
+
     def scalar(self, value: Value | None) -> Index | None:
         """A scalar, or the element of a vector with one."""
         found = self.vector(value)
@@ -149,12 +170,8 @@ class Indices:
         split = self.constants.array(input_or_none(node, 1))
         if input_or_none(node, 1) is not None and (split is None or split.ndim or int(split) != 1):
             return None
-        shape = self.shape(node.inputs[0])
-        if shape is None:
-            return None
-        axis = attribute(node, "axis", 0) % len(shape)
-        size = shape[axis]
-        return [Index(size) if isinstance(size, int) else unknown(size or (id(node.inputs[0]), axis))]
+        size = self.dimension(node.inputs[0], attribute(node, "axis", 0))
+        return None if size is None else [size]
 
     def _slice(self, node: Node, held: list[Index]) -> list[Index] | None:
         bounds = [self.numbers(input_or_none(node, k)) for k in (1, 2)]

@@ -152,6 +152,8 @@ def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
         target = node.outputs[0]
         node.outputs.clear()
         source, index = maker.inputs[0], node.inputs[1]
+        if shape_of(index) != []:  # a vector of one index is one, too
+            index = b.op("Reshape", [index, model.constant([], np.int64)], "index.scalar")
         if dropped:
             b.add("Gather", [source, index], [target], "element", axis=axis)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rnnqc.builder import Builder
@@ -10,8 +12,9 @@ from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
-from rnnqc.passes.row_algebra import Floats
+from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.step_roles import steps_of
@@ -49,11 +52,13 @@ class RecognizeSteps(Pass):
         """Looks at every graph."""
         remarks: list[Remark] = []
         captured = 0
+        model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _STEP_OPS for node in g.nodes)]
         for graph, owner, _ in graphs:
             if owner is not None and is_loop(owner):
                 captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))
-        model.infer_shapes()
+        if captured:
+            model.infer_shapes()
         constants = Constants(model)
         found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
         for graph, owner, path in graphs:
@@ -72,7 +77,8 @@ class RecognizeSteps(Pass):
                 try:
                     node = step_node(step, constants)
                     _check_uses(graph, reader, step, node)
-                    expand = _rows_differ(model, reader, node)
+                    node = _with_zeros(reader, step, node)
+                    expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     action = "none; the step stays as it is written"
                     remarks.append(
@@ -142,10 +148,30 @@ def _batch(reader: RowReader, value: Value) -> int | str | None:
     return next((d for d in shape[:-1] if d != 1), 1)
 
 
-def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
+def _with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
+    """The node with those zeros as states that may have other rows than the input: the result has theirs."""
+    indices = reader.indices
+    size = _batch(reader, node.x[0])
+    rows = Index(size) if isinstance(size, int) else unknown(size) if size is not None else None
+
+    def kept(value: Value | None, atom: Atom | None) -> Value | None:
+        zeros = atom.value if atom is not None else None
+        if value is not None or zeros is None or reader.constants.array(zeros) is not None:
+            return value
+        held = indices.rows(zeros)
+        return None if held is not None and held in (rows, Index(1)) else zeros
+
+    return replace(node, h=kept(node.h, step.hidden), c=kept(node.c, step.cell))
+
+
+def _rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode) -> bool:
     """Whether the states may have another number of rows than the input; refuses what would be guessed."""
     values = [v for v in (*node.x, node.h, node.c) if v is not None]
     sizes = [_batch(reader, v) for v in values]
+    for atom in (step.hidden, step.cell):  # zeros, too, say how many rows there are
+        rows = _batch(reader, atom.value) if atom is not None and atom.value is not None else None
+        if sizes[0] == 1 and rows not in (1, None):
+            raise NoNode("one input row is used with several rows of a state.", f"{values[0].name!r} and {rows} rows")
     if None not in sizes and len(set(sizes)) == 1:
         return False
     inputs = {id(v) for v in model.graph.inputs}
@@ -157,10 +183,6 @@ def _rows_differ(model: Model, reader: RowReader, node: StepNode) -> bool:
             )
     if len({_batch(reader, v) for v in node.x}) > 1:
         raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
-    if sizes[0] == 1 and any(s not in (1, None) for s in sizes):
-        raise NoNode(
-            "one input row is used with several rows of a state.", f"{values[0].name!r} {reader.shape(values[0])}"
-        )
     return True
 
 

@@ -99,6 +99,8 @@ class Vectorizer:
             made = self._make(value)
             if made is not None:
                 self.known[id(value)] = made
+        if id(value) not in self.known:  # a layer's, which hands out its cell state after the last element alone
+            raise NoNode("a cell state is used in every trip.", f"{value.name!r}")
         return self.known[id(value)]
 
     def _make(self, value: Value) -> Sequence | None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from recurrence_models import FORMS, GATES, RecurrenceCase
 
 import rnnqc
-from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.layer import layer
@@ -201,17 +200,87 @@ def test_masks_that_no_node_has(case: RecurrenceCase, reason: str) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
 
 
+def edited(case: RecurrenceCase, name: str, **changes: object) -> onnx.ModelProto:
+    """The model with one node changed, of the graph or of a loop's body: its operator, or inputs by position."""
+    proto = case.model()
+    bodies = [a.g.node for n in proto.graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
+    (node,) = [n for nodes in (proto.graph.node, *bodies) for n in nodes if n.output and n.output[0] == name]
+    node.op_type = str(changes.get("op", node.op_type))
+    for key, value in changes.items():
+        if key.startswith("input"):
+            node.input[int(key.removeprefix("input"))] = str(value)
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "changes", "made"),
+    [
+        # Other equations: nothing is made.
+        (RecurrenceCase(), "b_gate_o", {"op": "Tanh"}, ["Scan"]),
+        (RecurrenceCase(), "b_kept", {"op": "Add"}, ["Scan"]),
+        (RecurrenceCase(), "b_squashed", {"input0": "b_kept"}, ["Scan"]),
+        (RecurrenceCase(op="GRU"), "b_gap", {"op": "Add"}, ["Scan"]),
+        (RecurrenceCase(op="GRU"), "b_reset", {"input0": "b_gate_z"}, ["Scan"]),  # r hangs loose on the products
+        (RecurrenceCase(op="GRU", products="separate", I=6), "b_pre_n", {"input0": "b_h_n_sum"}, ["Scan"]),
+        # Another state: c goes where h should, so there is no hidden state that comes back.
+        (RecurrenceCase(products="separate"), "b_h_g", {"input0": "c_in"}, ["Scan"]),
+        # Of the loop, not of the step.
+        (RecurrenceCase(form="loop"), "x_t", {"input1": "one"}, ["Loop", "LSTM"]),
+        (RecurrenceCase(form="loop"), "y_t", {"input0": "b_c"}, ["Loop", "LSTM"]),
+        (RecurrenceCase(form="loop"), "y_t", {"input0": "h_in"}, ["Loop", "LSTM"]),
+        (RecurrenceCase(form="loop", lengths="zeros", initial="zeros"), "y_t", {"input0": "b_h"}, ["Loop", "LSTM"]),
+        (RecurrenceCase(form="keras"), "keep", {"op": "Or"}, ["Loop", "LSTM"]),
+        # An input for each gate: a wider x.
+        (RecurrenceCase(products="separate", I=6, bias="none"), "b_x_g", {"input0": "h_in"}, ["LSTM"]),
+    ],
+)
+def test_almost_a_layer(case: RecurrenceCase, name: str, changes: dict[str, object], made: list[str]) -> None:
+    """Whatever becomes of it, it computes what it did."""
+    proto = edited(case, name, **changes)
+    if changes.get("input1") == "one":
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), "one"))
+    model, _ = recovered(proto)
+    assert layers(model) == made
+    expected, found = run_model(proto, feeds(case)), run_model(model.proto, feeds(case))
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5)
+
+
+def test_weights_that_differ_in_one_step() -> None:
+    """Copies of a step with other weights are other layers; equal weights may be stored twice."""
+    case = RecurrenceCase(form="unrolled", time=3, products="fused", bias="none")
+    proto = case.model()
+    weights = next(t for t in proto.graph.initializer if t.name == "weight_from_h")
+    for name, factor in (("copy", 1.0), ("other", 0.5)):
+        array = onnx.numpy_helper.to_array(weights) * np.float32(factor)
+        changed = onnx.ModelProto.FromString(proto.SerializeToString())
+        changed.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        (node,) = [n for n in changed.graph.node if n.output[0] == "s2_from_h"]
+        node.input[1] = name
+        model, _ = recovered(changed)
+        assert layers(model) == ["LSTM"] * (1 if name == "copy" else 2)
+        expected, found = run_model(changed, feeds(case)), run_model(model.proto, feeds(case))
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5)
+
+
+def test_a_value_inside_the_step_that_is_used() -> None:
+    proto = RecurrenceCase(form="unrolled", time=1).model()
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("s0_added", onnx.TensorProto.FLOAT, [3, 6]))
+    model, _ = stays(proto, "a value inside the step is used elsewhere")
+    assert layers(model) == []
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["highway", "projection"])
-def test_other_cells_stay_and_are_named(op: str, form: str) -> None:
+def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     proto = RecurrenceCase(op=op, form=form, H=9, I=8).model()
     model, _ = recovered(proto)
     assert not {"LSTM", "GRU", "RNN"} & set(layers(model))
     found = recurrent_nodes(model)
-    assert [n.status for n in found] == ["float"], found
-    assert all(found[0].refusal)
-    with pytest.raises(CompileError, match="recurrence"):
-        rnnqc.lower(proto, strict=True)
+    assert [(n.status, n.refusal) for n in found] == [("lowered", ("", "", ""))], found
+    (entry,) = rnnqc.lower(proto, strict=True).report.entries
+    assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
 
 
 @pytest.mark.parametrize("op", GATES)
