@@ -209,6 +209,21 @@ def test_lower_limits_of_indices(isa: str, kernel: str, lowest: float, guarded: 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
+def test_lower_limit_at_the_second_code(
+    isa: str, kernel: str, lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Knots that rise to the end, without the code whose entry is that of the next one: indices 0 and 1 differ.
+    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
+    tables = [table[1:] for table in _linear_tables(kernel)]
+    assert all(table[0] != table[1] for table in tables)
+    case = _case(kernel, 2, 130, tables, wild=True)
+    case.gate_min = [lowest] * len(case.gate_min)
+    assert case.check(isa, guarded)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("scale", [1e-30, 2.0**-31, 1e-6, 3.0])
 def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded) -> None:
     for zero_point in (0, 128, 255):
