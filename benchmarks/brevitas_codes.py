@@ -116,7 +116,7 @@ def speed(layer: Layer, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=40)
+    parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--size", type=int, default=30, help="H; I is that or one or two more")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--shapes", nargs="+", default=["100x1x256x256"], metavar="TxBxIxH")
