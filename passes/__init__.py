@@ -11,6 +11,7 @@ from rnnqc.passes.insert_qcdq import InsertQcdq
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
 from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
+from rnnqc.passes.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.quantize_weights import QuantizeWeights
 from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
@@ -38,6 +39,7 @@ __all__ = [
     "PassInfo",
     "PassManager",
     "PassResult",
+    "QuantizeCustomCells",
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "ReadWeightCodes",

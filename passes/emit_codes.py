@@ -87,12 +87,12 @@ def with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
     return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
 
 
-def row_codes(b: Builder, rows: Value, numbers: CellNumbers, name: str, zero_point: int) -> tuple[Value, Value]:
-    """Hidden codes with a scale for each row, and these scales; two planes of 16-bit codes."""
+def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:
+    """Codes of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit codes."""
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
-    scale = b.op("Div", [limited, b.f32(2.0 ** (numbers.h_bits - 1) - 1)], f"{name}.scale")
-    if numbers.h_bits == WIDE_BITS:
+    scale = b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
+    if bits == WIDE_BITS:
         column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
         codes = wide_codes(b, rows, column, b.f32(zero_point), f"{name}.codes")
         return planes(b, codes, f"{name}.codes"), scale

@@ -12,17 +12,24 @@ from rnnqc.cells.base import GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.emit_cell import Boundary, emit_cell
-from rnnqc.passes.emit_qcdq import ALIASES, QuantizedWeight, emit_qcdq, emit_weight, has_operators
+from rnnqc.passes.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight, has_operators
 from rnnqc.passes.emit_qonnx import emit_quant
-from rnnqc.passes.emit_step import Quantizer
+from rnnqc.passes.emit_step import ONE, Quantizer
 from rnnqc.passes.fold_quant_lstm import stored_weights
+from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import Parameter, QuantLstm
+from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.qonnx import QonnxQuantizer
 
 
 def emit_exported_cell(
-    model: Model, graph: Graph, cell: Cell, lstm: QuantLstm, x: QonnxQuantizer | None, at: Boundary
+    model: Model,
+    graph: Graph,
+    cell: Cell,
+    lstm: QuantLstm,
+    at: Boundary,
+    outer: Mapping[str, QonnxQuantizer],
 ) -> list[Node]:
     """The nodes of the cell between its boundary values; its parameters become initializers that the cell names.
 
@@ -31,29 +38,32 @@ def emit_exported_cell(
     Args:
         model: The model.
         graph: Its graph that the cell is in.
-        cell: The cell, with its points.
-        lstm: The same in Brevitas' terms.
-        x: The quantizer of the input; None for values that lie on their grid.
+        cell: The cell, with rounded outputs.
+        lstm: The same in Brevitas' terms; its weights may be floats.
         at: Its boundary.
+        outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
     """
     cell.B = model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name
     weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
     for key, parameters in (("W", lstm.W), ("R", lstm.R)):
-        arrays, encoding = _weight(key, parameters)
+        try:
+            arrays, encoding = _weight(key, parameters)
+        except NotHandled:
+            values = np.ascontiguousarray(np.concatenate([p.values for p in parameters]).T)
+            setattr(cell, key, model.add_initializer(f"{cell.name}/{key}.float", values, graph).name)
+            continue
         held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
         setattr(cell, key, held["codes"].name)
-    quantizer = _quantizer(by_point(lstm, x), weights)
+    quantizer = _quantizer({**_by_point(lstm), **outer}, weights)
     return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
 
 
-def by_point(lstm: QuantLstm, x: QonnxQuantizer | None) -> dict[str, QonnxQuantizer]:
-    """The quantizers of a cell by quantization point; none of points without, and of coupled gates."""
+def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
+    """The quantizers inside a cell by quantization point."""
     q = lstm.quantizers
-    found = {"hidden": q["output"], "hidden.activation": q["hidden_state_tanh"]}
+    found = {"hidden": q["output"], "hidden.activation": q["hidden_state_tanh"], ONE: q["input_sigmoid"]}
     found |= dict.fromkeys(("cell_state", "cell_state.kept", "cell_state.added"), q["cell_state"])
-    if x is not None:
-        found["input"] = x
     for gate, short in zip(GATES, SHORT_GATES, strict=True):
         found[f"{gate}.acc"] = q[f"{short}_acc"]
         found[f"{gate}.activation"] = q["cell_tanh" if short == "cell" else f"{short}_sigmoid"]
@@ -63,15 +73,23 @@ def by_point(lstm: QuantLstm, x: QonnxQuantizer | None) -> dict[str, QonnxQuanti
 def _quantizer(
     quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
 ) -> Quantizer:
-    def quantize(b: Builder, point: str, value: Value) -> Value:
-        if point in weights:
-            return emit_weight(b, point, *weights[point])
-        q = quantizers.get(ALIASES.get(point, point))
-        if q is None:
-            return value
+    def is_plain(b: Builder, point: str) -> bool:
+        """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
+        q = quantizers.get(point)
+        if q is None or not isinstance(q.rounding, Rounding):
+            return False
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        if plain and isinstance(q.rounding, Rounding) and has_operators(b, point, q.bits, q.rounding):
+        return plain and has_operators(b, point, q.bits, q.rounding)
+
+    def quantize(b: Builder, point: str, value: Value) -> Value:
+        if point in weights:
+            written_out = not is_plain(b, MULTIPLIED[point[0]])
+            return emit_weight(b, point, *weights[point], written_out=written_out)
+        q = quantizers.get(point)
+        if q is None:
+            return value
+        if is_plain(b, point):
             scale = (float(q.scale.ravel()[0]),)
             return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
         target = b.value(f"{point}.quantized", np.float32)

@@ -157,7 +157,7 @@ class _Product:
         """The product with the codes of real values `[B,H]`."""
         if self.numbers.h_mode == "static":
             return self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
-        return self.of_codes(body, *row_codes(body, state, self.numbers, self.name, self.grid[1]))
+        return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
 
     def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
         """The product with codes, and the scales of their rows if each has its own."""

@@ -109,9 +109,15 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
     )
 
 
-def emit_weight(b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding) -> Value:
-    """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits."""
-    if encoding.bits > 8:
+def emit_weight(
+    b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding, *, written_out: bool = False
+) -> Value:
+    """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits.
+
+    The latter, too, if asked for: onnxruntime 1.31 makes MatMulNBits, which rounds the other operand to 8 bits in its
+    own way, of a MatMul with a DequantizeLinear of weights alone.
+    """
+    if encoding.bits > WIDEST or written_out:
         real: Value = b.cast(weight.codes, np.float32, f"{point}.float")
         if encoding.zero_point or any(encoding.zero_points):
             zero_point = b.cast(weight.zero_point, np.float32, f"{point}.zero_point.float")

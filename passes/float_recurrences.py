@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
 from rnnqc.passes.loop_states import State, bodies, is_loop, owners, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 
@@ -25,6 +25,8 @@ class FloatRecurrence:
         steps: How often it is written out; None for a loop.
         weight_bytes: Size of the constant weights its state goes through.
         found: What it is recognized by.
+        products: Its products with constants, in order.
+        loop: The loop it is in, or None.
     """
 
     path: str
@@ -32,6 +34,8 @@ class FloatRecurrence:
     steps: int | None
     weight_bytes: int
     found: str
+    products: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    loop: Node | None = field(default=None, compare=False, repr=False)
 
     @property
     def reason(self) -> str:
@@ -45,7 +49,7 @@ def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
     for graph, _, path in bodies(model):
         inside = owners(graph)
         for node in graph.nodes:
-            if is_loop(node):
+            if is_loop(node) and CUSTOM_TAG not in info(node).metadata:
                 found = _loop(node, path)
                 if found is not None:
                     yield found
@@ -79,8 +83,14 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
                 size = sum(int(a.nbytes) for a in arrays if a is not None)
                 name = display_name(product)
                 found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
-                return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, size, found)
+                constant = [n for n in body.nodes if _is_product(n)]
+                where = f"{path}{display_name(node)}"
+                return FloatRecurrence(where, node.op, None, size, found, tuple(constant), node)
     return None
+
+
+def _is_product(node: Node) -> bool:
+    return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
 
 
 def _comes_back(state: State, values: set[int], states: list[State], inside: dict[int, Node]) -> bool:
@@ -143,10 +153,13 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[F
         between = {n.op for v in reached.values() for n in _users(v, inside)}
         if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
             continue
-        taken.update(id(n) for v in reached.values() for n in _users(v, inside))
-        taken.add(id(nodes[0]))
+        own = {id(nodes[0]), *(id(n) for v in reached.values() for n in _users(v, inside))}
+        # The first step's other products come from the same state.
+        own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
+        taken |= own
+        products = tuple(n for n in graph.nodes if id(n) in own and _is_product(n))
         array = constant_array(weights[key])
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
         size = 0 if array is None else int(array.nbytes)
         name = f"{path}{display_name(nodes[0])}"
-        yield FloatRecurrence(name, nodes[0].op, len(row), size, found)
+        yield FloatRecurrence(name, nodes[0].op, len(row), size, found, products)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
+    CUSTOM_TAG,
     DOMAIN,
     FLOAT_TAG,
     Constant,
@@ -27,6 +29,7 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
+from rnnqc.passes.custom_products import refusal_of_product
 from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (
@@ -108,8 +111,15 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
 
 
 def _describe_recurrence(found: FloatRecurrence) -> RecurrentNode:
-    refusal = (found.reason, found.found, "none; the recurrence runs in float")
-    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal)
+    refusals = [refusal_of_product(n) for n in found.products]
+    count = refusals.count(None)
+    why = next((r for r in refusals if r is not None), None)
+    refusal = ("", "", "")
+    if not count and why is None:
+        refusal = (found.reason, found.found, "none; the recurrence runs in float")
+    elif not count and why is not None:
+        refusal = (f"{found.reason} {why.reason[0].upper()}{why.reason[1:]}", why.found, why.action)
+    return RecurrentNode(found.path, found.path, found.op, {"products": count}, found.weight_bytes, refusal)
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
@@ -144,6 +154,11 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
+            if CUSTOM_TAG in info(node).metadata:
+                record = json.loads(info(node).metadata[CUSTOM_TAG])
+                found.append(
+                    RecurrentNode(record["path"], record["path"], record["op"], {}, record["bytes"], form="products")
+                )
     return found
 
 

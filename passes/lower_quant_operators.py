@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, constant_array, display_name, dtype_of, safe_name
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name, dtype_of, safe_name
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_qonnx import (
@@ -21,11 +19,13 @@ from rnnqc.passes.emit_qonnx import (
     read_trunc,
 )
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.quant_operators import is_quant, is_trunc, read_quant
-from rnnqc.passes.quantized_constants import StoredCodes, along, byte_codes, channel_axis, stored_codes
+from rnnqc.passes.quant_operators import CELL_OP, is_quant, is_trunc, read_quant
+from rnnqc.passes.quantized_constants import along, byte_codes, channel_axis, stored_codes
+from rnnqc.qonnx import DOMAINS
 
-_OPSET_OF_PROPAGATION = 21
-_VIEWS = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Slice", "Expand", "Gather")
+# What onnxruntime leaves a DequantizeLinear of weights in front of. It makes MatMulNBits of DequantizeLinear and MatMul
+# (1.31), which quantizes the other operand to 8 bits, and fails on one in front of view operators (operator set 21).
+_DEQUANTIZED = ("Conv", "ConvTranspose")
 
 
 class LowerQuantOperators(Pass):
@@ -37,10 +37,10 @@ class LowerQuantOperators(Pass):
 
     QuantizeLinear adds the zero point after rounding and would give another code at ties.
 
-    * Quantizers of constants become codes of 8 bits and a DequantizeLinear, or floats where the codes are wider, have
-      scales along several axes, or go into a view operator from operator set 21 on, which onnxruntime fails on.
+    * Quantizers of constants become codes of 8 bits and a DequantizeLinear in front of Conv and Gemm (transB = 1),
+      codes and `Cast -> Sub -> Mul` in front of all others, which gives the same floats; floats if codes are wider.
     * Parameters may be computed when the model runs.
-    * One that is not known stays, with a remark.
+    * One that is not known stays, with a remark, as other operators of QONNX do.
     """
 
     info = PassInfo(
@@ -54,7 +54,7 @@ class LowerQuantOperators(Pass):
         remarks: list[Remark] = []
         count = 0
         for path, graph in list(model.paths()):
-            for node in [n for n in graph.nodes if is_quant(n) or is_trunc(n)]:
+            for node in [n for n in graph.nodes if n.domain in DOMAINS and n.op != CELL_OP]:
                 name, op = f"{path}{display_name(node)}", node.op
                 refusal = _refusal(model, graph, node)
                 if refusal is None:
@@ -78,6 +78,8 @@ def _refusal(model: Model, graph: Graph, node: Node) -> NotHandled | None:
 
 
 def _lower(model: Model, graph: Graph, node: Node) -> None:
+    if not (is_quant(node) or is_trunc(node)):
+        raise NotHandled("it is no operator that is known.", f"domain {node.domain!r}", "export the model without it")
     source, target = node.inputs[0], node.outputs[0]
     if dtype_of(source) not in (None, np.dtype(np.float32)):
         raise NotHandled("its input is not float32.", f"{dtype_of(source)}", "convert the model to float32")
@@ -111,26 +113,30 @@ def _are_constant(values: list[Value]) -> bool:
 
 
 def _constant(model: Model, graph: Graph, node: Node, b: Builder, values: npt.NDArray[np.float32]) -> Value:
-    """A quantized constant: codes and their dequantizer if they fit into bytes, else floats."""
-    name = node.outputs[0].name
-    stored = stored_codes(model, node.outputs[0])
-    views = model.opset >= _OPSET_OF_PROPAGATION and any(c.op in _VIEWS for c in node.outputs[0].outputs)
-    held = None if views or stored is None else _bytes(stored)
-    if held is None:
-        return model.add_initializer(f"{name}.constant", values, graph)
-    codes, scale, zero_point, axis = held
-    made = [
-        model.add_initializer(f"{safe_name(name)}.{n}", a, graph)
-        for n, a in (("codes", codes), ("scale", scale), ("zero_point", zero_point))
-    ]
-    return b.op("DequantizeLinear", list(made), "dequantized", **({} if axis < 0 else {"axis": axis}))
+    """A quantized constant: codes and what makes floats of them if they fit into bytes, else floats."""
+    target = node.outputs[0]
+    name = safe_name(target.name)
+    stored = stored_codes(model, target)
+    held = byte_codes(stored) if stored is not None and stored.codes.size else None
+    axis = channel_axis(stored.scale, stored.zero_point) if stored is not None and held is not None else None
+    if stored is None or held is None or axis is None:
+        return model.add_initializer(f"{target.name}.constant", values, graph)
+    codes = model.add_initializer(f"{name}.codes", held[0], graph)
+    if all(_takes_dequantized(c, target) for c in target.outputs):
+        pairs = (("scale", along(stored.scale, axis)), ("zero_point", along(held[1], axis)))
+        made = [model.add_initializer(f"{name}.{n}", a, graph) for n, a in pairs]
+        return b.op("DequantizeLinear", [codes, *made], "dequantized", **({} if axis < 0 else {"axis": axis}))
+    shape = [1] * stored.codes.ndim
+    if axis >= 0:
+        shape[axis] = -1
+    scale, zero_point = (along(a, axis).reshape(shape if axis >= 0 else ()) for a in (stored.scale, stored.zero_point))
+    whole: Value = b.cast(codes, np.float32, "codes.float")
+    if zero_point.any():
+        whole = b.op("Sub", [whole, model.add_initializer(f"{name}.zero_point", zero_point, graph)], "multiples")
+    return b.op("Mul", [whole, model.add_initializer(f"{name}.scale", scale, graph)], "dequantized")
 
 
-def _bytes(
-    stored: StoredCodes,
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[Any], int] | None:
-    """Codes, scales, zero points and their axis, -1 for none; None if DequantizeLinear cannot have them."""
-    held, axis = byte_codes(stored), channel_axis(stored.scale, stored.zero_point)
-    if held is None or axis is None or stored.codes.size == 0:
-        return None
-    return held[0], along(stored.scale, axis), along(held[1], axis), axis
+def _takes_dequantized(consumer: Node, value: Value) -> bool:
+    if consumer.op == "Gemm" and not consumer.domain:
+        return bool(attribute(consumer, "transB", 0)) and [v is value for v in consumer.inputs[:2]] == [False, True]
+    return consumer.op in _DEQUANTIZED and not consumer.domain

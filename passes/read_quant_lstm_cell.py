@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.encoding import Rounding
 from rnnqc.ir import (
     FLOAT_TAG,
     Graph,
@@ -27,24 +26,20 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.chain_codes import NEAREST, ReadCell, chain_codes
-from rnnqc.passes.emit_brevitas_lstm import emit_brevitas_lstm
-from rnnqc.passes.emit_cell import Boundary
+from rnnqc.passes.chain_codes import ReadCell, chain_codes
+from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.exported_grids import Grids, input_of, state_of
 from rnnqc.passes.fold_grid import FoldedGrid
-from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, check_one_scale, fold_quant_lstm, grid_of, points_of
+from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, points_of
 from rnnqc.passes.fold_scales import integer_operands
-from rnnqc.passes.grid_numbers import Grid
-from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS
+from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.output_shapes import infer_output_shapes
-from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant, is_quant_lstm, read_quant, read_quant_lstm
+from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.weight_doubts import doubt_about_weights
 from rnnqc.properties import Property
-from rnnqc.qonnx import QonnxQuantizer
-
-_MOVED = {**MOVERS, "Split": (0,)}
 
 
 class ReadQuantLstmCell(Pass):
@@ -87,7 +82,7 @@ class ReadQuantLstmCell(Pass):
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions) if self.integer else None
-        grids = _Grids()
+        grids = Grids()
         sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
@@ -117,7 +112,7 @@ class ReadQuantLstmCell(Pass):
                     if doubt is not None:
                         remarks.append(self.remark(Outcome.NOTE, name, node.op, *doubt))
                 except NotHandled as refusal:
-                    _write_out(model, graph, node, read, grids)
+                    _write_out(model, graph, node, read, name, grids)
                     reason = f"{refusal.reason} It runs in float32 operators, exactly but without a native kernel."
                     remarks.append(self.remark(Outcome.FLOAT, name, node.op, reason, refusal.found, refusal.action))
                 count += 1
@@ -140,103 +135,48 @@ def _is_known(model: Model, value: Value | None) -> bool:
     return shape is not None and all(isinstance(d, int) or d in names for d in shape)
 
 
-@dataclass
-class _Grids:
-    """On which grid values lie.
-
-    Attributes:
-        known: Quantizers by the name of the value that a cell made.
-    """
-
-    known: dict[str, QonnxQuantizer] = field(default_factory=dict)
-
-    def of(self, value: Value, what: str) -> QonnxQuantizer:
-        """The grid of `value`, which quantizers and cells make and other operators move.
-
-        Raises:
-            NotHandled: It lies on none, or its parts on different ones.
-        """
-        found: QonnxQuantizer | None = None
-        stack, seen = [value], set()
-        while stack:
-            current = stack.pop()
-            if id(current) in seen:
-                continue
-            seen.add(id(current))
-            grid = self.known.get(current.name)
-            node = current.inputs[0] if len(current.inputs) == 1 else None
-            if grid is None and node is not None and is_quant(node):
-                grid = read_quant(node)
-            if grid is None:
-                if node is None or node.domain or node.op not in _MOVED:
-                    made = f"{current.name!r}" + (f" is made by {node.op}" if node is not None else "")
-                    raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
-                moved = _MOVED[node.op]
-                stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
-            elif found is not None and not found.same_format(grid):
-                raise NotHandled(f"{what} lies on several grids.", f"{value.name!r}", "share io_quant")
-            else:
-                found = found or grid
-        assert found is not None
-        check_one_scale(what, found)
-        return found
-
-
 def _readable(graph: Graph, node: Node) -> QuantLstm:
     if all(_used_output(graph, node, k) is None for k in range(3)):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")
     return read_quant_lstm(node)
 
 
-def _input(node: QuantLstm, grids: _Grids) -> tuple[Value, Grid]:
-    """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
-    quantizer = grids.of(node.x, "its input")
-    producer = node.x.inputs[0] if node.x.inputs else None
-    if producer is not None and is_quant(producer) and isinstance(quantizer.rounding, Rounding):
-        return producer.inputs[0], grid_of("input", quantizer, unsigned=True)
-    return node.x, grid_of("input", quantizer, unsigned=True, on_grid=True)
-
-
-def _state(value: Value, own: QonnxQuantizer, what: str, grids: _Grids) -> Value | None:
-    """An initial state as the cell takes it, which applies its own quantizer; None for zeros."""
-    array = constant_array(value)
-    nearest = own.rounding.value in NEAREST
-    if array is not None:
-        if not array.any():
-            return None
-        if nearest and np.array_equal(own(array), array):
-            return value
-        raise NotHandled(f"{what} is not quantized.", "constants off the grid", "export zeros, or pass the states")
-    grid = grids.of(value, what)
-    producer = value.inputs[0] if value.inputs else None
-    same = grid.same_format(own)
-    if same and grid.rounding is own.rounding and producer is not None and is_quant(producer):
-        return producer.inputs[0]
-    if same and nearest:
-        return value
-    action = "use a rounding to the nearest code" if same else "quantize it as the cell does"
-    raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)
-
-
 def _lower(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: _Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: Grids
 ) -> ReadCell | None:
     """The cell that codes can reach; None for one of form qcdq."""
-    x, x_grid = _input(read, grids)
+    x, x_grid = input_of(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
-    h0 = _state(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
-    c0 = _state(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
+    h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
+    c0 = state_of(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
-    points = points_of(read)
-    name = model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
-    shape = shape_of(x) or [None] * 3
-    sizes = [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
+    name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
-    y, y_h, y_c = made
-    cell = Cell(
+    at = Boundary(x, None, h0, c0, *made)
+    cell = _cell(read, name, node.op, path, sizes, at)
+    cell.points = points_of(read)
+    cell.form = "integer" if tables is not None else "qcdq"
+    model.cells[name] = cell
+    site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
+    if site is not None:
+        nodes = site.emit(model, None)
+    else:
+        outer = {"initial_h": read.quantizers["output"], "initial_c": read.quantizers["cell_state"]}
+        outer |= {"input": absorbed} if absorbed is not None else {}
+        nodes = emit_exported_cell(model, graph, cell, read, at, outer)
+    model.insert_nodes(graph, node, [*before, *nodes, *after])
+    model.remove_nodes(graph, [node])
+    return site
+
+
+def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | None], at: Boundary) -> Cell:
+    """A cell without parameters and points; `sizes` are those of time and batch."""
+    assert at.x is not None
+    names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
+    return Cell(
         name=name,
         node=path,
-        op=node.op,
+        op=op,
         hidden_size=read.hidden_size,
         input_size=read.input_size,
         reverse=read.reverse,
@@ -245,27 +185,18 @@ def _lower(
         input_forget=read.cifg,
         static_length=sizes[0],
         static_batch=sizes[1],
-        x=x.name,
+        x=at.x.name,
         sequence_lens=None,
-        initial_h=h0.name if h0 is not None else None,
-        initial_c=c0.name if c0 is not None else None,
-        y=y.name if y is not None else None,
-        y_h=y_h.name if y_h is not None else None,
-        y_c=y_c.name if y_c is not None else None,
+        initial_h=names[0],
+        initial_c=names[1],
+        y=names[2],
+        y_h=names[3],
+        y_c=names[4],
         W="",
         R="",
         B="",
         P=None,
-        points=points,
-        form="integer" if tables is not None else "qcdq",
     )
-    model.cells[name] = cell
-    at = Boundary(x, None, h0, c0, y, y_h, y_c)
-    site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
-    nodes = site.emit(model, None) if site else emit_exported_cell(model, graph, cell, read, absorbed, at)
-    model.insert_nodes(graph, node, [*before, *nodes, *after])
-    model.remove_nodes(graph, [node])
-    return site
 
 
 def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> ReadCell:
@@ -277,17 +208,46 @@ def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, ta
     return ReadCell(cell, graph, folded.numbers, at, operands)
 
 
-def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, grids: _Grids) -> None:
-    """Replaces a cell without an integer form by its operations in float32."""
-    prefix = model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
+def _name(model: Model, node: Node, read: QuantLstm) -> str:
+    return model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
+
+
+def _sizes(x: Value, read: QuantLstm) -> list[int | None]:
+    """Those of time and batch, where they are fixed."""
+    shape = shape_of(x) or [None] * 3
+    return [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
+
+
+def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: Grids) -> None:
+    """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
+    name, sizes = _name(model, node, read), _sizes(read.x, read)
     x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
-    nodes = emit_brevitas_lstm(model, read, prefix, x, made)
-    model.insert_nodes(graph, node, [*before, *nodes, *after])
+    b = Builder(model, prefix=name)
+    given = ((read.initial_h, "initial_h"), (read.initial_c, "initial_c"))
+    states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
+    at = Boundary(x, None, *states, *made)
+    cell = _cell(read, name, node.op, path, sizes, at)
+    cell.points = {"hidden": {"rounded_output": True}}
+    nodes = emit_exported_cell(model, graph, cell, read, at, {})
+    model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])
     model.remove_nodes(graph, [node])
+    model.release_cells([name])
+
+
+def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Value | None:
+    """An initial state `[B,H]`, None for zeros; rows of a constant that are all the same do not bind the batch."""
+    array = constant_array(value)
+    if array is not None and not array.any():
+        return None
+    if array is not None and array.ndim == 2 and array.size and (array == array[:1]).all():
+        value = b.f32(array[:1])
+    batch = dimensions(b, x, 1, 2, f"{name}.batch")
+    shape = b.op("Concat", [batch, b.i64([hidden])], f"{name}.shape", axis=0)
+    return b.op("Expand", [value, shape], name)
 
 
 def _surroundings(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: _Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: Grids
 ) -> tuple[Value, list[Node], list[Variable | None], list[Node]]:
     """X and outputs with time first, and the nodes before and after the cell that make them so.
 

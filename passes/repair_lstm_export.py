@@ -22,9 +22,11 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, SEQUENCE_LENS, X
+from rnnqc.passes.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, INPUT_NAMES, SEQUENCE_LENS, R, X
 from rnnqc.passes.output_shapes import infer_output_shapes
+from rnnqc.passes.projection import check_projection
 
+STATED = (R, INITIAL_H, INITIAL_C)
 _STEPS = 64
 _MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Tile", "Slice")
 
@@ -37,10 +39,13 @@ class RepairLstmExport(Pass):
 
            Before: LSTM -> Y [T,1,B,H] -> Squeeze(axes=2)
            After:  LSTM -> Y [T,1,B,H] -> Squeeze(axes=1)
-    2. Initial states that are zeros are what LSTM takes by default; they go, and their shapes with them.
+    2. Initial states that are zeros are what LSTM takes by default; they go, and the batch in their shapes with them.
+       A node with a state of another size than the layer's is left alone: something else is wrong with it.
     3. Sequence lengths that are all the length of X go as well.
 
-    Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted topologically.
+    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.projection`): without its states it would
+    look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted
+    topologically.
     """
 
     info = PassInfo(
@@ -57,21 +62,22 @@ class RepairLstmExport(Pass):
         model.sort()
         after = [n for g in model.graphs() for n in g.nodes]
         sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        if any(input_or_none(n, k) is not None for *_, n in sites for k in (SEQUENCE_LENS, INITIAL_H, INITIAL_C)):
+            model.infer_shapes()
         for path, graph, node in sites:
+            hidden = attribute(node, "hidden_size", None)
+            if isinstance(hidden, int):  # the shapes of the states say it, which go
+                check_projection(node, hidden, {INPUT_NAMES[k]: shape_of(input_or_none(node, k)) for k in STATED})
             squeezed = _repair_squeezes(model, node)
             counts["squeezes"] += squeezed
             if squeezed:
                 reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
                 remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
-            for k in (INITIAL_H, INITIAL_C):
-                value = input_or_none(node, k)
-                if value is not None and _is_zero(value, _listed(model, graph)):
-                    node.inputs[k] = Variable.empty()
-                    counts["states"] += 1
+            for k in _zero_states(node, _listed(model, graph)):
+                node.inputs[k] = Variable.empty()
+                counts["states"] += 1
         if counts["squeezes"]:
             infer_output_shapes(model)
-        elif any(input_or_none(node, SEQUENCE_LENS) is not None for _, _, node in sites):
-            model.infer_shapes()
         for _, graph, node in sites:
             lengths = input_or_none(node, SEQUENCE_LENS)
             if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
@@ -112,6 +118,28 @@ def _repair_squeezes(model: Model, node: Node) -> int:
 def _listed(model: Model, graph: Graph) -> set[str]:
     """Constants that are graph inputs as well."""
     return {n for g in (model.graph, graph) for n in graph_info(g).input_order}
+
+
+def _zero_states(node: Node, listed: set[str]) -> list[int]:
+    """The inputs of `node` that are zeros; none if one has another size than the layer, which is no such layer then."""
+    given = [k for k in (INITIAL_H, INITIAL_C) if input_or_none(node, k) is not None]
+    r = shape_of(input_or_none(node, R))
+    hidden = attribute(node, "hidden_size", r[-1] if r else None)
+    if any(_width(node.inputs[k]) != hidden for k in given):
+        return []
+    return [k for k in given if _is_zero(node.inputs[k], listed)]
+
+
+def _width(value: Value) -> int | str | None:
+    """The last dimension of a state, of the constant that it is spread from if nothing else is known."""
+    shape = shape_of(value)
+    if shape and isinstance(shape[-1], int):
+        return shape[-1]
+    node = value.inputs[0] if len(value.inputs) == 1 else None
+    if node is None or node.op != "Expand" or node.domain:
+        return None
+    array = constant_array(node.inputs[0])
+    return array.shape[-1] if array is not None and array.ndim and array.shape[-1] > 1 else None
 
 
 def _is_zero(value: Value, listed: set[str]) -> bool:

@@ -486,7 +486,7 @@ def _inspect(a: argparse.Namespace) -> int:
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
         ]
         verdict = {
-            "lowered": "will be lowered: " + " ".join(cells.get(n.path, [])),
+            "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or f"{at.get('products', 0)} products"),
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
             "done": f"done ({n.form})",
         }[n.status]

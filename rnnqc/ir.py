@@ -73,6 +73,7 @@ CELLS_KEY = "rnnqc.cells"
 PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
+CUSTOM_TAG = "rnnqc.custom"
 
 
 @dataclass

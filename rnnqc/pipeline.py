@@ -27,6 +27,7 @@ from rnnqc.passes import (
     Pass,
     PassManager,
     PassResult,
+    QuantizeCustomCells,
     QuantizeWeights,
     ReadQuantLstmCell,
     Timing,
@@ -39,6 +40,7 @@ from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
+from rnnqc.passes.quantize_custom_cells import custom_cells
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
@@ -56,6 +58,7 @@ FORMS = ("fused", "integer", "qcdq")
 QONNX = "qonnx"
 EVERY_FORM = (*FORMS, QONNX)
 WEIGHT_ONLY = "weight-only"
+CUSTOM = "products"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
 
@@ -140,7 +143,8 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
         return [*given, QuantizeWeights(recipe, moments), Cleanup()]
-    passes: list[Pass] = [*given, DecomposeLstm(), InsertQcdq(recipe, statistics)]
+    custom = QuantizeCustomCells(recipe, integer=form != "qcdq")
+    passes: list[Pass] = [*given, custom, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
     passes.append(Cleanup())
@@ -409,6 +413,7 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
     notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
     stored = stored_weight_bytes(model)
+    custom = custom_cells(model)
     for node in nodes:
         cells = [c for c in model.cells.values() if c.node == node.path]
         remark = refused.get(node.path)
@@ -417,6 +422,9 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
             if node.form:  # it came with these weights
                 entry.float_bytes = entry.bytes
+        elif node.path in custom:
+            entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
+            entry.float_bytes = custom[node.path]["float_bytes"]
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:

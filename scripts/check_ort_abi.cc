@@ -58,6 +58,10 @@ using own::OrtTensorTypeAndShapeInfo;
 using own::OrtTypeInfo;
 using own::OrtValue;
 RNNQC_ORT_API(RNNQC_CHECK)
+#if ORT_API_VERSION >= 24
+RNNQC_ORT_LATER_API(RNNQC_CHECK)
+static_assert(own::kShapeReferenceVersion == 24, "the version with the later entries");
+#endif
 using own::AllocatorType;
 using own::LoggingLevel;
 using own::MemoryType;

@@ -89,6 +89,25 @@ struct OrtApi {
 #undef RNNQC_ORT_ENTRY
 };
 
+// Entries of a later version, for use where the runtime has it: GetApi must not be asked for a version that it has not,
+// which it would complain about on standard error.
+constexpr uint32_t kShapeReferenceVersion = 24;
+
+// X(name, position in OrtApi, result, parameters)
+#define RNNQC_ORT_LATER_API(X)                                  \
+  /* The dimensions stay the value's. */                        \
+  X(GetTensorElementTypeAndShapeDataReference, 414, OrtStatus*, \
+    (const OrtValue*, ElementType*, const int64_t**, size_t*))
+
+struct OrtLaterApi {
+  const void* entries[415];
+
+#define RNNQC_ORT_ENTRY(name, position, result, parameters) \
+  auto name() const { return reinterpret_cast<result(*) parameters>(const_cast<void*>(entries[position])); }
+  RNNQC_ORT_LATER_API(RNNQC_ORT_ENTRY)
+#undef RNNQC_ORT_ENTRY
+};
+
 struct OrtApiBase {
   const OrtApi* (*GetApi)(uint32_t version);
   const char* (*GetVersionString)();

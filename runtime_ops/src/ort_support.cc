@@ -5,6 +5,10 @@
 namespace rnnqc::ort {
 namespace {
 
+// The first runtime that registered the operators, if it has later entries.
+const OrtApi* api_with_later = nullptr;
+const OrtLaterApi* later_api = nullptr;
+
 Shape DimensionsOf(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   Check(api, api.GetDimensionsCount()(info, &rank));
@@ -159,7 +163,21 @@ bool KernelInfo::Read(const char* name, std::vector<int64_t>* values) const {
   return true;
 }
 
+void UseLaterApi(const OrtApi& api, const OrtLaterApi* later) {
+  api_with_later = later == nullptr ? nullptr : &api;
+  later_api = later;
+}
+
 Shape ShapeOf(const OrtApi& api, const OrtValue* value) {
+  if (&api == api_with_later) {
+    ElementType element;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    Check(api, later_api->GetTensorElementTypeAndShapeDataReference()(value, &element, &dims, &rank));
+    Shape shape(rank);
+    std::copy(dims, dims + rank, shape.data());
+    return shape;
+  }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(api, api.GetTensorTypeAndShape()(value, &info));
   const auto release = [&api](OrtTensorTypeAndShapeInfo* owned) { api.ReleaseTensorTypeAndShapeInfo()(owned); };

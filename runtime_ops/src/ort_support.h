@@ -97,6 +97,9 @@ class KernelInfo {
   const OrtKernelInfo* info_;
 };
 
+// Lets ShapeOf(api, ..) use an entry that allocates nothing. Before any kernel is created.
+void UseLaterApi(const OrtApi& api, const OrtLaterApi* later);
+
 Shape ShapeOf(const OrtApi& api, const OrtValue* value);
 
 template <typename T>

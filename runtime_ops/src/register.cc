@@ -13,17 +13,26 @@ namespace {
 using rnnqc::ort::OrtApi;
 using rnnqc::ort::OrtCustomOpDomain;
 
-// Before version 1.24 onnxruntime reads a null pointer when an operator that infers shapes has a node without one of
-// its optional inputs (https://github.com/microsoft/onnxruntime/pull/26199).
-bool CanInferShapes(const std::string& version) {
-  int major = 0;
-  int minor = 0;
-  return std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2 && (major > 1 || minor >= 24);
+// Whether the runtime has this version of the API, that is, whether it is version 1.`api` or later.
+bool Has(const rnnqc::ort::OrtApiBase* base, uint32_t api) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  return std::sscanf(base->GetVersionString(), "%u.%u", &major, &minor) == 2 && (major > 1 || minor >= api);
 }
 
+// Before version 1.24 onnxruntime reads a null pointer when an operator that infers shapes has a node without one of
+// its optional inputs (https://github.com/microsoft/onnxruntime/pull/26199).
+constexpr uint32_t kInfersShapes = 24;
+
 // One domain serves every session; it must outlive them all and is never released.
-OrtCustomOpDomain* Domain(const OrtApi& api, bool infers_shapes) {
+OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base) {
   static OrtCustomOpDomain* const domain = [&] {
+    using rnnqc::ort::kShapeReferenceVersion;
+    if (Has(base, kShapeReferenceVersion)) {
+      const OrtApi* later = base->GetApi(kShapeReferenceVersion);
+      rnnqc::ort::UseLaterApi(api, reinterpret_cast<const rnnqc::ort::OrtLaterApi*>(later));
+    }
+    const bool infers_shapes = Has(base, kInfersShapes);
     OrtCustomOpDomain* created = nullptr;
     rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
     rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantLstmCellOp(&api, infers_shapes)));
@@ -47,7 +56,7 @@ RNNQC_EXPORT rnnqc::ort::OrtStatus* RegisterCustomOps(rnnqc::ort::OrtSessionOpti
                                            "the rnnqc library needs onnxruntime 1.17 or later; update onnxruntime");
   }
   return rnnqc::ort::Guard(*api, "rnnqc: ", [&] {
-    OrtCustomOpDomain* const domain = Domain(*api, CanInferShapes(base->GetVersionString()));
+    OrtCustomOpDomain* const domain = Domain(*api, base);
     rnnqc::ort::Check(*api, api->AddCustomOpDomain()(options, domain));
   });
 }

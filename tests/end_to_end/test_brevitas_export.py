@@ -329,6 +329,28 @@ def test_weights_alone_with_a_recipe(name: str, qcdq: bool) -> None:
         assert 0 < float(np.abs(stock - wanted).max()) < 0.05
 
 
+def test_weights_alone_by_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    layer = WEIGHTS_ALONE["batch first"]
+    module = layer.module()
+    inputs = layer._random()
+    model = export(module, inputs, True, opset_version=17)
+    source, target, feeds = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "in.npz"
+    onnx.save(model, source)
+    np.savez(feeds, **feeds_of(model, inputs))  # type: ignore[arg-type]
+    inspected = in_process(capfd, "inspect", source)
+    assert "weight-only" in inspected.out
+    lowered = in_process(capfd, "lower", source, "-o", target, "--strict")
+    assert lowered.code == 0, lowered.text
+    assert "keeps the weights it was exported with" in lowered.err
+    assert in_process(capfd, "verify", source, target, "--min-sqnr", "120").code == 0
+    for options in ([], ["--stock"]):
+        ran = in_process(capfd, "run", source, "-i", feeds, "-o", tmp_path / "out.npz", *options)
+        assert ran.code == 0, ran.text
+        with np.load(tmp_path / "out.npz") as results:
+            for wanted, got in zip(forward(module, inputs), results.values(), strict=True):
+                assert float(np.abs(got - wanted).max()) < 1e-6
+
+
 def test_weights_alone_with_dynamic_sizes() -> None:
     """Loads as it is, and fails for a batch of 2: a session repairs it all the same."""
     layer = Layer(NONE)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from running import Array, Outputs, assert_same_bits, options, run, sqnr
+from running import Array, Outputs, assert_same_bits, options, plain_session, run, sqnr
 from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 
 import rnnqc
@@ -32,6 +32,14 @@ IMDB_POINTS = 0.5
 PACKED_DB, PACKED_PADDED_DB = 46.0, 38.5
 BYTE_SB_DB = 55.0
 
+GTCRN_DB = {"enh": 54.0, "conv_cache_out": 39.0, "tra_cache_out": 35.0, "inter_cache_out": 38.0}
+RNNOISE_DB = {"gains": 39.5, "vad": 46.5, "vad_hn": 46.5, "noise_hn": 31.5, "denoise_hn": 35.5}
+RNNOISE_CALIBRATED_DB = {"gains": 44.5, "vad": 50.0, "vad_hn": 50.0, "noise_hn": 40.0, "denoise_hn": 41.0}
+RNNOISE_DRIFT_DB = 2.0
+IMDB_GRU_DB = 44.0
+
+GTCRN_STEPS, GTCRN_FRAME, GTCRN_SHIFT = 60, 512, 256
+RNNOISE_FRAMES, RNNOISE_PART, RNNOISE_CALIBRATION, RNNOISE_CHUNKED = 6000, 1000, 600, 600
 DTLN_STEPS = 300
 DTLN_FRAME, DTLN_SHIFT = 512, 128
 SILERO_CHUNKS = 300
@@ -41,7 +49,7 @@ PACKED_REVIEWS = 32
 
 
 def _sessions(path: Path, layers: int) -> dict[str, ort.InferenceSession]:
-    """Float, stock and native sessions; asserts that there were `layers` LSTM layers and all were lowered."""
+    """Float, stock and native sessions; asserts that there were `layers` recurrent layers and all were lowered."""
     lowered = rnnqc.lower(path)
     assert_all_lowered(lowered, path.name)
     assert len(lowered.report.entries) == layers
@@ -128,7 +136,7 @@ def _accuracy(probability: Array, label: Array) -> float:
     return 100.0 * float(((probability > 0.5) == label).mean())
 
 
-def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...]) -> None:
+def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...], bar: float = IMDB_DB) -> None:
     sessions = _sessions(find(f"models/vitis_rnn/{name}.onnx"), layers=1)
     with np.load(find("data/imdb/test.npz")) as data:
         tokens, label = data["tokens"][:count].astype(np.int64), data["label"][:count]
@@ -141,12 +149,102 @@ def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...]) -> No
     print(name, len(tokens), "reviews", {k: f"{v:.2f} %" for k, v in accuracy.items()})
     assert accuracy[NATIVE] >= accuracy["float"] - IMDB_POINTS
     outputs.setdefault(STOCK, outputs[NATIVE])
-    _compare(outputs, {"prob": IMDB_DB}, name)
+    _compare(outputs, {"prob": bar}, name)
 
 
 @pytest.mark.parametrize("name", ["imdb_lstm_torch", "imdb_lstm_torch_dynamo"])
 def test_imdb(name: str, shared: Find) -> None:
     _imdb(shared, name, FEW_REVIEWS, ("float", STOCK, NATIVE))
+
+
+def test_imdb_gru(shared: Find) -> None:
+    _imdb(shared, "imdb_gru_torch", FEW_REVIEWS, ("float", STOCK, NATIVE), IMDB_GRU_DB)
+
+
+@pytest.mark.slow
+def test_imdb_gru_all_reviews(shared: Find) -> None:
+    _imdb(shared, "imdb_gru_torch", None, ("float", NATIVE), IMDB_GRU_DB)
+
+
+def _gtcrn_frames(find: Find, count: int) -> list[dict[str, Array]]:
+    samples = _speech(find("models/silero_vad/test.wav"))[16000:]
+    window = np.sqrt(np.hanning(GTCRN_FRAME + 1)[:-1])
+    starts = range(0, count * GTCRN_SHIFT, GTCRN_SHIFT)
+    spectra = [np.fft.rfft(samples[k : k + GTCRN_FRAME] * window) for k in starts]
+    return [{"mix": np.stack([z.real, z.imag], -1).astype(np.float32)[None, :, None, :]} for z in spectra]
+
+
+def _gtcrn_state() -> dict[str, Array]:
+    shapes = {"conv_cache": (2, 1, 16, 16, 33), "tra_cache": (2, 3, 1, 1, 16), "inter_cache": (2, 1, 33, 16)}
+    return {k: np.zeros(v, np.float32) for k, v in shapes.items()}
+
+
+GTCRN_FED_BACK = {k: f"{k}_out" for k in _gtcrn_state()}
+
+
+def test_gtcrn(shared: Find) -> None:
+    """14 GRUs, 4 of which are bidirectional; spectra frame by frame, three caches fed back."""
+    sessions = _sessions(shared("models/gtcrn/gtcrn_simple.onnx"), layers=14)
+    feeds = _gtcrn_frames(shared, GTCRN_STEPS)
+    outputs = {way: _stream(running, feeds, _gtcrn_state(), GTCRN_FED_BACK) for way, running in sessions.items()}
+    _compare(outputs, GTCRN_DB, "gtcrn_simple")
+
+
+@pytest.mark.slow
+def test_gtcrn_as_exported(shared: Find) -> None:
+    """The shapes around its GRUs are computed. Without optimizations: with, onnxruntime fuses the float convolutions of
+    a model with inlined functions in another way than those of one with native nodes."""
+    path = shared("models/gtcrn/gtcrn.onnx")
+    lowered = rnnqc.lower(path)
+    assert_all_lowered(lowered, path.name)
+    assert len(lowered.report.entries) == 14
+    sessions = {way: session(lowered.proto, way, "ORT_DISABLE_ALL") for way in (STOCK, NATIVE)}
+    sessions["float"] = plain_session(path)
+    feeds = _gtcrn_frames(shared, GTCRN_STEPS)
+    outputs = {way: _stream(running, feeds, _gtcrn_state(), GTCRN_FED_BACK) for way, running in sessions.items()}
+    _compare(outputs, GTCRN_DB, "gtcrn")
+
+
+def _rnnoise_feeds(find: Find) -> dict[str, Array]:
+    with np.load(find("models/rnnoise/features_test_wav.npz")) as data:
+        features = data["features"].astype(np.float32)
+    assert len(features) == RNNOISE_FRAMES
+    sizes = {"vad_h": 24, "noise_h": 48, "denoise_h": 96}
+    return {"features": features.reshape(RNNOISE_FRAMES, 1, 42)} | {
+        k: np.zeros((1, 1, n), np.float32) for k, n in sizes.items()
+    }
+
+
+@pytest.mark.parametrize("calibrated", [False, True], ids=["without data", "calibrated"])
+def test_rnnoise(calibrated: bool, shared: Find) -> None:
+    """Three GRUs with Relu candidates over 6,000 frames: nothing limits the states, and their errors do not add up."""
+    path, feeds = shared("models/rnnoise/rnnoise.onnx"), _rnnoise_feeds(shared)
+    calibration = [feeds | {"features": feeds["features"][:RNNOISE_CALIBRATION]}] if calibrated else None
+    lowered = rnnqc.lower(path, calibration=calibration)
+    assert_all_lowered(lowered, path.name)
+    assert len(lowered.report.entries) == 3
+    outputs = {way: run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE)}
+    outputs["float"] = run(plain_session(path), feeds)
+    _compare(outputs, RNNOISE_CALIBRATED_DB if calibrated else RNNOISE_DB, path.name)
+    for name in ("gains", "vad"):
+        first, last = (
+            sqnr(outputs["float"][name][part], outputs[STOCK][name][part])
+            for part in (slice(None, RNNOISE_PART), slice(-RNNOISE_PART, None))
+        )
+        print(f"{name}: first {RNNOISE_PART} frames {first:.2f} dB, last {last:.2f} dB")
+        assert last >= first - RNNOISE_DRIFT_DB, name
+
+
+@pytest.mark.parametrize("way", [STOCK, NATIVE])
+def test_rnnoise_frame_by_frame(way: str, shared: Find) -> None:
+    """As it runs in a call: one frame each time, states handed on, the same bits as the whole."""
+    feeds = _rnnoise_feeds(shared)
+    features = feeds.pop("features")[:RNNOISE_CHUNKED]
+    running = session(rnnqc.lower(shared("models/rnnoise/rnnoise.onnx")).proto, way)
+    whole = run(running, feeds | {"features": features})
+    steps = _stream(running, ({"features": f[None]} for f in features), dict(feeds), {k: f"{k}n" for k in feeds})
+    joined = {k: v[-1] if k.endswith("_hn") else v.reshape(whole[k].shape) for k, v in steps.items()}
+    assert_same_bits(whole, joined, "one frame each time")
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from recurrence_models import FORMS, GATES, RecurrenceCase
 
 import rnnqc
-from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.layer import layer
@@ -274,15 +273,14 @@ def test_a_value_inside_the_step_that_is_used() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["highway", "projection"])
-def test_other_cells_stay_and_are_named(op: str, form: str) -> None:
+def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     proto = RecurrenceCase(op=op, form=form, H=9, I=8).model()
     model, _ = recovered(proto)
     assert not {"LSTM", "GRU", "RNN"} & set(layers(model))
     found = recurrent_nodes(model)
-    assert [n.status for n in found] == ["float"], found
-    assert all(found[0].refusal)
-    with pytest.raises(CompileError, match="recurrence"):
-        rnnqc.lower(proto, strict=True)
+    assert [(n.status, n.refusal) for n in found] == [("lowered", ("", "", ""))], found
+    (entry,) = rnnqc.lower(proto, strict=True).report.entries
+    assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
 
 
 @pytest.mark.parametrize("op", GATES)

@@ -133,6 +133,12 @@ def test_states_that_mean_something(what: str) -> None:
     assert not RepairLstmExport()(model).modified
 
 
+def test_zeros_of_another_size() -> None:
+    """What PyTorch's exporter writes for a projection, which the file has lost."""
+    model = Model.load(layer(1, 2, initial=np.zeros((1, 2, H + 1), np.float32)))
+    assert not RepairLstmExport()(model).modified
+
+
 @pytest.mark.parametrize("layout", [0, 1])
 def test_whole_lengths(layout: int) -> None:
     constant = Model.load(layer(1, 2, layout=layout, lengths=np.full(2, T, np.int32)))

@@ -47,10 +47,16 @@ float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c)
 void InitialCells(const LstmConfig& config, const float* values, int64_t units, float* cells) {
   const bool quantized = config.cell_is_quantized();
   const float scale = quantized ? config.cell_scale : 1.0f;
+  const float inverse = 1.0f / scale;
   const float largest = quantized ? config.cell_max : kLargestMagnitude;
-  for (int64_t unit = 0; unit < units; ++unit) {
-    const float real = values[unit] == values[unit] ? values[unit] + 0.0f : 0.0f;
-    cells[unit] = Limit(real / scale, -largest, largest);
+  int exponent;
+  // Multiplying by the inverse of a power of two is dividing by it, in much less time.
+  const bool exact = std::frexp(scale, &exponent) == 0.5f && std::isnormal(inverse);
+  const auto real = [values](int64_t unit) { return values[unit] == values[unit] ? values[unit] + 0.0f : 0.0f; };
+  if (exact) {
+    for (int64_t unit = 0; unit < units; ++unit) cells[unit] = Limit(real(unit) * inverse, -largest, largest);
+  } else {
+    for (int64_t unit = 0; unit < units; ++unit) cells[unit] = Limit(real(unit) / scale, -largest, largest);
   }
   if (!quantized) return;
   for (int64_t unit = 0; unit < units; ++unit) cells[unit] = RoundEven(cells[unit]);

@@ -133,8 +133,11 @@ class LstmRun final : public SequenceRun {
     const float no_sign = has_lengths() ? 0.0f : -0.0f;
     for (int64_t r = 0; r < rows_; ++r) {
       float* y_c = call_.y_c + sequences_.batch_index(r) * hidden_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        y_c[unit] = sequences_.length(r) == 0 ? 0.0f : (c_[r * units_padded_ + unit] + no_sign) * scale;
+      const float* c = c_ + r * units_padded_;
+      if (sequences_.length(r) == 0) {
+        std::fill(y_c, y_c + hidden_, 0.0f);
+      } else {
+        for (int64_t unit = 0; unit < hidden_; ++unit) y_c[unit] = (c[unit] + no_sign) * scale;
       }
     }
   }

@@ -1,0 +1,210 @@
+"""Products of recurrences that are no LSTM, GRU or RNN.
+
+What these would catch: products of other weights or with another bias, codes that overflow on some processor, results
+that depend on the form, on optimizations or on the batch, a recurrence that stays float in silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from commands import in_process
+from onnx import numpy_helper
+from protos import parse
+
+import rnnqc
+from rnnqc.numerics import sqnr_db
+
+Array = npt.NDArray[Any]
+I, H = 24, 32  # noqa: E741 - inputs and units
+FORMS = ("fused", "integer", "qcdq")
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+# A highway cell: h' = t * tanh(x W + h R + b) + (1 - t) * x V with t = sigmoid(h S).
+STEP = """
+  [in] p = MatMul (x, W)
+  q = Gemm <transB = 1> (h, R, b)
+  s = Add (p, q)
+  u = Tanh (s)
+  g = MatMul (h, S)
+  t = Sigmoid (g)
+  v = MatMul (x, V)
+  one = Constant <value = float {1.0}> ()
+  rest = Sub (one, t)
+  left = Mul (t, u)
+  right = Mul (rest, v)
+  next = Add (left, right)
+"""
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    shapes = {"W": (I, H), "R": (H, H), "b": (H,), "S": (H, H), "V": (I, H)}
+    return {k: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for k, s in shapes.items()}
+
+
+def cell() -> onnx.ModelProto:
+    return parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {STEP} }}", **weights())
+
+
+def looped() -> onnx.ModelProto:
+    return rnnqc.layer(cell())
+
+
+def written_out(steps: int = 4) -> onnx.ModelProto:
+    """The same, step by step, with one initial state."""
+    one, made = cell(), onnx.ModelProto()
+    made.CopyFrom(one)
+    del made.graph.node[:], made.graph.input[:], made.graph.output[:]
+    held = {t.name for t in one.graph.initializer}
+    state = "h0"
+    for k in range(steps):
+        for node in one.graph.node:
+            copy = made.graph.node.add()
+            copy.CopyFrom(node)
+            copy.name = f"{node.name}_{k}" if node.name else ""
+            names = [state if n == "h" else n if n in held or not n else f"{n}_{k}" for n in node.input]
+            del copy.input[:], copy.output[:]
+            copy.input.extend(names)
+            copy.output.extend(f"{n}_{k}" for n in node.output)
+        state = f"next_{k}"
+    x, h = one.graph.input
+    for name, like in (*((f"x_{k}", x) for k in range(steps)), ("h0", h)):
+        value = made.graph.input.add()
+        value.CopyFrom(like)
+        value.name = name
+    made.graph.output.add().CopyFrom(one.graph.output[0])
+    made.graph.output[0].name = state
+    return made
+
+
+def feeds_of(model: onnx.ModelProto, steps: int = 30, batch: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    shapes = {"x": (steps, batch, I), "h0": (batch, H)}
+    names = [i.name for i in model.graph.input]
+    return {n: rng.standard_normal(shapes.get(n, (batch, I))).astype(np.float32) for n in names}
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, Array], level: str = "ORT_ENABLE_ALL") -> list[Array]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("make", [looped, written_out])
+def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> None:
+    model = make()
+    feeds = feeds_of(model)
+    lowered = rnnqc.lower(model, form=form)
+    (entry,) = lowered.report.entries
+    products = 4 if make is looped else 2  # written out, those of the state
+    assert (entry.status, entry.form) == ("lowered", "products")
+    assert entry.bytes < entry.float_bytes / 3.2, "a byte for four, and scales"
+    kinds = [n.op for g in lowered.model.graphs() for n in g.nodes]
+    steps = 1 if make is looped else 4
+    assert kinds.count("MatMulInteger") == (0 if form == "qcdq" else products * steps)
+    want, got = run(model, feeds), run(lowered.proto, feeds)
+    for a, b in zip(want, got, strict=True):
+        assert 35.0 < sqnr_db(a, b) < 80.0
+
+
+def test_same_bits_however_it_is_run() -> None:
+    """Forms, optimizations, loops written out, rows of the batch."""
+    model = looped()
+    feeds = feeds_of(model, steps=9)
+    expected = run(rnnqc.lower(model).proto, feeds)
+    unrolled = rnnqc.lower(model, unroll=True, dims={"T": 9}).proto
+    assert "Scan" not in [n.op_type for n in unrolled.graph.node]
+    for other in (rnnqc.lower(model, form="integer").proto, unrolled):
+        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+            for a, b in zip(expected, run(other, feeds, level), strict=True):
+                np.testing.assert_array_equal(a, b)
+    for row in range(3):
+        alone = run(rnnqc.lower(model).proto, {"x": feeds["x"][:, row : row + 1]})
+        np.testing.assert_array_equal(expected[0][:, row : row + 1], alone[0])
+
+
+def test_a_product_by_hand() -> None:
+    """One step from a state of zeros: codes, scales and bias as the pass says."""
+    model = written_out(3)
+    lowered = rnnqc.lower(model)
+    arrays = {t.name: numpy_helper.to_array(t) for t in lowered.proto.graph.initializer}
+    codes = {n: a for n, a in arrays.items() if n.endswith(".codes")}
+    assert len(codes) == 2, "steps share the codes of their weights"
+    (name,) = [n for n in codes if "q_0_Gemm.weight" in n]
+    scale = arrays[name.removesuffix(".codes") + ".scale"]
+    held = weights()["R"].T
+    assert codes[name].dtype == np.uint8
+    np.testing.assert_allclose((codes[name].astype(np.float32) - 128) * scale, held, atol=float(scale.max()) / 2 * 1.01)
+    assert np.abs(codes[name].astype(int) - 128).max() == 127
+
+
+def test_weights_take_the_bits_of_the_recipe() -> None:
+    model = looped()
+    lowered = rnnqc.lower(model, overrides=["*.weight.bits=4"])
+    arrays = [
+        t.values if isinstance(t.values, np.ndarray) else None
+        for g in lowered.model.graphs()
+        for n in g.nodes
+        if n.op == "MatMulInteger"
+        for t in [n.inputs[1]]
+    ]
+    assert len(arrays) == 4
+    assert all(a is not None and np.abs(a.astype(int) - 128).max() == 7 for a in arrays)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "reason"),
+    [
+        ("int16", [], "no 8 bits"),
+        ("int8", ["*.weight.bits=none"], "no 2 to 8 bits"),
+        ("int8", ["*.weight.symmetric=false", "*.weight.narrow=false"], "not around 0"),
+    ],
+)
+def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: str) -> None:
+    (entry,) = rnnqc.lower(looped(), recipe, overrides=overrides).report.float_entries
+    assert reason in entry.reason
+    assert entry.found
+    assert entry.action
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("q = Gemm <transB = 1> (h, R, b)", "q = Gemm <transB = 1, alpha = 2.0> (h, R, b)", "alpha = 2.0"),
+        ("g = MatMul (h, S)", "k = Identity (h) g = MatMul (S2, k)", "multiplies"),
+    ],
+)
+def test_products_of_other_kinds_stay(before: str, after: str, found: str) -> None:
+    """The other products of the recurrence are quantized all the same."""
+    text = STEP.replace(before, after)
+    arrays = weights() | {"S2": np.eye(3, dtype=np.float32)}
+    batch = 3 if "S2" in after else "B"
+    model = parse(
+        f"{HEADER} cell (float[{batch},{I}] x, float[{batch},{H}] h) => (float[{batch},{H}] next) {{ {text} }}",
+        **arrays,
+    )
+    layer = rnnqc.layer(model)
+    lowered = rnnqc.lower(layer)
+    kinds = [n.op for g in lowered.model.graphs() for n in g.nodes]
+    assert kinds.count("MatMulInteger") == 3
+    feeds = feeds_of(layer)
+    assert sqnr_db(run(layer, feeds)[0], run(lowered.proto, feeds)[0]) > 30.0
+
+
+def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(looped(), path)
+    assert "will be lowered: 4 products" in in_process(capfd, "inspect", path).out
+    result = in_process(capfd, "lower", path, "-o", out, "--strict", "--verify")
+    assert (result.code, out.exists()) == (0, True)
+    assert "done (products)" in in_process(capfd, "inspect", out).out
+    again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx", "--strict")
+    assert again.code == 0, again.text
