@@ -161,5 +161,24 @@ def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
             b.add("Gather", [source, whole], [target], "element", axis=axis)
         model.insert_nodes(graph, node, b.nodes)
         model.remove_nodes(graph, [node])
+        _forget_shapes(graph, target)
         count += 1
     return count
+
+
+def _forget_shapes(graph: Graph, value: Value) -> None:
+    """Takes away what is declared of shapes of `value` and what is made of it: an inference that was wrong."""
+    kept = {id(v) for v in graph.outputs}
+    inside = {id(n) for n in graph.nodes}
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if id(current) not in kept:
+            current.shape = None
+        for node in current.outputs:
+            if id(node) in inside:
+                stack.extend(v for v in node.outputs if v.name)
