@@ -1,6 +1,6 @@
 """Real models on real tasks: how close each recipe stays to float, and what the task says, next to quantize_dynamic.
 
-python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb rnnoise] [--rows GLOB ...] [--json OUT.json]
+python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb rnnoise] [--rows GLOB ...]
 
 * dtln: speech enhancement; noise is added to the second half of silero_vad/test.wav. SQNR of the mask of model 1 and of
   the signal of model 2 (both fed with what the float models give), of the enhanced signal of the two in a row, and that
@@ -8,12 +8,12 @@ python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad im
   other noise.
 * silero_vad: voice activity of the first half of test.wav, states carried: SQNR of probabilities and states, mean
   probability, share of decisions as in float. Calibrated on chunks of the second half.
-* imdb, imdb_gru: accuracy over reviews, SQNR of probabilities, share of decisions as in float, of an LSTM and of a GRU.
+* imdb, imdb_gru: accuracy over reviews, SQNR of probabilities, share of decisions as in float, of an LSTM and a GRU.
   Calibrated on reviews of train.npz.
 * rnnoise: noise suppression by three GRUs, whose states nothing limits: SQNR of gains, voice activity and final states
   over all frames, and of the gains of the first and the last sixth. Calibrated on the first tenth.
-* gtcrn: speech enhancement by 14 GRUs, frame by frame with three caches: SQNR of spectra and caches on the first half of
-  test.wav. Calibrated on frames of the second half.
+* gtcrn: speech enhancement by 14 GRUs, frame by frame with three caches: SQNR of spectra and caches on the first half
+  of test.wav. Calibrated on frames of the second half.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Rnnoise(Task):
         self.models = {"model": folder / "rnnoise.onnx"}
         with np.load(folder / "features_test_wav.npz") as arrays:
             features = arrays["features"].astype(np.float32)
-        self.features = features[: max(self.CALIBRATION_PART, int(len(features) * scale)), np.newaxis]
+        self.features = features[: max(self.CALIBRATION_PART, int(len(features) * scale))]
 
     def _feeds(self, features: Array) -> Feeds:
         return {"features": features} | {k: np.zeros((1, 1, n), np.float32) for k, n in self.STATES.items()}
