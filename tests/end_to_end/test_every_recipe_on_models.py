@@ -29,7 +29,7 @@ Feeds = dict[str, Array]
 STEPS = 6
 LEAST_DB = 3.0
 # What Vitis' floor does to 8 bits is noise on some of these; so are 8-bit powers of two on a small network (gtcrn).
-# The pow2 recipes put values of all activations on the grid of a sigmoid or tanh, which ends at 1: Relu states saturate.
+# The pow2 recipes put values of all activations on the grid of a sigmoid or tanh, which ends at 1: a Relu saturates.
 NO_BAR = {("*", "pow2-int8-floor"), ("gtcrn/gtcrn_simple", "pow2-int8")} | {
     ("rnnoise/rnnoise", r) for r in ("pow2-int16", "pow2-int8", "pow2-w8a16")
 }
