@@ -1,6 +1,6 @@
 """Real models on real tasks: how close each recipe stays to float, and what the task says, next to quantize_dynamic.
 
-python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb] [--rows GLOB ...] [--json OUT.json]
+python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb rnnoise] [--rows GLOB ...]
 
 * dtln: speech enhancement; noise is added to the second half of silero_vad/test.wav. SQNR of the mask of model 1 and of
   the signal of model 2 (both fed with what the float models give), of the enhanced signal of the two in a row, and that
@@ -8,8 +8,12 @@ python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad im
   other noise.
 * silero_vad: voice activity of the first half of test.wav, states carried: SQNR of probabilities and states, mean
   probability, share of decisions as in float. Calibrated on chunks of the second half.
-* imdb: accuracy over reviews, SQNR of probabilities, share of decisions as in float. Calibrated on reviews of
-  train.npz.
+* imdb, imdb_gru: accuracy over reviews, SQNR of probabilities, share of decisions as in float, of an LSTM and a GRU.
+  Calibrated on reviews of train.npz.
+* rnnoise: noise suppression by three GRUs, whose states nothing limits: SQNR of gains, voice activity and final states
+  over all frames, and of the gains of the first and the last sixth. Calibrated on the first tenth.
+* gtcrn: speech enhancement by 14 GRUs, frame by frame with three caches: SQNR of spectra and caches on the first half
+  of test.wav. Calibrated on frames of the second half.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import wave
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -219,11 +223,11 @@ class Silero(Task):
 class Imdb(Task):
     """Sentiment of reviews of 500 tokens."""
 
-    name = "imdb"
+    name, FILE = "imdb", "imdb_lstm_torch.onnx"
     BATCH, CALIBRATION_BATCH, CALIBRATION_REVIEWS = 250, 10, 100
 
     def __init__(self, models: Path, data: Path, scale: float) -> None:
-        self.models, self.carried = {"model": models / "vitis_rnn" / "imdb_lstm_torch.onnx"}, {"model": {}}
+        self.models, self.carried = {"model": models / "vitis_rnn" / self.FILE}, {"model": {}}
         with np.load(data / "imdb" / "test.npz") as arrays:
             count = max(1, int(len(arrays["label"]) * scale))
             self.tokens, self.labels = arrays["tokens"][:count].astype(np.int64), arrays["label"][:count]
@@ -252,7 +256,86 @@ class Imdb(Task):
         }
 
 
-TASKS: dict[str, type[Dtln] | type[Silero] | type[Imdb]] = {t.name: t for t in (Dtln, Silero, Imdb)}
+class ImdbGru(Imdb):
+    """The same with a GRU."""
+
+    name, FILE = "imdb_gru", "imdb_gru_torch.onnx"
+
+
+class Rnnoise(Task):
+    """Noise suppression by three GRUs over 6,000 frames in one call."""
+
+    name = "rnnoise"
+    PARTS, CALIBRATION_PART = 6, 10
+    STATES: ClassVar = {"vad_h": 24, "noise_h": 48, "denoise_h": 96}
+
+    def __init__(self, models: Path, data: Path, scale: float) -> None:
+        folder, self.carried = models / "rnnoise", {"model": {}}
+        self.models = {"model": folder / "rnnoise.onnx"}
+        with np.load(folder / "features_test_wav.npz") as arrays:
+            features = arrays["features"].astype(np.float32)
+        self.features = features[: max(self.CALIBRATION_PART, int(len(features) * scale))]
+
+    def _feeds(self, features: Array) -> Feeds:
+        return {"features": features} | {k: np.zeros((1, 1, n), np.float32) for k, n in self.STATES.items()}
+
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """The first tenth of the frames."""
+        return {"model": [self._feeds(self.features[: len(self.features) // self.CALIBRATION_PART])]}
+
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """Gains, voice activity, final states."""
+        return run(sessions["model"], self._feeds(self.features))
+
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """SQNR of all outputs, and of the gains at the beginning and at the end."""
+        part = len(self.features) // self.PARTS
+        levels = {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
+        pieces = {"first gains dB": slice(None, part), "last gains dB": slice(-part, None)}
+        return {**levels, **{k: level(reference["gains"][p], outputs["gains"][p]) for k, p in pieces.items()}}
+
+
+class Gtcrn(Task):
+    """Speech enhancement frame by frame: spectra of 512 samples under the root of a Hann window, shifted by 256."""
+
+    name = "gtcrn"
+    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 256, 200
+    CACHES: ClassVar = {"conv_cache": (2, 1, 16, 16, 33), "tra_cache": (2, 3, 1, 1, 16), "inter_cache": (2, 1, 33, 16)}
+
+    def __init__(self, models: Path, data: Path, scale: float) -> None:
+        self.models = {"model": models / "gtcrn" / "gtcrn_simple.onnx"}
+        self.carried = {"model": {k: f"{k}_out" for k in self.CACHES}}
+        samples = speech(models / "silero_vad" / "test.wav")
+        half = len(samples) // 2
+        self.measured, self.other = samples[: int(half * scale)], samples[half:]
+        self.calibration_frames = max(1, int(self.CALIBRATION_FRAMES * scale))
+
+    def feeds(self, samples: Array) -> list[Feeds]:
+        """One call for each frame."""
+        window = np.sqrt(np.hanning(self.FRAME + 1)[:-1])
+        starts = range(0, len(samples) - self.FRAME + 1, self.SHIFT)
+        spectra = (np.fft.rfft(samples[k : k + self.FRAME] * window) for k in starts)
+        return [{"mix": np.stack([z.real, z.imag], -1).astype(np.float32)[None, :, None]} for z in spectra]
+
+    def _zeros(self) -> Feeds:
+        return {k: np.zeros(shape, np.float32) for k, shape in self.CACHES.items()}
+
+    def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
+        """Frames of the second half."""
+        feeds = self.feeds(self.other)[: self.calibration_frames]
+        return {"model": [{**feeds[0], **self._zeros()}, *feeds[1:]]}
+
+    def outputs(self, sessions: Sessions) -> Outputs:
+        """Spectra and caches."""
+        return stream(sessions["model"], self.feeds(self.measured), self._zeros(), self.carried["model"])
+
+    def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
+        """SQNR of all outputs."""
+        return {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
+
+
+Made = type[Dtln] | type[Silero] | type[Imdb] | type[Rnnoise] | type[Gtcrn]
+TASKS: dict[str, Made] = {t.name: t for t in (Dtln, Silero, Imdb, ImdbGru, Rnnoise, Gtcrn)}
 
 
 class Statistics:

@@ -1,0 +1,219 @@
+"""What the passes do for GRU and RNN where it is not what they do for LSTM.
+
+What these would catch: a bias of the reset product that is folded into the other one, a scale of `r * h` used for the
+hidden codes, an unbounded state on a fixed scale, packed matrices with a column too few.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from float_lstm import Activation
+from lstm_models import Op, RecurrentCase
+from pass_testing import INT8, apply, before, make_pass, nodes_of
+from running import Array, assert_close, plain_session, run
+
+from rnnqc.calibrate import calibrate
+from rnnqc.cells.base import Cell
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import Model, constant_array, graph_info, info
+from rnnqc.passes import DecomposeLstm, FuseQuantLstmCell
+from rnnqc.passes.cell_function import fused_outputs, input_names
+from rnnqc.passes.fold_cell import FoldedCell, fold_cell
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.reference.integer_cell import weight_codes
+
+RESET_FIRST = RecurrentCase(op="GRU")
+LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)
+RNN = RecurrentCase(op="RNN")
+EACH = pytest.mark.parametrize("case", [RESET_FIRST, LINEAR, RNN], ids=["GRU", "GRU_linear", "RNN"])
+
+
+def _cell(model: Model) -> Cell:
+    (cell,) = model.cells.values()
+    return cell
+
+
+def _arrays(model: Model, cell: Cell) -> dict[str, Array]:
+    held = graph_info(model.graph).initializers
+    names = {"W": cell.W, "R": cell.R, "B": cell.B, "hidden_bias": cell.hidden_bias}
+    found = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
+    return {k: a for k, a in found.items() if a is not None}
+
+
+def _biases(case: RecurrentCase) -> Array:
+    """Wb and Rb, `[2,G,H]`."""
+    return case.parameters()["B"].reshape(2, case.gates, case.H)
+
+
+@EACH
+def test_decomposed(case: RecurrentCase) -> None:
+    model = before("decompose-lstm", case.model())
+    apply(DecomposeLstm(), model, [case.feeds()])
+    cell = _cell(model)
+    assert (cell.op, cell.type, cell.linear_before_reset) == (case.op, CELL_TYPES[case.op], case.linear_before_reset)
+    assert (cell.initial_c, cell.y_c, cell.P) == (None, None, None)
+    held, (given, recurrent) = _arrays(model, cell), _biases(case)
+    np.testing.assert_array_equal(held["W"], case.parameters()["W"][0].T)
+    np.testing.assert_array_equal(held["R"], case.parameters()["R"][0].T)
+    expected = given + recurrent
+    if case.linear_before_reset:
+        expected[2] = given[2]
+        np.testing.assert_array_equal(held["hidden_bias"], recurrent[2])
+    assert ("hidden_bias" in held) == case.linear_before_reset
+    np.testing.assert_array_equal(held["B"], expected.ravel())
+    assert_close(case.expected(case.feeds()), run(plain_session(model.proto), case.feeds()), 1e-5, case.op)
+
+
+@EACH
+def test_points_of_int8(case: RecurrentCase) -> None:
+    cell = _cell(before("fold-scales", case.model()))
+    assert list(cell.points) == [p.name for p in cell.type.points]
+    quantized = {k for k, p in cell.points.items() if p["bits"] is not None}
+    gates = {f"{g}.{what}" for g in cell.type.gates for what in ("acc", "activation")}
+    reset = {"reset.hidden"} if case is RESET_FIRST else set()
+    assert quantized == {"input", "hidden", "W.weight", "R.weight"} | gates | reset
+    assert cell.points["hidden"]["scale"] == [float(np.float32(1 / 127))], "bounded by tanh"
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("op", ["GRU", "RNN"])
+def test_states_without_a_bound_have_a_scale_for_each_row(op: Op, linear: bool) -> None:
+    activations = (Activation("Sigmoid"), Activation("Relu"))[-CELL_TYPES[op].gate_activations[-1] - 1 :]
+    case = RecurrentCase(op=op, linear_before_reset=linear and op == "GRU", activations=activations)
+    points = _cell(before("fold-scales", case.model())).points
+    assert points["hidden"]["mode"] == "dynamic-row"
+    if case.op == "GRU" and not linear:
+        assert points["reset.hidden"]["mode"] == "dynamic-row"
+
+
+def test_a_gate_beyond_one_unbounds_the_state() -> None:
+    """z outside 0 .. 1 does not keep the state between the candidate and what it was."""
+    case = LINEAR.replace(activations=(Activation("ScaledTanh", 2.0, 1.0), Activation("Tanh")))
+    assert _cell(before("fold-scales", case.model())).points["hidden"]["mode"] == "dynamic-row"
+
+
+def test_saturating_accumulators() -> None:
+    recipe = INT8.with_overrides(["*.accumulator.bits=16", "*.input.mode=static", "*.input.scale=0.1"])
+    for case in (LINEAR, RNN):
+        assert _cell(before("fold-scales", case.model(), recipe)).points["accumulator"]["bits"] == 16
+    with pytest.raises(CompileError, match=r"accumulator.bits = 16 of a GRU with linear_before_reset = 0"):
+        before("fold-scales", RESET_FIRST.model(), recipe)
+
+
+def _folded(case: RecurrentCase, *overrides: str) -> tuple[Cell, FoldedCell]:
+    model = before("fold-scales", case.model(), INT8.with_overrides(overrides))
+    cell = _cell(model)
+    held = _arrays(model, cell)
+    return cell, fold_cell(cell, held.pop("W"), held)
+
+
+@EACH
+def test_multipliers_and_biases_by_hand(case: RecurrentCase) -> None:
+    overrides = ["*.input.mode=static", "*.input.scale=0.125"]
+    if case is RESET_FIRST:
+        overrides += ["*.reset.hidden.mode=static", "*.reset.hidden.scale=0.25"]
+    cell, folded = _folded(case, *overrides)
+    steps = np.array([16 / 4096, 16 / 4096, 8 / 4096])[-case.gates :]
+    s_g = np.repeat(steps, case.H)
+    s_w, s_r = (np.asarray(encoding_of(cell.points[f"{k}.weight"]).scale) for k in ("W", "R"))
+    s_h = np.full(case.gates * case.H, cell.points["hidden"]["scale"][0])
+    if case is RESET_FIRST:
+        s_h[2 * case.H :] = 0.25
+    np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
+    np.testing.assert_allclose(folded.h_multiplier, s_r * s_h / s_g, rtol=1e-6)
+    given, recurrent = _biases(case).astype(np.float64)
+    bias = given + recurrent
+    if case is LINEAR:
+        bias[2] = given[2]
+        assert folded.hidden_bias is not None
+        np.testing.assert_allclose(folded.hidden_bias, recurrent[2] / (8 / 4096), rtol=1e-6)
+    else:
+        assert folded.hidden_bias is None
+    np.testing.assert_allclose(folded.B, bias.ravel() / s_g + 4096.5, rtol=1e-6)
+    assert (folded.P, folded.cell_table) == (None, None)
+
+
+def test_attributes_of_the_operators() -> None:
+    common = {
+        *("hidden_size", "direction", "x_mode", "x_scale", "x_zero_point", "h_mode", "h_scale", "h_zero_point"),
+        *("gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta"),
+        *("gate_table_offset", "gate_index_scale", "gate_index_size"),
+    }
+    found = {}
+    for name, case in (("reset first", RESET_FIRST), ("linear", LINEAR), ("rnn", RNN)):
+        cell, folded = _folded(case)
+        found[name] = folded.numbers.attributes(cell)
+    assert set(found["rnn"]) == common
+    assert set(found["linear"]) - common <= {"linear_before_reset", "reset_scale", "reset_zero_point"}
+    assert (found["linear"]["linear_before_reset"], found["reset first"]["linear_before_reset"]) == (1, 0)
+    assert found["reset first"]["reset_scale"] == float(np.float32(1 / 127))
+    assert found["reset first"]["gate_kinds"] == "table,table,table" and found["rnn"]["gate_kinds"] == "table"
+
+
+def test_different_formats_of_both_hidden_codes_are_refused() -> None:
+    model = before("fold-scales", RESET_FIRST.model(), INT8.with_overrides(["*.reset.hidden.bits=16"]))
+    (remark,) = make_pass("fold-scales")(model).remarks
+    assert remark.reason == "quantized, not integer: the hidden state and r * h have different formats."
+    assert "reset.hidden: 16 bits" in remark.found
+    assert _cell(model).form == "qcdq"
+
+
+@pytest.mark.parametrize("lens", [None, (3, 5)])
+@EACH
+def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
+    """Inputs stand where the operator has them; the place of the cell's table is that of hidden_bias."""
+    model = before("fuse-quant-lstm-cell", case.replace(lens=lens, initial_h=True).model())
+    apply(FuseQuantLstmCell(), model)
+    cell = _cell(model)
+    (node,) = nodes_of(model, f"Quant{case.op}Cell")
+    given = {n: v.name for n, v in zip(input_names(cell.type), node.inputs, strict=False) if v.name}
+    expected = {**cell.operands, "X": cell.x, "sequence_lens": cell.sequence_lens, "initial_h": cell.initial_h}
+    assert given == {k: v for k, v in expected.items() if v is not None}
+    assert input_names(cell.type)[7] == "hidden_bias"
+    assert ("hidden_bias" in given) == case.linear_before_reset
+    assert fused_outputs(cell.type) == ("Y", "Y_h", "Y_codes")
+    assert [bool(v.name) for v in node.outputs] == [True, True]
+
+
+def test_overloads_by_operator() -> None:
+    """Cells of different operators need no overloads; several configurations of one do."""
+    case = RecurrentCase(op="GRU", direction="bidirectional")
+    model = before("fuse-quant-lstm-cell", case.model())
+    apply(FuseQuantLstmCell(), model)
+    overloads = {info(n).overload for n in nodes_of(model, "QuantGRUCell")}
+    assert overloads == {"h4_dynamic_row_batch2", "h4_dynamic_row_reverse_batch2"}
+
+
+@pytest.mark.parametrize("groups", [0, 32])
+@pytest.mark.parametrize("op", ["GRU", "RNN"])
+def test_packed_weights_with_an_odd_number_of_columns(op: Op, groups: int) -> None:
+    case = RecurrentCase(op=op, I=70, H=35)
+    overrides = ["*.weight.bits=4"] + ([f"*.weight.group_size={groups}"] if groups else [])
+    model = before("fuse-quant-lstm-cell", case.model(), INT8.with_overrides(overrides))
+    columns = case.gates * 35
+    assert columns % 2
+    expected = {k: _arrays(model, _cell(model))[k] for k in ("W", "R")}
+    apply(FuseQuantLstmCell(), model)
+    cell = _cell(model)
+    held = graph_info(model.graph).initializers
+    for key, rows in (("W", 70), ("R", 35)):
+        stored = constant_array(held[cell.operands[key]])
+        assert stored is not None
+        assert (stored.dtype, stored.shape) == (np.uint8, (rows, (columns + 1) // 2))
+        multiplier = cell.operands.get(f"{key}_group_multiplier")
+        factors = constant_array(held[multiplier]) if multiplier else None
+        assert (factors is not None) == bool(groups)
+        np.testing.assert_array_equal(weight_codes(stored, factors, groups, columns), expected[key])
+        assert (stored[:, -1] >> 4 == 8).all(), "the nibble that does not count is code 0"
+
+
+@EACH
+def test_statistics_of_the_points(case: RecurrentCase) -> None:
+    statistics = calibrate(case.model(), [case.feeds()])
+    found = {k.removeprefix("the_lstm.forward.") for k in statistics.points}
+    reset = {RESET_FIRST: {"reset.hidden"}, LINEAR: {"hidden_gate.reset_product"}, RNN: set()}[case]
+    assert {"input", "hidden"} | reset <= found
+    assert not ({"reset.hidden", "hidden_gate.reset_product"} - reset) & found
+    assert ("hidden_state" in found) == (case.op == "GRU")
