@@ -1,4 +1,4 @@
-"""Random LSTM layers for the benchmarks: W, R ~ N(0, 1/H), no bias, x ~ N(0, 1)."""
+"""Random recurrent layers for the benchmarks: W, R ~ N(0, 1/H), no bias, x ~ N(0, 1)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 OPSET, IR_VERSION = 17, 8
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One forward LSTM layer of hidden size H over `[T,B,I]`; symbolic dims are called T and B."""
+    """One forward layer of hidden size H over `[T,B,I]`; symbolic dims are called T and B."""
 
     T: int
     B: int
@@ -27,6 +28,7 @@ class Layer:
     symbolic_time: bool = False
     count: int = 1
     states: bool = False
+    op: str = "LSTM"  # "GRU" is the one with linear_before_reset = 1, as torch exports it
 
     @classmethod
     def parse(cls, shape: str, **options: Any) -> Layer:
@@ -35,7 +37,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Shape as `TxBxIxH`."""
+        """The shape `TxBxIxH`."""
         return f"{self.T}x{self.B}x{self.I}x{self.H}"
 
     def feeds(self) -> dict[str, Array]:
@@ -43,31 +45,41 @@ class Layer:
         rng = np.random.default_rng([self.seed, 2])
         feeds = {"X": rng.standard_normal((self.T, self.B, self.I)).astype(np.float32)}
         if self.states:
-            feeds |= {n: rng.uniform(-0.5, 0.5, (1, self.B, self.H)).astype(np.float32) for n in ("h0", "c0")}
+            names = ("h0", "c0") if self.op == "LSTM" else ("h0",)
+            feeds |= {n: rng.uniform(-0.5, 0.5, (1, self.B, self.H)).astype(np.float32) for n in names}
         return feeds
 
     def model(self) -> onnx.ModelProto:
         """The float model; output Y `[T,1,B,H]`. With `count` > 1 that many layers in a row, I equal to H.
 
-        With `states` also inputs h0, c0 and outputs Y_h, Y_c `[1,B,H]` of the first layer.
+        With `states` also inputs h0, c0 (LSTM) and outputs Y_h, Y_c `[1,B,H]` of the first layer.
         """
         rng = np.random.default_rng([self.seed, 1])
         nodes, initializers = [], [numpy_helper.from_array(np.array([1], np.int64), "axis")]
         for k in range(self.count):
             for name, width in (("W", self.I), ("R", self.H)):
-                value = rng.standard_normal((1, 4 * self.H, width)) / np.sqrt(self.H)
+                value = rng.standard_normal((1, GATES[self.op] * self.H, width)) / np.sqrt(self.H)
                 initializers.append(numpy_helper.from_array(value.astype(np.float32), f"{name}{k}"))
             last = k == self.count - 1
             x, y = "X" if k == 0 else f"X{k}", "Y" if last else f"Y{k}"
             inputs, outputs = [x, f"W{k}", f"R{k}"], [y]
             if self.states and k == 0:
-                inputs, outputs = [*inputs, "", "", "h0", "c0"], [*outputs, "Y_h", "Y_c"]
-            nodes.append(helper.make_node("LSTM", inputs, outputs, name=f"lstm{k}", hidden_size=self.H))
+                inputs = [*inputs, "", "", *(["h0", "c0"] if self.op == "LSTM" else ["h0"])]
+                outputs = [*outputs, "Y_h", *(["Y_c"] if self.op == "LSTM" else [])]
+            attributes = {"linear_before_reset": 1} if self.op == "GRU" else {}
+            nodes.append(
+                helper.make_node(
+                    self.op, inputs, outputs, name=f"{self.op.lower()}{k}", hidden_size=self.H, **attributes
+                )
+            )
             if not last:
                 nodes.append(helper.make_node("Squeeze", [y, "axis"], [f"X{k + 1}"]))
         time, batch = "T" if self.symbolic_time else self.T, "B" if self.symbolic_batch else self.B
         shapes = {"X": [time, batch, self.I], "Y": [time, 1, batch, self.H]}
-        names = (["X", "h0", "c0"], ["Y", "Y_h", "Y_c"]) if self.states else (["X"], ["Y"])
+        states = (
+            ([["h0", "c0"], ["Y_h", "Y_c"]] if self.op == "LSTM" else [["h0"], ["Y_h"]]) if self.states else [[], []]
+        )
+        names = (["X", *states[0]], ["Y", *states[1]])
         values = [
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes.get(n, [1, batch, self.H])) for n in group]
             for group in names

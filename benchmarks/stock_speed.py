@@ -1,6 +1,7 @@
-"""Time of one layer: onnxruntime's float LSTM, the fused form in stock onnxruntime, and with the native library.
+"""Time of one layer: onnxruntime's float operator, the fused form in stock onnxruntime, and with the native library.
 
-    python benchmarks/stock_speed.py [--shapes 100x1x256x256 ...] [--rounds N] [--threads N] [--json OUT.json]
+    python benchmarks/stock_speed.py [--op LSTM|GRU|RNN] [--shapes 100x1x256x256 ...] [--static] [--rounds N] [--threads N]
+        [--json OUT.json]
 
 A shape is TxBxIxH. The sessions take turns, round by round, so that a change of the machine's speed hits all alike;
 ratios are float time over the other's time of the same run, above 1 is faster than float.
@@ -12,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from layers import Layer
+from layers import GATES, Layer
 from reporting import report
 
 import rnnqc
@@ -29,7 +30,11 @@ def measure(layer: Layer, rounds: int, threads: int) -> dict[str, Any]:
         name: bound_run(rnnqc.session(m, native=name == NATIVE, options=session_options(threads)), layer.feeds())
         for name, m in models.items()
     }
-    row: dict[str, Any] = {"T x B x I x H": layer.name, "batch": "symbolic" if layer.symbolic_batch else "static"}
+    row: dict[str, Any] = {
+        "layer": layer.op,
+        "T x B x I x H": layer.name,
+        "batch": "symbolic" if layer.symbolic_batch else "static",
+    }
     measured = timings(take_turns(runs, rounds))
     for timing in measured:
         row[f"{timing.name} min ms"], row[f"{timing.name} median ms"] = timing.min_us / 1e3, timing.median_us / 1e3
@@ -42,16 +47,18 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH")
+    parser.add_argument("--op", choices=GATES, default="LSTM")
+    parser.add_argument("--static", action="store_true", help="leave out batches that are known as a symbol only")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
     for shape in arguments.shapes:
-        for symbolic in (False, True):
-            layer = Layer.parse(shape, symbolic_batch=symbolic)
+        for symbolic in (False,) if arguments.static else (False, True):
+            layer = Layer.parse(shape, symbolic_batch=symbolic, op=arguments.op)
             rows.append(measure(layer, arguments.rounds, arguments.threads))
-    report(f"One LSTM layer, {arguments.threads} thread(s), {arguments.rounds} rounds", rows, arguments.json)
+    report(f"One {arguments.op} layer, {arguments.threads} thread(s), {arguments.rounds} rounds", rows, arguments.json)
 
 
 if __name__ == "__main__":
