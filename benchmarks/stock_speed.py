@@ -1,7 +1,7 @@
 """Time of one layer: onnxruntime's float operator, the fused form in stock onnxruntime, and with the native library.
 
-    python benchmarks/stock_speed.py [--op LSTM|GRU|RNN] [--shapes 100x1x256x256 ...] [--static] [--rounds N] [--threads N]
-        [--json OUT.json]
+    python benchmarks/stock_speed.py [--op LSTM|GRU|RNN] [--shapes 100x1x256x256 ...] [--static] [--rounds N]
+        [--threads N] [--json OUT.json]
 
 A shape is TxBxIxH. The sessions take turns, round by round, so that a change of the machine's speed hits all alike;
 ratios are float time over the other's time of the same run, above 1 is faster than float.
