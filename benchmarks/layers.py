@@ -76,10 +76,8 @@ class Layer:
                 nodes.append(helper.make_node("Squeeze", [y, "axis"], [f"X{k + 1}"]))
         time, batch = "T" if self.symbolic_time else self.T, "B" if self.symbolic_batch else self.B
         shapes = {"X": [time, batch, self.I], "Y": [time, 1, batch, self.H]}
-        states = (
-            ([["h0", "c0"], ["Y_h", "Y_c"]] if self.op == "LSTM" else [["h0"], ["Y_h"]]) if self.states else [[], []]
-        )
-        names = (["X", *states[0]], ["Y", *states[1]])
+        count = (2 if self.op == "LSTM" else 1) if self.states else 0
+        names = (["X", "h0", "c0"][: 1 + count], ["Y", "Y_h", "Y_c"][: 1 + count])
         values = [
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes.get(n, [1, batch, self.H])) for n in group]
             for group in names

@@ -21,8 +21,12 @@ from rnnqc.ir import Model, constant_array, graph_info, info
 from rnnqc.passes import DecomposeLstm, FuseQuantLstmCell
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.passes.fold_cell import FoldedCell, fold_cell
+from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.quantization import encoding_of
+from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
+from rnnqc.passes.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.statistics import Statistics
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)
@@ -217,3 +221,63 @@ def test_statistics_of_the_points(case: RecurrentCase) -> None:
     assert {"input", "hidden"} | reset <= found
     assert not ({"reset.hidden", "hidden_gate.reset_product"} - reset) & found
     assert ("hidden_state" in found) == (case.op == "GRU")
+
+
+def _calibrated(case: RecurrentCase, *overrides: str) -> tuple[Cell, dict[str, Array], QuantizedParameters, Statistics]:
+    """The quantized parameters of a case, on inputs with a mean that differs from 0."""
+    feeds = [{"X": f["X"] + 0.7} | {k: v for k, v in f.items() if k != "X"} for f in (case.feeds(), case.feeds())]
+    statistics = calibrate(case.model(), feeds)
+    model = before("insert-qcdq", case.model())
+    cell, arrays = _cell(model), _arrays(model, _cell(model))
+    recipe = INT8.with_overrides(overrides)
+    points = resolve_formats([cell], recipe, {cell.name: arrays}, statistics)[cell.name]
+    assert points is not None
+    cell.points = points
+    return cell, arrays, quantize_parameters(cell, arrays, statistics), statistics
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_mean_errors_are_undone_in_the_bias_that_meets_them(linear: bool) -> None:
+    """With linear_before_reset that of the hidden gate's R is the inner bias; without, R meets `r * h`."""
+    case = RecurrentCase(op="GRU", linear_before_reset=linear, T=9, H=6, I=5)
+    options = ("*.weight.bias_correction=true", "*.weight.compensation=false", "*.weight.bits=3")
+    cell, arrays, made, statistics = _calibrated(case, *options)
+    h = cell.hidden_size
+
+    def mean_error(key: str, point: str, columns: slice) -> Array:
+        error = encoding_of(cell.points[f"{key}.weight"]).dequantize(made.codes[key]) - arrays[key]
+        mean = statistics.points[f"{cell.name}.{point}"].channel_mean
+        assert mean is not None
+        return np.asarray(mean @ error[:, columns])
+
+    whole, gates, candidate = slice(None), slice(0, 2 * h), slice(2 * h, None)
+    moved = made.biases["B"] - arrays["B"]
+    expected = -mean_error("W", "input", whole)
+    expected[gates] -= mean_error("R", "hidden", gates)
+    if linear:
+        inner = made.biases["hidden_bias"] - arrays["hidden_bias"]
+        np.testing.assert_allclose(inner, -mean_error("R", "hidden", candidate), atol=1e-6)
+    else:
+        expected[candidate] -= mean_error("R", "reset.hidden", candidate)
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(moved, expected, atol=1e-6)
+
+
+def test_the_candidate_is_compensated_for_what_it_meets() -> None:
+    """Its columns of R are chosen on the moments of `r * h`, those of the gates on those of h."""
+    case = RecurrentCase(op="GRU", T=30, B=3, H=12, I=5, seed=4)
+    cell, arrays, made, statistics = _calibrated(case, "*.weight.bits=3")
+    point, edge = cell.points["R.weight"], 2 * cell.hidden_size
+    moments = {p: statistics.points[f"{cell.name}.{p}"].second_moment for p in ("hidden", "reset.hidden")}
+    of_hidden, of_reset = (weight_codes_of(point, arrays["R"], moments[p]) for p in ("hidden", "reset.hidden"))
+    assert (of_hidden[:, edge:] != of_reset[:, edge:]).any(), "the case cannot tell them apart"
+    np.testing.assert_array_equal(made.codes["R"], np.concatenate([of_hidden[:, :edge], of_reset[:, edge:]], axis=1))
+
+
+def test_codes_of_biases() -> None:
+    """Both biases of the hidden gate lie on the grid of the point `bias`."""
+    _, arrays, made, _ = _calibrated(LINEAR, "*.bias.bits=6", "*.bias.scale=0.125")
+    for key, bias in made.biases.items():
+        np.testing.assert_array_equal(bias * 8, np.rint(bias * 8), err_msg=key)
+        assert np.abs(bias - np.clip(arrays[key], -4, 3.875)).max() <= 0.0625, key
+    assert set(made.biases) == {"B", "hidden_bias"}
