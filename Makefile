@@ -18,7 +18,7 @@ demo: python
 	@$(bin)/python examples/quickstart.py
 
 test: lint
-	$(bin)/python -m pytest $(PYTEST_ARGS)
+	$(bin)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: python
 	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)
