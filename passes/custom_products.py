@@ -23,6 +23,7 @@ class CustomProduct:
         name: How messages call it.
         x: `[..., K]`.
         source: The constant that holds the weights.
+        turned: Whether it holds them as `[N,K]`.
         weights: `[K,N]` float32.
         bias: What is added, or None.
     """
@@ -31,6 +32,7 @@ class CustomProduct:
     name: str
     x: Value
     source: Value
+    turned: bool
     weights: npt.NDArray[np.float32]
     bias: Value | None
 
@@ -63,6 +65,7 @@ def read_product(node: Node) -> CustomProduct:
             f"finite weights with up to {LARGEST_DEPTH} rows are supported",
         )
     bias: Value | None = None
+    transposed = False
     if node.op == "Gemm":
         alpha, beta, turned = (attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)))
         if alpha != 1.0 or beta != 1.0 or turned:
@@ -71,9 +74,10 @@ def read_product(node: Node) -> CustomProduct:
                 f"node {name!r}: alpha = {alpha}, beta = {beta}, transA = {turned}",
                 "alpha = beta = 1 and transA = 0 are supported",
             )
-        array = array.T if attribute(node, "transB", 0) else array
+        transposed = bool(attribute(node, "transB", 0))
+        array = array.T if transposed else array
         bias = input_or_none(node, 2)
-    return CustomProduct(node, name, node.inputs[0], source, np.ascontiguousarray(array), bias)
+    return CustomProduct(node, name, node.inputs[0], source, transposed, np.ascontiguousarray(array), bias)
 
 
 def refusal_of_product(node: Node) -> NotHandled | None:

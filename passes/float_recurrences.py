@@ -157,7 +157,9 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[F
         # The first step's other products come from the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
-        products = tuple(n for n in graph.nodes if id(n) in own and _is_product(n))
+        # What is used less often is no part of a step.
+        tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
+        products = tuple(n for n in graph.nodes if id(n) in own & tied)
         array = constant_array(weights[key])
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
         size = 0 if array is None else int(array.nbytes)

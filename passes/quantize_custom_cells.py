@@ -66,7 +66,7 @@ class QuantizeCustomCells(Pass):
         remarks: list[Remark] = []
         count = 0
         widths: list[int] = []
-        stored: dict[tuple[int, str], tuple[Value, ...]] = {}
+        stored: dict[tuple[Any, ...], tuple[Value, ...]] = {}
         found = list(float_recurrences(model))
         homes = {id(n): g for g in model.graphs() for n in g.nodes}
         outer = {id(n): n for g in model.graphs() for n in g.nodes}
@@ -104,7 +104,7 @@ class QuantizeCustomCells(Pass):
         loop: Node | None,
         product: CustomProduct,
         recurrence: FloatRecurrence,
-        stored: dict[tuple[int, str], tuple[Value, ...]],
+        stored: dict[tuple[Any, ...], tuple[Value, ...]],
         record: dict[str, Any],
     ) -> int:
         """Replaces one product; the bits of its weights. Raises NotHandled."""
@@ -133,17 +133,16 @@ class QuantizeCustomCells(Pass):
                 f"signed = {encoding.signed}, zero_point = {encoding.zero_point}",
                 "choose a recipe with symmetric weights",
             )
-        home = graph
         b = Builder(model, prefix=base)
-        key = (id(product.source), json.dumps(s, sort_keys=True, default=str))
+        key = (id(graph), id(product.source), product.turned, json.dumps(s, sort_keys=True, default=str))
         if key not in stored:
             codes = weight_codes(point, product.weights)
             scale = np.asarray(encoding.scale, np.float32)
             scale = scale if encoding.axis is not None else scale[0]
             unsigned = (codes.astype(np.int16) + MIDDLE).astype(np.uint8)
             stored[key] = (
-                model.add_initializer(f"{path}.codes", unsigned if self.integer else codes, home),
-                model.add_initializer(f"{path}.scale", np.array(scale), home),
+                model.add_initializer(f"{path}.codes", unsigned if self.integer else codes, graph),
+                model.add_initializer(f"{path}.scale", np.array(scale), graph),
             )
             record["bytes"] += codes.nbytes + scale.nbytes
             record["float_bytes"] += product.weights.nbytes
@@ -154,7 +153,7 @@ class QuantizeCustomCells(Pass):
             settings: dict[str, Any] = {"bits": PRODUCT_BITS, "signed": False, "zero_point": MIDDLE}
             x = emit_row_fake_quant(b, "hidden", product.x, settings)
             zeros = np.zeros(columns if encoding.axis is not None else (), np.int8)
-            zero = model.add_initializer(f"{path}.zero_point", zeros, home)
+            zero = model.add_initializer(f"{path}.zero_point", zeros, graph)
             w = emit_weight(b, "weight", QuantizedWeight(codes_value, scale_value, zero), encoding)
             y = b.op("MatMul", [x, w], "product")
         if product.bias is not None:

@@ -76,7 +76,10 @@ def quantize_parameters(
         biases["B"] = encoding.dequantize(encoding.quantize(biases["B"]))
         if "hidden_bias" in biases:
             per_channel = encoding.axis is not None
-            of_gate = replace(encoding, scale=encoding.scale[candidate]) if per_channel else encoding
+            of_gate = encoding
+            if per_channel:
+                zero_points = encoding.zero_points[candidate]
+                of_gate = replace(encoding, scale=encoding.scale[candidate], zero_points=zero_points)
             biases["hidden_bias"] = of_gate.dequantize(of_gate.quantize(biases["hidden_bias"]))
     return QuantizedParameters(codes, biases)
 

@@ -16,6 +16,7 @@ from rnnqc.files import load_proto
 from rnnqc.validation import blocks_of, check_model
 
 LENGTHS = "sequence_lens"
+MASK_RANK = 2
 PREFIX = "step/"
 """In front of the names that the cell's values have in the loop; its initializers keep theirs."""
 OPSET = 17
@@ -210,27 +211,40 @@ class _Layer:
         graph = onnx.GraphProto()
         graph.CopyFrom(self.proto.graph)
         _prefix(graph, {n: f"{PREFIX}{n}" for n in self.taken - held})
-        mask, blank = (self._fresh(f"layer/{n}") for n in ("valid", "blank"))
+        mask = self._fresh("layer/valid")
         inputs = [_renamed(v, f"{PREFIX}{v.name}") for v in (*(before for before, _ in self.states), self.x)]
         nodes = list(graph.node)
         if self.lengths:
             inputs.append(helper.make_tensor_value_info(mask, TensorProto.BOOL, [None, 1]))
-            tensor = helper.make_tensor(blank, self.x.type.tensor_type.elem_type, [], [0])
-            nodes.append(helper.make_node("Constant", [], [blank], blank, value=tensor))
         outputs: list[onnx.ValueInfoProto] = []
 
-        def hand_out(like: onnx.ValueInfoProto, value: str, name: str, beyond: str) -> None:
-            """`value` as an output; beyond the length of a sequence, `beyond`."""
-            name = self._fresh(f"layer/{name}")
-            given = [mask, f"{PREFIX}{value}", beyond] if self.lengths else [f"{PREFIX}{value}"]
-            nodes.append(helper.make_node("Where" if self.lengths else "Identity", given, [name], name))
-            outputs.append(_renamed(like, name))
+        def constant(name: str, kind: int, dims: list[int], values: list[int]) -> str:
+            made = self._fresh(f"layer/{name}")
+            nodes.append(
+                helper.make_node("Constant", [], [made], made, value=helper.make_tensor(made, kind, dims, values))
+            )
+            return made
+
+        def hand_out(like: onnx.ValueInfoProto, value: str, name: str, kept: str | None = None) -> None:
+            """`value` as an output; beyond the length of a sequence `kept`, or zeros."""
+            made = self._fresh(f"layer/{name}")
+            given = [f"{PREFIX}{value}"]
+            if self.lengths:
+                rank, kind = _rank_and_type(like, value)
+                valid = mask
+                if rank != MASK_RANK:
+                    valid = self._fresh(f"layer/{name}.valid")
+                    shape = constant(f"{name}.dims", TensorProto.INT64, [rank], [-1, *[1] * (rank - 1)])
+                    nodes.append(helper.make_node("Reshape", [mask, shape], [valid], valid))
+                given = [valid, *given, kept or constant(f"{name}.blank", kind, [], [0])]
+            nodes.append(helper.make_node("Where" if self.lengths else "Identity", given, [made], made))
+            outputs.append(_renamed(like, made))
 
         for k, (before, after) in enumerate(self.states):
             hand_out(before, after.name, f"next_{k}", f"{PREFIX}{before.name}")
-        hand_out(self.states[0][0], self.states[0][1].name, "Y", blank)
+        hand_out(self.states[0][0], self.states[0][1].name, "Y")
         for k, output in enumerate(self.steps):
-            hand_out(output, output.name, f"output_{k}", blank)
+            hand_out(output, output.name, f"output_{k}")
         return helper.make_graph(nodes, "cell", inputs, outputs, value_info=list(graph.value_info))
 
 
@@ -246,6 +260,19 @@ def _prefix(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         if isinstance(block, onnx.GraphProto):
             for value in (*block.input, *block.output, *block.value_info):
                 value.name = names.get(value.name, value.name)
+
+
+def _rank_and_type(value: onnx.ValueInfoProto, name: str) -> tuple[int, int]:
+    """How many axes an output has, the batch in front, and its type, which has a zero."""
+    held = value.type.tensor_type
+    rank = len(held.shape.dim) if held.HasField("shape") else 0
+    if not rank or held.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        raise CompileError(
+            f"output {name!r} has no known shape [B, ...], or no numbers.",
+            supported="with lengths, outputs of numbers whose rank is declared, the batch in front",
+            action="declare its shape, or leave --lengths out",
+        )
+    return rank, held.elem_type
 
 
 def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:

@@ -149,6 +149,35 @@ def test_refused(cell: str, found: str) -> None:
         layer(parse(f"{HEADER} {cell}"))
 
 
+def test_outputs_of_other_ranks_and_types_have_lengths_too() -> None:
+    """A number for each row, a matrix for each row, and whole numbers."""
+    cell = parse(
+        f"{HEADER} cell (float[B,{I}] x, float[B,{I}] h)"
+        f" => (float[B,{I}] h_next, float[B] total, float[B,2,{I}] twice, int64[B,{I}] whole) {{"
+        " h_next = Add (x, h) axis = Constant <value_ints = [1]> () total = ReduceSum <keepdims = 0> (h_next, axis)"
+        " row = Unsqueeze (h_next, axis) twice = Concat <axis = 1> (row, row) whole = Cast <to = 7> (h_next) }"
+    )
+    batch, lens = 2, (1, 3)
+    x = (1 + np.random.default_rng(0).random((3, batch, I))).astype(np.float32)
+    got = _run(layer(cell, lengths=True), {"x": x, "sequence_lens": np.array(lens, np.int32)})
+    want = np.cumsum(x, axis=0)
+    for row, n in enumerate(lens):
+        want[n:, row] = 0
+    assert got["total"].shape == (3, batch)
+    np.testing.assert_allclose(got["Y"], want, rtol=1e-6)
+    np.testing.assert_allclose(got["total"], want.sum(2), rtol=1e-6)
+    np.testing.assert_allclose(got["twice"], np.stack([want, want], 2), rtol=1e-6)
+    np.testing.assert_array_equal(got["whole"], want.astype(np.int64))
+
+
+def test_lengths_of_an_output_of_unknown_rank() -> None:
+    cell = _cell()
+    cell.graph.output[2].type.tensor_type.ClearField("shape")
+    layer(cell)
+    with pytest.raises(CompileError, match="'carry' has no known shape"):
+        layer(cell, lengths=True)
+
+
 def test_two_inputs_that_are_no_states() -> None:
     with pytest.raises(CompileError, match="2 inputs are no states"):
         layer(_cell(), state={"h": "h_next"})

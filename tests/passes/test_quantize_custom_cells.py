@@ -146,6 +146,51 @@ def test_a_product_by_hand() -> None:
     assert np.abs(codes[name].astype(int) - 128).max() == 127
 
 
+def test_a_matrix_that_is_used_both_ways() -> None:
+    """As it stands by MatMul, transposed by Gemm: other codes."""
+    text = STEP.replace("g = MatMul (h, S)", "g = MatMul (h, R)")
+    model = rnnqc.layer(
+        parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **weights())
+    )
+    feeds = feeds_of(model)
+    for form in FORMS:
+        assert sqnr_db(run(model, feeds)[0], run(rnnqc.lower(model, form=form).proto, feeds)[0]) > 35.0
+
+
+def test_two_loops_that_share_their_weights() -> None:
+    model = looped()
+    (scan,) = [n for n in model.graph.node if n.op_type == "Scan"]
+    again = onnx.NodeProto()
+    again.CopyFrom(scan)
+    again.name = "again"
+    again.output[:] = [f"{o}_again" for o in scan.output]
+    model.graph.node.append(again)
+    for output in list(model.graph.output):
+        copy = model.graph.output.add()
+        copy.CopyFrom(output)
+        copy.name = f"{output.name}_again"
+    lowered = rnnqc.lower(model, strict=True)
+    assert [e.form for e in lowered.report.entries] == ["products", "products"]
+    feeds = feeds_of(model)
+    got = run(lowered.proto, feeds)
+    for a, b in zip(got[: len(got) // 2], got[len(got) // 2 :], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
+    model = written_out()
+    rng = np.random.default_rng(3)
+    model.graph.initializer.append(
+        numpy_helper.from_array(rng.standard_normal((H, H)).astype(np.float32), "head.weight")
+    )
+    last = model.graph.output[0].name
+    model.graph.node.append(onnx.helper.make_node("MatMul", [last, "head.weight"], ["head"], "head"))
+    model.graph.output[0].name = "head"
+    kinds = {n.name: n.op_type for n in rnnqc.lower(model).proto.graph.node}
+    assert kinds["head"] == "MatMul"
+    assert list(kinds.values()).count("MatMulInteger") == 8
+
+
 def test_weights_take_the_bits_of_the_recipe() -> None:
     model = looped()
     lowered = rnnqc.lower(model, overrides=["*.weight.bits=4"])
