@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Node, Value, attribute, constant_array, display_name, dtype_of, input_or_none
+from rnnqc.ir import (
+    CUSTOM_TAG,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    info,
+    input_or_none,
+)
 from rnnqc.passes.lstm_node import NotHandled
 
 PRODUCT_BITS = 8
@@ -87,3 +100,11 @@ def refusal_of_product(node: Node) -> NotHandled | None:
     except NotHandled as refusal:
         return refusal
     return None
+
+
+def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
+    """What quantize-custom-cells did with each recurrence, by its path: operator, bytes of weights now and before."""
+    held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
+    records = [json.loads(text) for text in held if text]
+    # Each product has what was known when it was made; the last one has all.
+    return {r["path"]: r for r in sorted(records, key=lambda r: int(r["bytes"]))}

@@ -22,7 +22,7 @@ from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
-from rnnqc.recipe import Recipe, keys_of
+from rnnqc.recipe import Points, Recipe, keys_of
 from rnnqc.statistics import Statistics
 
 # Operators that move values without computing with them, and the inputs they move.
@@ -63,7 +63,7 @@ class InsertQcdq(Pass):
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
         if cells:
-            check_overrides(self.recipe, [c.name for c in cells])
+            check_overrides(self.recipe, points_of_types(cells))
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
@@ -144,13 +144,14 @@ def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
     return {k: a for k, a in arrays.items() if a is not None}
 
 
-def check_overrides(recipe: Recipe, cells: Sequence[str]) -> None:
+def check_overrides(recipe: Recipe, cells: Points) -> None:
     """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
     missed = recipe.unmatched(cells)
     if missed:
+        first = next(iter(cells))
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
-            supported="points such as " + ", ".join(f"{cells[0]}.{p}" for p in ("input", "W.weight", "hidden")),
+            supported="points such as " + ", ".join(f"{first}.{p}" for p in ("input", "W.weight", "hidden")),
             action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
         )
     for points, key, kind in recipe.without_effect(cells):
@@ -159,6 +160,11 @@ def check_overrides(recipe: Recipe, cells: Sequence[str]) -> None:
             supported=f"{', '.join(keys_of(kind))} for {kind!r}",
             action="leave the override out",
         )
+
+
+def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
+    """For each cell's name the names of the quantization points that its type has."""
+    return {c.name: [p.name for p in c.type.points] for c in cells}
 
 
 def graphs_of_cells(model: Model) -> dict[str, Graph]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,6 @@ from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
-    CUSTOM_TAG,
     DOMAIN,
     FLOAT_TAG,
     Constant,
@@ -29,7 +27,7 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
-from rnnqc.passes.custom_products import refusal_of_product
+from rnnqc.passes.custom_products import custom_cells, refusal_of_product
 from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (
@@ -154,11 +152,8 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
-            if CUSTOM_TAG in info(node).metadata:
-                record = json.loads(info(node).metadata[CUSTOM_TAG])
-                found.append(
-                    RecurrentNode(record["path"], record["path"], record["op"], {}, record["bytes"], form="products")
-                )
+    for name, record in custom_cells(model).items():
+        found.append(RecurrentNode(name, name, record["op"], {}, record["bytes"], form="products"))
     return found
 
 

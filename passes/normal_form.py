@@ -56,6 +56,7 @@ def decompose(model: Model, verb: str) -> None:
     if not model.cells:
         raise CompileError(
             "no recurrent layer that can be quantized.",
-            supported="models with at least one recurrent layer of constant weights",
-            action="`rnnqc inspect` lists the recurrent layers and why they stay float",
+            supported="models with at least one float LSTM, GRU or RNN layer of constant weights",
+            action="`rnnqc inspect` lists the recurrent layers; cells of Brevitas, and products of other recurrences, "
+            "are lowered without data",
         )

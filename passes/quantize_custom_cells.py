@@ -164,7 +164,8 @@ class QuantizeCustomCells(Pass):
         last = b.nodes[-1]
         last.outputs.clear()
         last.outputs.append(target)
-        info(loop if loop is not None else last).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
+        for node in (last, *([loop] if loop is not None else [])):  # the products outlive a loop that is unrolled
+            info(node).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
         return int(point["bits"])
 
 
@@ -186,10 +187,3 @@ def _integer(b: Builder, product: CustomProduct, codes: Value, scale: Value) -> 
     outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
     whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
     return b.op("Reshape", [y, whole], "product.shaped")
-
-
-def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
-    """What this pass did with each recurrence, by its path: operator, bytes of its weights now and before."""
-    held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
-    records = [json.loads(text) for text in held if text]
-    return {r["path"]: r for r in records}

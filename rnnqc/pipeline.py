@@ -11,11 +11,11 @@ from pathlib import Path
 import onnx
 
 from rnnqc.calibrate import calibrate
-from rnnqc.cells.types import LSTM
+from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import Model, attribute
+from rnnqc.ir import FLOAT_TAG, Model, attribute, info
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
@@ -35,12 +35,13 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
+from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
-from rnnqc.passes.quantize_custom_cells import custom_cells
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
@@ -306,13 +307,18 @@ def lower(
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         _fill(report, loaded, nodes, results)
+        if resolved == QONNX:
+            for node in (n for g in loaded.graphs() for n in g.nodes if n.op in CELL_TYPES):
+                info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
         # Nothing that rnnqc could lower further: zero points are added before rounding there.
         loaded.release_cells(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
         if names:
-            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(names)]
+            known = [loaded.cells[n] for n in names if n in loaded.cells]
+            points = points_of_types(known) if len(known) == len(names) else names
+            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         for entry in report.float_entries if own else ():
             if not entry.reason:

@@ -29,6 +29,8 @@ else:
     import tomli as tomllib
 
 Settings = dict[str, Any]
+Points = Sequence[str] | Mapping[str, Sequence[str]]
+"""Names of cells, with those of their points where not all of them count."""
 REGEX = "re:"
 KINDS = ("cells", "weight-only")
 RULES = tuple(dict.fromkeys((*ranges.RULES, *WEIGHT_RULES)))
@@ -244,7 +246,7 @@ class Recipe:
                     result.setdefault(key, value)
         return result
 
-    def without_effect(self, cells: Sequence[str]) -> list[tuple[str, str, str]]:
+    def without_effect(self, cells: Points) -> list[tuple[str, str, str]]:
         """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
         found: list[tuple[str, str, str]] = []
         for rule in self.rules[: self.overrides]:
@@ -253,7 +255,7 @@ class Recipe:
             found += [(rule.points, key, matching[0].rpartition(".")[2]) for key in unknown]
         return found
 
-    def idle(self, cells: Sequence[str]) -> list[str]:
+    def idle(self, cells: Points) -> list[str]:
         """What a recipe file says in vain: globs that match no point, keys that no matching point understands."""
         whole = Recipe(self.name, "", self.rules, self.own)
         missed = [f"no quantization point matches {points!r}" for points in whole.unmatched(cells)]
@@ -262,14 +264,15 @@ class Recipe:
             for points, key, _ in whole.without_effect(cells)
         ]
 
-    def unmatched(self, cells: Sequence[str]) -> list[str]:
+    def unmatched(self, cells: Points) -> list[str]:
         """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
         paths = _paths(cells)
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
 
 
-def _paths(cells: Sequence[str]) -> list[str]:
-    return [f"{c}.{p.name}" for c in cells for p in ALL_POINTS]
+def _paths(cells: Points) -> list[str]:
+    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(p.name for p in ALL_POINTS))
+    return [f"{cell}.{point}" for cell, points in known.items() for point in points]
 
 
 def keys_of(point: str) -> tuple[str, ...]:

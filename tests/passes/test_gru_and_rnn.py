@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from float_lstm import Activation
-from lstm_models import Op, RecurrentCase
+from lstm_models import Op, RecurrentCase, stacked_model
 from pass_testing import INT8, apply, before, make_pass, nodes_of
 from running import Array, assert_close, plain_session, run
 
+import rnnqc
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.diagnostics import CompileError
+from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.ir import Model, constant_array, graph_info, info
 from rnnqc.passes import DecomposeLstm, FuseQuantLstmCell
 from rnnqc.passes.cell_function import fused_outputs, input_names
@@ -281,3 +282,28 @@ def test_codes_of_biases() -> None:
         np.testing.assert_array_equal(bias * 8, np.rint(bias * 8), err_msg=key)
         assert np.abs(bias - np.clip(arrays[key], -4, 3.875)).max() <= 0.0625, key
     assert set(made.biases) == {"B", "hidden_bias"}
+
+
+@pytest.mark.parametrize(
+    ("op", "override"),
+    [
+        ("GRU", "*.input_gate.acc.bits=8"),
+        ("GRU", "*.cell_state.bits=8"),
+        ("LSTM", "*.reset_gate.acc.bits=8"),
+        ("RNN", "*.update_gate.acc.bits=8"),
+    ],
+)
+def test_overrides_of_points_that_another_type_has(op: Op, override: str) -> None:
+    with pytest.raises(UsageError, match="No quantization point matches"):
+        rnnqc.lower(RecurrentCase(op=op).model(), overrides=[override])
+    both = stacked_model([RecurrentCase(op="LSTM", I=4), RecurrentCase(op="GRU", I=4)])
+    if op != "RNN":
+        rnnqc.lower(both, overrides=[override])
+
+
+def test_what_one_form_leaves_float_can_be_lowered_later() -> None:
+    """The QONNX form has no cell of a GRU; the file that it makes may be lowered to other forms."""
+    model = RecurrentCase(op="GRU").model()
+    written = rnnqc.lower(model, "brevitas-int8", form="qonnx", calibration=[RecurrentCase(op="GRU").feeds()])
+    assert [e.status for e in written.report.entries] == ["float"]
+    assert [e.status for e in rnnqc.lower(written.proto, "int8").report.entries] == ["lowered"]

@@ -126,6 +126,8 @@ def test_same_bits_however_it_is_run() -> None:
         for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
             for a, b in zip(expected, run(other, feeds, level), strict=True):
                 np.testing.assert_array_equal(a, b)
+    entries = rnnqc.lower(model, unroll=True, dims={"T": 9}, strict=True).report.entries
+    assert [(e.status, e.form) for e in entries] == [("lowered", "products")]
     for row in range(3):
         alone = run(rnnqc.lower(model).proto, {"x": feeds["x"][:, row : row + 1]})
         np.testing.assert_array_equal(expected[0][:, row : row + 1], alone[0])
