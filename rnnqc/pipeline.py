@@ -320,6 +320,12 @@ def lower(
             points = points_of_types(known) if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
+        exported = [e.node for e in report.entries if e.op == CELL_OP]
+        if exported and not own and resolved != QONNX:
+            report.warnings.append(
+                f"recipe {chosen.name!r} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
+                "they keep the quantization that they were exported with."
+            )
         for entry in report.float_entries if own else ():
             if not entry.reason:
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."

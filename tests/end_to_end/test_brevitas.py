@@ -190,6 +190,15 @@ def test_lower_case_rounding() -> None:
     check(onnx.ModelProto.FromString(text), feeds, expected)
 
 
+def test_a_recipe_that_is_asked_for_and_does_not_apply_is_named() -> None:
+    lstm = random_lstm(6)
+    model = one_cell(lstm, draw_feeds(lstm, 3, False, False))
+    assert not rnnqc.lower(model).report.warnings
+    for arguments in ({"recipe": "w4a8"}, {"overrides": ["*.weight.bits=4"]}):
+        (warning,) = rnnqc.lower(model, **arguments).report.warnings
+        assert "does not apply to 1 cell(s)" in warning
+
+
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
 def test_operator_sets(opset: int) -> None:
     lstm = random_lstm(6)
