@@ -27,7 +27,7 @@ from rnnqc.files import load_proto
 from rnnqc.ir import Model
 from rnnqc.passes.inventory import lowered_nodes
 from rnnqc.passes.unroll import bind_dimensions
-from rnnqc.pipeline import generated_feeds, lower
+from rnnqc.pipeline import AS_EXPORTED, generated_feeds, lower
 from rnnqc.report import Entry
 from rnnqc.session import session
 
@@ -281,6 +281,8 @@ def _ways(model: str, against: str | None) -> tuple[dict[str, onnx.ModelProto], 
     entries = list(result.report.float_entries)
     if len(entries) == len(result.report.entries):
         return {FLOAT: proto}, entries
+    if result.report.recipe == AS_EXPORTED:  # there is no float model of it
+        return {STOCK: result.proto, NATIVE: result.proto}, entries
     return {FLOAT: proto, STOCK: result.proto, NATIVE: result.proto}, entries
 
 

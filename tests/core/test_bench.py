@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from brevitas_models import Exported, random_lstm
 from lstm_models import LstmCase
 from protos import parse
 from running import save_arrays
@@ -149,6 +150,16 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp
     result = bench(str(model), rounds=1)
     assert names(result) == ["float"]
     assert [e.op for e in result.float_entries] == ["GRU"]
+
+
+def test_an_exported_model_has_no_float_one(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
+    """What is written out of a cell of Brevitas to run it is no float model to compare with."""
+    lstm, exported = random_lstm(6), Exported()
+    outputs = exported.cell(lstm, exported.quant("x", lstm.quantizers["output"], "x_quant"), "cell", None, None)
+    exported.op("Identity", [outputs[0]], "outputs")
+    path = tmp_path / "exported.onnx"
+    onnx.save(exported.model({"x": [4, 2, lstm.W[0].shape[1]]}, {"outputs": 3}, 20), path)
+    assert names(bench(str(path), rounds=1)) == ["stock", "native"]
 
 
 def test_refused(source: str, lowered: str, tmp_path: Path) -> None:
