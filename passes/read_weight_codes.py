@@ -55,7 +55,7 @@ class ReadWeightCodes(Pass):
         made: dict[int, _Made] = {}
         count = 0
         for path, graph in list(model.paths()):
-            for node in graph.nodes:
+            for node in list(graph.nodes):  # dequantizers are put in front
                 if node.op not in RECURRENT_OPS or node.domain:
                     continue
                 if self.keep and WEIGHTS_TAG in info(node).metadata:
