@@ -33,7 +33,7 @@ ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {
     Rounding.HALF_AWAY: "HALF_UP",
 }
 """As Brevitas writes them; the last one is QONNX's, which Brevitas does not have."""
-WIDEST_BIAS = WIDEST_ACTIVATION = 32
+WIDEST_ACTIVATION = 32
 _FORMAT = ("bits", "signed", "narrow", "scale", "zero_point", "rounding")
 _PASSED = ("cell_state.kept", "cell_state.added")
 

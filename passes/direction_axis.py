@@ -1,4 +1,4 @@
-"""The axis of length 1 for the direction that ONNX's LSTM has and the cells do not."""
+"""The axis of length 1 for the direction that ONNX's recurrent operators have and the cells do not."""
 
 from __future__ import annotations
 

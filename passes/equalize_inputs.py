@@ -44,7 +44,7 @@ def channel_scales(
 
     Args:
         seen: Statistics of the input.
-        weights: W `[I,4H]`.
+        weights: W `[I,GH]`.
         bits: Widths of the input's codes and of those of W, None for float.
     """
     if seen.channel_max is None or len(seen.channel_max) != len(weights):

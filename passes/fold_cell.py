@@ -325,7 +325,7 @@ def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
 
 
 def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
-    """`codes` `[I,4H]` and `count` rows that add up to minus its column sums; what the function body computes."""
+    """`codes` `[I,GH]` and `count` rows that add up to minus its column sums; what the function body computes."""
     sums = codes.sum(axis=0, dtype=np.int64)
     taken = np.clip(np.abs(sums) - 127 * np.arange(count)[:, np.newaxis], 0, 127)
     return np.concatenate([codes, (-np.sign(sums) * taken).astype(np.int8)])

@@ -48,7 +48,7 @@ def resolve_formats(
     Args:
         cells: The cells.
         recipe: Rules and overrides.
-        arrays: For each cell's name W `[I,4H]`, R `[H,4H]` and B `[4H]`.
+        arrays: For each cell's name W `[I,GH]`, R `[H,GH]` and B `[GH]`.
         statistics: Of a calibration.
 
     Returns:

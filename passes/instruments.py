@@ -110,7 +110,7 @@ class VerifyNumerics(Instrument):
         self._results: list[dict[str, npt.NDArray[Any]]] | None = None
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
-        """Runs the model as it is; a model onnxruntime refuses (LSTM with layout 1) is not compared."""
+        """Runs the model as it is; a model onnxruntime refuses (of layout 1, say) is not compared."""
         self._before = self._executable(model.proto)
         try:
             self._results = [run_model(self._before, f) for f in self.feeds]

@@ -16,7 +16,6 @@ from rnnqc.passes.quant_operators import is_quant, read_quant
 
 _MOVERS = ("Identity", "Concat", "Unsqueeze", "Squeeze", "Transpose", "Reshape")
 _DEEPEST = 64
-_BYTE = 8
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ _OLDEST_OPSET = 13  # DequantizeLinear with an axis
 class ReadWeightCodes(Pass):
     """Gives recurrent nodes whose weights come from quantizers or dequantizers one constant for W and one for R.
 
-    Before: `(codes -> Clip -> DequantizeLinear) x 4 -> Concat -> Unsqueeze -> LSTM`, or Quant of floats instead of
-    DequantizeLinear, as Brevitas exports it
+    Before: `(codes -> Clip -> DequantizeLinear) x G -> Concat -> Unsqueeze -> LSTM`, or Quant of floats instead of
+    DequantizeLinear, as Brevitas exports it; GRU and RNN are read alike
 
-    After: `codes int8 [1,4H,K] -> DequantizeLinear(scale [4H], axis=1) -> LSTM` where codes are kept, otherwise the
+    After: `codes int8 [1,GH,K] -> DequantizeLinear(scale [GH], axis=1) -> LSTM` where codes are kept, otherwise the
     floats they stand for. Operators between the two would break sessions of operator sets from 21 on.
 
     * Weights that differ in scale along their inputs, that have more than 8 bits, or that are made in a way that is not
@@ -55,7 +55,7 @@ class ReadWeightCodes(Pass):
         made: dict[int, _Made] = {}
         count = 0
         for path, graph in list(model.paths()):
-            for node in graph.nodes:
+            for node in list(graph.nodes):  # dequantizers are put in front
                 if node.op not in RECURRENT_OPS or node.domain:
                     continue
                 if self.keep and WEIGHTS_TAG in info(node).metadata:

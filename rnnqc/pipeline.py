@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from rnnqc.calibrate import calibrate
@@ -15,7 +16,7 @@ from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
-from rnnqc.ir import FLOAT_TAG, Model, attribute, info
+from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
@@ -40,6 +41,7 @@ from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything
+from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_weights import stored_weight_bytes
@@ -202,18 +204,26 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
     That is the first form in which its cells run, and nearest to what Brevitas does: the reference of comparisons.
+    A model with recurrent nodes that onnxruntime refuses for their layout or for float64 is in normal form.
     """
     nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
     exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
-    if not exported and not any(n.op_type == "LSTM" for n in nodes):
+    if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
-    layers = [n for g in read.graphs() for n in g.nodes if n.op == "LSTM" and not n.domain]
-    if not exported and not any(squeezes_wrong_axis(n) or attribute(n, "layout", 0) for n in layers):
+    if not exported and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
     return read.proto
+
+
+def _does_not_run(node: Node) -> bool:
+    """Whether the node is a recurrent one that onnxruntime refuses, and the normal form of which it runs."""
+    if node.op not in RECURRENT_OPS or node.domain:
+        return False
+    refused = attribute(node, "layout", 0) or dtype_of(input_or_none(node, W)) == np.float64
+    return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))
 
 
 def lower(

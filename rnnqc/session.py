@@ -69,13 +69,26 @@ def _may_be_bound_to_a_batch(made: ort.InferenceSession, model: str | os.PathLik
     proto = model if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model), load_external_data=False)
     made_by_lstm = {n.output[0] for n in proto.graph.node if n.op_type == "LSTM" and n.output}
     squeezes = [n for n in proto.graph.node if n.op_type == "Squeeze" and n.input and n.input[0] in made_by_lstm]
-    constants = {t.name: t for t in proto.graph.initializer}
-    constants |= {n.output[0]: a.t for n in proto.graph.node if n.op_type == "Constant" for a in n.attribute}
+    named = {name for n in squeezes for name in n.input[1:]}
+    constants = {
+        t.name: onnx.numpy_helper.to_array(t).ravel().tolist() for t in proto.graph.initializer if t.name in named
+    }
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.output[0] in named:
+            constants[node.output[0]] = _held(node)
     for squeeze in squeezes:
         axes = [list(a.ints) for a in squeeze.attribute if a.name == "axes"]
-        axes += [
-            onnx.numpy_helper.to_array(constants[name]).tolist() for name in squeeze.input[1:] if name in constants
-        ]
+        axes += [constants[name] for name in squeeze.input[1:] if name in constants]
         if axes in ([[_BATCH_AXIS]], [[_BATCH_AXIS - _RANK_OF_Y]]):
             return True
     return False
+
+
+def _held(node: onnx.NodeProto) -> list[Any]:
+    """The elements of a Constant; none of one that cannot hold axes."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return list(onnx.numpy_helper.to_array(attribute.t).ravel().tolist())
+        if attribute.name in ("value_ints", "value_int"):
+            return list(attribute.ints) or [attribute.i]
+    return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from lstm_models import LstmCase
@@ -67,3 +68,23 @@ def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered
     with pytest.raises(CompileError, match="the native library is not there"):
         rnnqc.session(lowered.proto)
     rnnqc.session(lowered.proto, native=False)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("attribute", ["value", "value_ints"])
+def test_axes_of_every_kind_of_constant(attribute: str, axis: int) -> None:
+    """Would catch a good model that is refused, or a wrong Squeeze that is not seen, for how its axes are written."""
+    rng = np.random.default_rng(0)
+    w, r = (rng.standard_normal((1, 16, n)).astype(np.float32) for n in (3, 4))
+    held = onnx.numpy_helper.from_array(np.array([axis])) if attribute == "value" else [axis]
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["axes"], **{attribute: held}),
+        onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=4),
+        onnx.helper.make_node("Squeeze", ["Y", "axes"], ["Z"]),
+    ]
+    x, z = (onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("X", ["T", "B", 3]), ("Z", None)))
+    given = [onnx.numpy_helper.from_array(a, n) for a, n in ((w, "W"), (r, "R"))]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [z], given)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    made = rnnqc.session(model, native=False)
+    assert made.run(None, {"X": np.zeros((5, 2, 3), np.float32)})[0].shape == (5, 2, 4)
