@@ -1,0 +1,114 @@
+"""Loops and steps that are nearly a layer over a sequence: they compute what they did, or stay with a reason.
+
+What these would catch: a mask of another layer's lengths taken for the layer's own, a trip more or less than the loop
+makes, a result of another shape, an operand aligned with the wrong axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from rnnqc.evaluate import run_model
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.normal_form import normal_form
+
+T, ROWS, WIDTH, H = 7, 3, 5, 6
+STEP = """x = Gather<axis = 0>(X, i)
+  x3 = Unsqueeze(x, axis_0)
+  {h}3 = Unsqueeze({h}, axis_0)
+  none_{h}, {h}1 = RNN<hidden_size = 6>(x3, W, R, , , {h}3)
+  {h}q = Squeeze({h}1, axis_0)"""
+"""One step of an RNN over element i of X, from state `{h}` to `{h}q`."""
+
+
+def proto(text: str) -> onnx.ModelProto:
+    """A model of a graph as text; W, R and some constants are there."""
+    rng = np.random.default_rng(7)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    stored = {
+        "W": rng.uniform(-1, 1, (1, H, WIDTH)).astype(np.float32),
+        "R": rng.uniform(-1, 1, (1, H, H)).astype(np.float32),
+        "V": rng.uniform(-1, 1, (H, 4)).astype(np.float32),
+        "start": np.zeros((ROWS, H), np.float32),
+        "nothing": np.float32(0),
+        "true": np.array(True),
+        "T": np.array(T),
+        "H": np.array([H]),
+        **{f"axis_{k}": np.array([k]) for k in (0, 1)},
+        **{f"number_{k}": np.array(k) for k in (0, 1)},
+    }
+    for name, array in stored.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def sequence(seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (T, ROWS, WIDTH)).astype(np.float32)
+
+
+def normalized(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """The model in normal form, and the reasons for what stays."""
+    made = Model.load(model)
+    results = PassManager(normal_form()).run(made)
+    return made.proto, [r.reason for result in results for r in result.remarks if r.action]
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node if n.op_type in ("Loop", "RNN", "Scan")]
+
+
+def assert_same(a: onnx.ModelProto, b: onnx.ModelProto, data: dict[str, np.ndarray]) -> None:
+    expected, found = run_model(a, data), run_model(b, data)
+    for name, value in expected.items():
+        assert found[name].shape == value.shape
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
+
+
+def masked_step(h: str, lengths: str) -> str:
+    return f"""{STEP.format(h=h)}
+  {h}_less = Less(i, {lengths})
+  {h}_mask = Unsqueeze({h}_less, axis_1)
+  {h}n = Where({h}_mask, {h}q, {h})
+"""
+
+
+@pytest.mark.parametrize(("mask", "stays"), [("a", False), ("b", True)])
+def test_the_output_masked_by_another_layers_lengths(mask: str, stays: bool) -> None:
+    """Behind its own lengths the node puts out zeros where the loop put out what it computed."""
+    second = (
+        masked_step("b", "second").replace(STEP.splitlines()[0] + "\n", "").replace("x3 = Unsqueeze(x, axis_0)", "")
+    )
+    model = proto(f"""
+    g (float[7,3,5] X, int64[3] first, int64[3] second) => (float[7,3,6] Y, float[3,6] a_out, float[3,6] b_out) {{
+      a_out, b_out, Y = Loop<body = body (int64 i, bool keep, float[3,6] a, float[3,6] b)
+        => (bool kept, float[3,6] an, float[3,6] bn, float[3,6] y) {{
+          {masked_step("a", "first")} {second}
+          y = Where({mask}_mask, aq, nothing)
+          kept = Identity(keep)
+      }}>(T, true, start, start)
+    }}""")
+    made, reasons = normalized(model)
+    assert ("Loop" in operators(made)) == stays
+    assert any("behind the end of a row" in r for r in reasons) == stays
+    assert_same(model, made, {"X": sequence(), "first": np.array([3, 2, 5]), "second": np.array([7, 6, 5])})
+
+
+def test_a_state_masked_by_other_lengths_than_the_layers() -> None:
+    """A second copy of the state that stops elsewhere is not the layer's final state."""
+    model = proto(f"""
+    g (float[7,3,5] X, int64[3] first, int64[3] second) => (float[3,6] a_out, float[3,6] b_out) {{
+      a_out, b_out = Loop<body = body (int64 i, bool keep, float[3,6] a, float[3,6] b)
+        => (bool kept, float[3,6] an, float[3,6] bn) {{
+          {masked_step("a", "first")}
+          b_less = Less(i, second)
+          b_mask = Unsqueeze(b_less, axis_1)
+          bn = Where(b_mask, aq, b)
+          kept = Identity(keep)
+      }}>(T, true, start, start)
+    }}""")
+    made, _ = normalized(model)
+    assert "Loop" in operators(made)
+    assert_same(model, made, {"X": sequence(), "first": np.array([3, 2, 5]), "second": np.array([7, 6, 5])})
