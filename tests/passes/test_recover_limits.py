@@ -112,3 +112,33 @@ def test_a_state_masked_by_other_lengths_than_the_layers() -> None:
     made, _ = normalized(model)
     assert "Loop" in operators(made)
     assert_same(model, made, {"X": sequence(), "first": np.array([3, 2, 5]), "second": np.array([7, 6, 5])})
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "prepare", "stays"),
+    [
+        ("int64", "lens = Cast<to = 1>(lengths)", "t = Cast<to = 1>(i) less = Less(t, lens)", False),
+        ("int32", "", "t = Cast<to = 6>(i) less = Less(t, lengths)", False),
+        ("float", "lens = Cast<to = 7>(lengths)", "less = Less(i, lens)", False),
+        ("float", "", "t = Cast<to = 1>(i) less = Less(t, lengths)", True),
+    ],
+)
+def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str, stays: bool) -> None:
+    """2.5 elements are three trips, and `sequence_lens` says two."""
+    model = proto(f"""
+    g (float[7,3,5] X, {kind}[3] lengths) => (float[7,3,6] Y, float[3,6] out) {{
+      {before}
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hn, float[3,6] y) {{
+          {STEP.format(h="h")}
+          {prepare}
+          mask = Unsqueeze(less, axis_1)
+          hn = Where(mask, hq, h)
+          y = Where(mask, hq, nothing)
+          kept = Identity(keep)
+      }}>(T, true, start)
+    }}""")
+    made, reasons = normalized(model)
+    assert ("Loop" in operators(made)) == stays
+    assert any("a mask is none of lengths" in r for r in reasons) == stays
+    lengths = np.array([6.5, 2.5, 4.5]).astype({"int64": np.int64, "int32": np.int32, "float": np.float32}[kind])
+    assert_same(model, made, {"X": sequence(), "lengths": lengths})
