@@ -142,3 +142,22 @@ def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str,
     assert any("a mask is none of lengths" in r for r in reasons) == stays
     lengths = np.array([6.5, 2.5, 4.5]).astype({"int64": np.int64, "int32": np.int32, "float": np.float32}[kind])
     assert_same(model, made, {"X": sequence(), "lengths": lengths})
+
+
+def test_a_masked_state_with_views_around_the_mask() -> None:
+    """The final state has the shape that the loop carries."""
+    model = proto(f"""
+    g (float[7,3,5] X, int64[3] lengths) => (float[7,3,6] Y, float[1,3,6] out) {{
+      first = Unsqueeze(start, axis_0)
+      out, Y = Loop<body = body (int64 i, bool keep, float[1,3,6] state)
+        => (bool kept, float[1,3,6] next, float[3,6] y) {{
+          h = Squeeze(state, axis_0)
+          {masked_step("h", "lengths")}
+          next = Unsqueeze(hn, axis_0)
+          y = Where(h_mask, hq, nothing)
+          kept = Identity(keep)
+      }}>(T, true, first)
+    }}""")
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    assert_same(model, made, {"X": sequence(), "lengths": np.array([7, 3, 5])})
