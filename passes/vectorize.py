@@ -303,7 +303,14 @@ class Vectorizer:
         product: Value = self.b.op("MatMul", [first.value, factor], name)
         if len(operands) > 2 and input_or_none(node, 2) is not None:
             added = operands[2]
-            product = self.b.op("Add", [product, added.value if isinstance(added, Sequence) else added], f"{name}.sum")
+            if isinstance(added, Sequence):
+                axes = self.b.i64(list(range(1, 3 - added.rank)))
+                value = (
+                    self.b.op("Unsqueeze", [added.value, axes], f"{name}.aligned") if added.rank < 2 else added.value
+                )
+            else:
+                value = added
+            product = self.b.op("Add", [product, value], f"{name}.sum")
         return [product], 2
 
 

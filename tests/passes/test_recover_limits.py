@@ -161,3 +161,24 @@ def test_a_masked_state_with_views_around_the_mask() -> None:
     made, _ = normalized(model)
     assert operators(made) == ["RNN"]
     assert_same(model, made, {"X": sequence(), "lengths": np.array([7, 3, 5])})
+
+
+@pytest.mark.parametrize("shape", ["3,4", "4", "1", ""])
+def test_gemm_after_the_step_adds_an_element_of_a_sequence(shape: str) -> None:
+    """With as many trips as rows an unaligned addition does not even fail."""
+    whole = ",".join(filter(None, ["3", shape]))
+    model = proto(f"""
+    g (float[3,3,5] X, float[{whole}] added) => (float[3,3,4] Y) {{
+      trips = Identity(three)
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hq, float[3,4] y) {{
+          {STEP.format(h="h")}
+          row = Gather<axis = 0>(added, i)
+          y = Gemm(hq, V, row)
+          kept = Identity(keep)
+      }}>(trips, true, start)
+    }}""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(3), "three"))
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    added = np.random.default_rng(1).uniform(-1, 1, [int(d) for d in whole.split(",")]).astype(np.float32)
+    assert_same(model, made, {"X": sequence()[:3], "added": added})
