@@ -80,17 +80,20 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     for limit, value, offset in found:
         # trip n + 1 takes place if n + offset < limit: there are limit - offset + 1 trips
         bounds.setdefault(limit.plus(Index(1 - offset)), (value if limit.number is None else None, 1 - offset))
+    conditional = start_condition is None or constants.array(start_condition) is not None
     if start_condition is not None:
-        for limit, _, offset in _conditions(start_condition, None, outside):
-            if not any(end == limit and shift == offset + 1 for end, _, shift in found):
-                raise NoNode(
-                    "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
-                )
+        before = {(limit, offset + 1) for limit, _, offset in _conditions(start_condition, None, outside)}
+        after = {(limit, offset) for limit, _, offset in found}
+        # a limit that is a number, and lets the first trip take place, may have been folded away
+        folded = {(limit, k) for limit, k in after if limit.number is not None and k - 1 < limit.number}
+        if before - after or (not conditional and after - before - folded):
+            raise NoNode(
+                "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
+            )
     if any(i.number is not None and i.number < 1 for i in bounds):
         raise NoNode("there are no trips.", "a constant number of trips below 1")
     if not bounds:
         raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
-    conditional = start_condition is None or constants.array(start_condition) is not None
     once = bool(found) and conditional and any(i.number is None for i in bounds)
     if once and most is not None and len(bounds) > len(found):
         raise NoNode("a trip count and a condition after the first trip bound the number of trips.", f"{most.name!r}")

@@ -182,3 +182,33 @@ def test_gemm_after_the_step_adds_an_element_of_a_sequence(shape: str) -> None:
     assert operators(made) == ["RNN"]
     added = np.random.default_rng(1).uniform(-1, 1, [int(d) for d in whole.split(",")]).astype(np.float32)
     assert_same(model, made, {"X": sequence()[:3], "added": added})
+
+
+@pytest.mark.parametrize(
+    ("start", "stays"), [("first", True), ("both", False), ("both, with a constant", False), ("true", False)]
+)
+def test_conditions_before_the_first_trip(start: str, stays: bool) -> None:
+    """With a condition only after each trip there is a first trip whatever it says."""
+    condition = {
+        "first": "c = Less(number_0, n)",
+        "both": "c0 = Less(number_0, n) c1 = Less(number_0, k) c = And(c0, c1)",
+        "both, with a constant": "c0 = Less(number_0, n) c1 = Less(number_0, k) c2 = And(c0, c1) c = And(c2, true)",
+        "true": "c = Identity(true)",
+    }[start]
+    model = proto(f"""
+    g (float[7,3,5] X, int64 n, int64 k) => (float[t,3,6] Y, float[3,6] out) {{
+      {condition}
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hq, float[3,6] y) {{
+          {STEP.format(h="h")}
+          next = Add(i, number_1)
+          less_n = Less(next, n)
+          less_k = Less(next, k)
+          kept = And(less_n, less_k)
+          y = Identity(hq)
+      }}>(, c, start)
+    }}""")
+    made, reasons = normalized(model)
+    assert ("Loop" in operators(made)) == stays
+    assert any("before the first trip" in r for r in reasons) == stays
+    for n, k in ((5, 3), (5, 7), *([(5, 0), (3, -2)] if start in ("first", "true") else [])):
+        assert_same(model, made, {"X": sequence(), "n": np.array(n), "k": np.array(k)})
