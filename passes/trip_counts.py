@@ -36,8 +36,15 @@ class Trips:
         """Whether the number of trips is `size`, without looking at the data."""
         return len(self.bounds) == 1 and self.bounds[0][0] == size
 
+    def within(self, size: Index) -> bool:
+        """Whether there are no more than `size` trips, without looking at the data."""
+        return any(
+            i == size or (i.number is not None and size.number is not None and i.number <= size.number)
+            for i, _, _ in self.bounds
+        )
+
     def count(self, b: Builder) -> Value:
-        """The number as a vector with one element."""
+        """The number as a vector with one element; not below 0."""
         made: list[Value] = []
         for index, value, offset in self.bounds:
             if value is None:
@@ -47,7 +54,9 @@ class Trips:
             whole: Value = b.op("Reshape", [b.cast(value, np.int64, "trips.value"), b.i64([1])], "trips.vector")
             made.append(b.op("Add", [whole, b.i64([offset])], "trips.bound") if offset else whole)
         least = made[0] if len(made) == 1 else b.op("Min", made, "trips")
-        return b.op("Max", [least, b.i64([1])], "trips.once") if self.once else least
+        if all(i.number is not None for i, _, _ in self.bounds):
+            return least
+        return b.op("Max", [least, b.i64([int(self.once)])], "trips.once" if self.once else "trips.at_least")
 
 
 def trips_of(node: Node, constants: Constants) -> Trips:

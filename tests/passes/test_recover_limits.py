@@ -212,3 +212,26 @@ def test_conditions_before_the_first_trip(start: str, stays: bool) -> None:
     assert any("before the first trip" in r for r in reasons) == stays
     for n, k in ((5, 3), (5, 7), *([(5, 0), (3, -2)] if start in ("first", "true") else [])):
         assert_same(model, made, {"X": sequence(), "n": np.array(n), "k": np.array(k)})
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_trip_count_that_is_no_dimension(backwards: bool) -> None:
+    """Below 0 it does not count from the end of the sequence, and above its size it fails as the loop does."""
+    index = "last = Sub(T, number_1) at = Sub(last, i)" if backwards else "at = Identity(i)"
+    model = proto(f"""
+    g (float[7,3,5] X, int64 n) => (float[t,3,6] Y, float[3,6] out) {{
+      trips = Sub(n, number_1)
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hq, float[3,6] y) {{
+          {index}
+          {STEP.format(h="h").replace("(X, i)", "(X, at)")}
+          y = Identity(hq)
+          kept = Identity(keep)
+      }}>(trips, , start)
+    }}""")
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    for n in (-2, 0, 1, 2, 5, 8):
+        assert_same(model, made, {"X": sequence(), "n": np.array(n)})
+    for either in (made,) if backwards else (model, made):  # backwards the loop goes on from the end
+        with pytest.raises(Exception, match=r"out of (data )?bounds"):
+            run_model(either, {"X": sequence(), "n": np.array(9)})
