@@ -235,3 +235,22 @@ def test_a_trip_count_that_is_no_dimension(backwards: bool) -> None:
     for either in (made,) if backwards else (model, made):  # backwards the loop goes on from the end
         with pytest.raises(Exception, match=r"out of (data )?bounds"):
             run_model(either, {"X": sequence(), "n": np.array(9)})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "layers"), [("?", "?", 2), ("N", "M", 2), ("3", "?", 2), ("N", "N", 1), ("3", "3", 1)]
+)
+def test_steps_of_other_rows(a: str, b: str, layers: int) -> None:
+    """One row that is expanded to the rows of the next step is not that step's own state."""
+    model = proto(f"""
+    g (float[1,{a},5] x0, float[1,{b},5] x1) => (float[1,r,6] out) {{
+      none0, h0 = RNN<hidden_size = 6>(x0, W, R)
+      rows = Shape<start = 1, end = 2>(x1)
+      shape = Concat<axis = 0>(axis_1, rows, H)
+      h0_rows = Expand(h0, shape)
+      none1, out = RNN<hidden_size = 6>(x1, W, R, , , h0_rows)
+    }}""")
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"] * layers
+    rows = 1 if layers == 2 and a != "3" else 3
+    assert_same(model, made, {"x0": sequence()[:1, :rows], "x1": sequence()[1:2]})
