@@ -254,3 +254,24 @@ def test_steps_of_other_rows(a: str, b: str, layers: int) -> None:
     assert operators(made) == ["RNN"] * layers
     rows = 1 if layers == 2 and a != "3" else 3
     assert_same(model, made, {"x0": sequence()[:1, :rows], "x1": sequence()[1:2]})
+
+
+@pytest.mark.parametrize("shape", ["3,5", "7,3,5"])
+def test_a_product_of_rank_2_in_front_of_a_layer(shape: str) -> None:
+    """The bias makes three axes of two; the layer cannot take the product's input."""
+    model = proto(f"""
+    g (float[{shape}] x) => (float[t,1,3,6] Y) {{
+      product = MatMul(x, factor)
+      X = Add(product, added)
+      Y = RNN<hidden_size = 6>(X, identity, R)
+    }}""")
+    rng = np.random.default_rng(2)
+    for name, array in (
+        ("factor", rng.uniform(-1, 1, (WIDTH, H))),
+        ("added", rng.uniform(-1, 1, (1, 1, H))),
+        ("identity", np.eye(H)[np.newaxis]),
+    ):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    made, _ = normalized(model)
+    assert ("MatMul" in [n.op_type for n in made.graph.node]) == (shape == "3,5")
+    assert_same(model, made, {"x": sequence() if shape == "7,3,5" else sequence()[0]})
