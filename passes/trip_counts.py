@@ -14,8 +14,8 @@ from rnnqc.passes.loop_states import states_of
 from rnnqc.passes.step_weights import NoNode
 
 ENDLESS = 2**31 - 1
-TRIP = "trip"
-"""Key of the unknown that counts the trips from 0."""
+TRIP = object()
+"""Key of the unknown that counts the trips from 0: no name, as those of dimensions are."""
 
 
 @dataclass(frozen=True, eq=False)

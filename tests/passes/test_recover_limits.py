@@ -275,3 +275,19 @@ def test_a_product_of_rank_2_in_front_of_a_layer(shape: str) -> None:
     made, _ = normalized(model)
     assert ("MatMul" in [n.op_type for n in made.graph.node]) == (shape == "3,5")
     assert_same(model, made, {"x": sequence() if shape == "7,3,5" else sequence()[0]})
+
+
+def test_a_dimension_called_trip() -> None:
+    """It is no counter: the loop takes the same element in each trip."""
+    model = proto(f"""
+    g (float[7,3,5] X, float[trip] other) => (float[7,3,6] Y, float[3,6] out) {{
+      sizes = Shape(other)
+      size = Gather<axis = 0>(sizes, number_0)
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hq, float[3,6] y) {{
+          {STEP.format(h="h").replace("(X, i)", "(X, size)")}
+          y = Identity(hq)
+          kept = Identity(keep)
+      }}>(T, true, start)
+    }}""")
+    made, _ = normalized(model)
+    assert_same(model, made, {"X": sequence(), "other": np.zeros(2, np.float32)})
