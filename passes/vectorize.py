@@ -172,12 +172,14 @@ class Vectorizer:
     def _range(self, value: Value, axis: int, first: int, length: Index) -> Value:
         """An element for each trip; too many trips fail, as they do in the loop."""
         b = self.b
-        low, count = b.i64([first]), self.trips.count(b)
-        end = b.op("Add", [count, low], "end") if first else count
+        count = self.trips.count(b)
         if self.trips.within(length.plus(Index(-first))):
-            return b.op("Slice", [value, low, end, b.i64([axis])], "range")
-        last = b.op("Squeeze", [end], "end.scalar")
-        numbers = b.op("Range", [b.i64(first), last, b.i64(1)], "range.numbers")
+            end = b.op("Add", [count, b.i64([first])], "end") if first else count
+            return b.op("Slice", [value, b.i64([first]), end, b.i64([axis])], "range")
+        # From 1: of Gather after Range onnxruntime makes a Slice, which leaves out what is not there.
+        end = b.op("Squeeze", [b.op("Add", [count, b.i64([first + 1])], "end")], "end.scalar")
+        numbers = b.op("Range", [b.i64(first + 1), end, b.i64(1)], "range.from_1")
+        numbers = b.op("Sub", [numbers, b.i64(1)], "range.numbers")
         return b.op("Gather", [value, numbers], "range", axis=axis)
 
     def _runs_backwards(self, sum_: Index, length: Index) -> bool:
