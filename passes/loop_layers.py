@@ -46,6 +46,7 @@ class LoopLayers:
         self.states = states_of(node)
         self.scanned: dict[int, tuple[Value, int, bool]] = {}  # of a Scan: sequences, their axes and directions
         self.lengths: dict[int, list[Lengths | None]] = {}  # of each layer's states
+        self.own: dict[int, list[State]] = {}  # each layer's states
         self.finals: dict[int, Value] = {}
         self.made: list[Node] = []
         self.vectorizer = Vectorizer(self.body, self._scanned(), trips, self.constants, b)
@@ -167,21 +168,16 @@ class LoopLayers:
                 ):
                     stack += user.outputs
                     continue
-                masked = user.op == "Where" and behind_views(user.inputs[1]) is behind_views(value)
-                if masked and any(
-                    s.new is not s.after and behind_views(s.after) is user.outputs[0] for s in self.states
-                ):
-                    continue
-                zeros = (
-                    masked and self.constants.zero(user.inputs[2]) and any(user.inputs[0] is m for m in self._masks())
+                own = self.own[id(layer)]
+                masked = (
+                    user.op == "Where"
+                    and behind_views(user.inputs[1]) is behind_views(value)
+                    and any(user.inputs[0] is behind_views(s.after).inputs[0].inputs[0] for s in own)
                 )
-                if not zeros:
+                kept = any(behind_views(s.after) is user.outputs[0] for s in own)
+                if not masked or not (kept or self.constants.zero(user.inputs[2])):
                     found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
                     raise NoNode("what a layer computes behind the end of a row is used.", found)
-
-    def _masks(self) -> list[Value]:
-        """The conditions that mask states."""
-        return [behind_views(s.after).inputs[0].inputs[0] for s in self.states if s.new is not s.after]
 
     def _one_step(self, x: Value) -> bool:
         shape = shape_of(x)
@@ -202,7 +198,7 @@ class LoopLayers:
                 "a state of a layer in the loop is not carried by the loop.",
                 f"{layer.inputs[k].name!r} of node {display_name(layer)!r}",
             )
-        mask, source = self._unmasked(state, layer)
+        mask, source = self._unmasked(state)
         wanted = [output_or_none(layer, 1), output_or_none(layer, 0)] if k == INITIAL_H else [output_or_none(layer, 2)]
         if not any(v is source for v in wanted):
             made = f"{source.inputs[0].op!r}" if source.inputs else "an input"
@@ -215,6 +211,7 @@ class LoopLayers:
                 "rows of length 0 would lose their initial state.", f"a mask of lengths and initial state {state.index}"
             )
         self.lengths.setdefault(id(layer), []).append(mask)
+        self.own.setdefault(id(layer), []).append(state)
         self._check_state(state, layer, k)
         start: Value = state.initial
         shape = shape_of(start) or shape_of(state.before)
@@ -271,7 +268,7 @@ class LoopLayers:
             return None
         return indices.dimension(source, [k for k in range(len(whole)) if k != axis][-2])
 
-    def _unmasked(self, state: State, layer: Node) -> tuple[Lengths | None, Value]:
+    def _unmasked(self, state: State) -> tuple[Lengths | None, Value]:
         """The lengths of the rows, where they mask the new state (None: they do not), and the new state itself."""
         if state.new is state.after:
             return None, behind_views(state.after)
@@ -298,8 +295,11 @@ class LoopLayers:
             raise NoNode("the state before a step is an output of the loop.", f"{state.before.name!r}")
 
     def _keep_finals(self, layer: Node, made: list[Value]) -> None:
+        unmasked = self.lengths[id(layer)][0] is None
         for state in self.states:
-            _, source = self._unmasked(state, layer)
+            if state.new is not state.after and (unmasked or not any(s is state for s in self.own[id(layer)])):
+                continue
+            source = behind_views(state.new)
             for k, value in enumerate(made):
                 if source is output_or_none(layer, k) and source is not None:
                     self.finals[state.index] = made[1] if k == 0 else value

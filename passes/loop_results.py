@@ -65,10 +65,15 @@ class LoopResults:
     def _viewed(self, state: State) -> Value:
         """The final state of a layer, with the views that the body takes of it in each trip."""
         views: list[Node] = []
-        current = state.new
+        current = state.after
         while len(current.inputs) == 1 and current.inputs[0].op not in RECURRENT_OPS:
-            views.append(current.inputs[0])
-            current = current.inputs[0].inputs[0]
+            node = current.inputs[0]
+            if node.op == "Where":  # the mask of the state
+                self._check_mask(node)
+                current = node.inputs[1]
+                continue
+            views.append(node)
+            current = node.inputs[0]
         value: Value = self.finals[state.index]
         if current is output_or_none(current.inputs[0], 0):
             value = self.b.op("Unsqueeze", [value, self.b.i64([1])], f"final.{state.index}.Y")
@@ -80,6 +85,12 @@ class LoopResults:
                 )
             value = self.b.op(node.op, [value, *operands], f"final.{state.index}", **node.attrs)
         return value
+
+    def _check_mask(self, node: Node) -> None:
+        """A mask has no more axes than the state, so that views before and after it can be taken without it."""
+        shapes = [shape_of(v) for v in (node.inputs[1], node.outputs[0])]
+        if shapes[0] is not None and shapes[1] is not None and len(shapes[0]) != len(shapes[1]):
+            raise NoNode("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
 
     def _inserted(self, state: State, insert: Node) -> Results:
         """A sequence that grows by one element in each trip."""

@@ -23,13 +23,13 @@ from rnnqc.ir import (
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.index_expressions import Indices
+from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
 from rnnqc.passes.sequence_elements import keeps_all
 from rnnqc.properties import Property
 
-_VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape", "Expand")
+_VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
 _CONSTANTS = (W, R, B, P)
 
 
@@ -150,7 +150,20 @@ def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
 
 
 def _is_view(node: Node, indices: Indices) -> bool:
-    return (node.op in _VIEWS and not node.domain) or keeps_all(node, indices)
+    return (
+        (node.op in _VIEWS and not node.domain)
+        or (node.op == "Expand" and not node.domain and _keeps_sizes(node, indices))
+        or keeps_all(node, indices)
+    )
+
+
+def _keeps_sizes(node: Node, indices: Indices) -> bool:
+    """Whether an Expand is known to repeat nothing."""
+    shape, target = shape_of(node.inputs[0]), indices.vector(node.inputs[1])
+    if shape is None or target is None or len(target) > len(shape):
+        return False
+    known = [None if d is None else Index(d) if isinstance(d, int) else unknown(d) for d in shape]
+    return all(size in (Index(1), d) for size, d in zip(target[::-1], known[::-1], strict=False))
 
 
 def _ends(value: Value, outputs: set[int], indices: Indices) -> list[Node | None]:

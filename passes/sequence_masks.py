@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.index_expressions import unknown
 from rnnqc.passes.sequence_elements import element_of, flip_of
 from rnnqc.passes.step_weights import NoNode
@@ -69,7 +69,7 @@ def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
         return None
     counter = vectorizer.trips.indices.scalar(_plain(pair[0]))
     lengths = vectorizer.outer(_plain(pair[1]))
-    if counter != unknown(TRIP) or lengths is None or not _is_vector(_plain(pair[1])):
+    if counter != unknown(TRIP) or lengths is None or not _whole_numbers(_plain(pair[1])):
         return None
     return Lengths(lengths, False)
 
@@ -106,7 +106,7 @@ def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
         return None
     counter, lengths = _plain(pair[0]), vectorizer.outer(_plain(pair[1]))
     made = _producer(counter)
-    if made is None or made.op != "Range" or lengths is None or not _is_vector(_plain(pair[1])):
+    if made is None or made.op != "Range" or lengths is None or not _whole_numbers(_plain(pair[1])):
         return None
     first, step = (vectorizer.trips.indices.numbers(input_or_none(made, k)) for k in (0, 2))
     return Lengths(lengths, backwards) if (first, step) == ([0], [1]) else None
@@ -134,13 +134,24 @@ def _less(value: Value) -> tuple[Value, Value] | None:
     return (a, b) if node.op == "Less" else (b, a)
 
 
-def _is_vector(value: Value) -> bool:
+def _whole_numbers(value: Value) -> bool:
+    """Whether `value` is a vector of integers."""
     shape = shape_of(value)
-    return shape is not None and len(shape) == 1
+    return shape is not None and len(shape) == 1 and _is_whole(value)
+
+
+def _is_whole(value: Value) -> bool:
+    kind = dtype_of(value)
+    return kind is not None and kind.kind in "iu"
 
 
 def _plain(value: Value) -> Value:
-    """What stands behind views and changes of type."""
-    while (node := _producer(value)) is not None and node.op in (*_VIEWS, "Cast"):
+    """What stands behind views and changes of type that keep whole numbers as they are."""
+    while (node := _producer(value)) is not None and (node.op in _VIEWS or _keeps_numbers(node)):
         value = node.inputs[0]
     return value
+
+
+def _keeps_numbers(node: Node) -> bool:
+    """Whether `node` turns integers into int32, int64, float32 or float64."""
+    return node.op == "Cast" and attribute(node, "to", 0) in (1, 6, 7, 11) and _is_whole(node.inputs[0])

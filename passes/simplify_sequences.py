@@ -269,7 +269,7 @@ def _projection(
     ]
     | None
 ):
-    """x, V and b where `value` is `x MatMul V + b`."""
+    """x, V and b where `value` is `x MatMul V + b`, and x has the three axes of a layer's input."""
     added = None
     current = value
     node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
@@ -283,6 +283,7 @@ def _projection(
     if node is None or node.op != "MatMul":
         return None
     factor = indices.constants.array(node.inputs[1])
-    if factor is None or factor.ndim != 2 or factor.dtype != np.float32:
+    shape = shape_of(node.inputs[0])
+    if factor is None or factor.ndim != 2 or factor.dtype != np.float32 or shape is None or len(shape) != 3:
         return None
     return node.inputs[0], factor, added

@@ -14,8 +14,8 @@ from rnnqc.passes.loop_states import states_of
 from rnnqc.passes.step_weights import NoNode
 
 ENDLESS = 2**31 - 1
-TRIP = "trip"
-"""Key of the unknown that counts the trips from 0."""
+TRIP = object()
+"""Key of the unknown that counts the trips from 0: no name, as those of dimensions are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,15 @@ class Trips:
         """Whether the number of trips is `size`, without looking at the data."""
         return len(self.bounds) == 1 and self.bounds[0][0] == size
 
+    def within(self, size: Index) -> bool:
+        """Whether there are no more than `size` trips, without looking at the data."""
+        return any(
+            i == size or (i.number is not None and size.number is not None and i.number <= size.number)
+            for i, _, _ in self.bounds
+        )
+
     def count(self, b: Builder) -> Value:
-        """The number as a vector with one element."""
+        """The number as a vector with one element; not below 0."""
         made: list[Value] = []
         for index, value, offset in self.bounds:
             if value is None:
@@ -47,7 +54,9 @@ class Trips:
             whole: Value = b.op("Reshape", [b.cast(value, np.int64, "trips.value"), b.i64([1])], "trips.vector")
             made.append(b.op("Add", [whole, b.i64([offset])], "trips.bound") if offset else whole)
         least = made[0] if len(made) == 1 else b.op("Min", made, "trips")
-        return b.op("Max", [least, b.i64([1])], "trips.once") if self.once else least
+        if all(i.number is not None for i, _, _ in self.bounds):
+            return least
+        return b.op("Max", [least, b.i64([int(self.once)])], "trips.once" if self.once else "trips.at_least")
 
 
 def trips_of(node: Node, constants: Constants) -> Trips:
@@ -80,17 +89,20 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     for limit, value, offset in found:
         # trip n + 1 takes place if n + offset < limit: there are limit - offset + 1 trips
         bounds.setdefault(limit.plus(Index(1 - offset)), (value if limit.number is None else None, 1 - offset))
+    conditional = start_condition is None or constants.array(start_condition) is not None
     if start_condition is not None:
-        for limit, _, offset in _conditions(start_condition, None, outside):
-            if not any(end == limit and shift == offset + 1 for end, _, shift in found):
-                raise NoNode(
-                    "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
-                )
+        before = {(limit, offset + 1) for limit, _, offset in _conditions(start_condition, None, outside)}
+        after = {(limit, offset) for limit, _, offset in found}
+        # a limit that is a number, and lets the first trip take place, may have been folded away
+        folded = {(limit, k) for limit, k in after if limit.number is not None and k - 1 < limit.number}
+        if before - after or (not conditional and after - before - folded):
+            raise NoNode(
+                "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
+            )
     if any(i.number is not None and i.number < 1 for i in bounds):
         raise NoNode("there are no trips.", "a constant number of trips below 1")
     if not bounds:
         raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
-    conditional = start_condition is None or constants.array(start_condition) is not None
     once = bool(found) and conditional and any(i.number is None for i in bounds)
     if once and most is not None and len(bounds) > len(found):
         raise NoNode("a trip count and a condition after the first trip bound the number of trips.", f"{most.name!r}")

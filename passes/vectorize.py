@@ -152,13 +152,11 @@ class Vectorizer:
         value_ = source
         if rest.number is not None and rest.number >= 0:
             if rest.number or not self.trips.is_dimension(length):
-                end = self.trips.count(b)
-                end = b.op("Add", [end, b.i64([rest.number])], "end") if rest.number else end
-                value_ = b.op("Slice", [value_, b.i64([rest.number]), end, b.i64([found.axis])], "range")
+                value_ = self._range(value_, found.axis, rest.number, length)
         elif self._runs_backwards(backwards, length):
             value_ = flipped(b, value_, found.axis, "backwards")
             if not self.trips.is_dimension(length):
-                value_ = b.op("Slice", [value_, b.i64([0]), self.trips.count(b), b.i64([found.axis])], "range")
+                value_ = self._range(value_, found.axis, 0, length)
         else:
             raise NoNode(
                 "it does not go through a sequence element by element.", f"an index of {found.sequence.name!r}"
@@ -170,6 +168,19 @@ class Vectorizer:
         if added:
             value_ = b.op("Unsqueeze", [value_, b.i64(added)], "elements")
         return Sequence(value_, len(found.axes))
+
+    def _range(self, value: Value, axis: int, first: int, length: Index) -> Value:
+        """An element for each trip; too many trips fail, as they do in the loop."""
+        b = self.b
+        count = self.trips.count(b)
+        if self.trips.within(length.plus(Index(-first))):
+            end = b.op("Add", [count, b.i64([first])], "end") if first else count
+            return b.op("Slice", [value, b.i64([first]), end, b.i64([axis])], "range")
+        # From 1: of Gather after Range onnxruntime makes a Slice, which leaves out what is not there.
+        end = b.op("Squeeze", [b.op("Add", [count, b.i64([first + 1])], "end")], "end.scalar")
+        numbers = b.op("Range", [b.i64(first + 1), end, b.i64(1)], "range.from_1")
+        numbers = b.op("Sub", [numbers, b.i64(1)], "range.numbers")
+        return b.op("Gather", [value, numbers], "range", axis=axis)
 
     def _runs_backwards(self, sum_: Index, length: Index) -> bool:
         """Whether index + trip is the last index: counted from the end, or from the beginning."""
@@ -303,7 +314,14 @@ class Vectorizer:
         product: Value = self.b.op("MatMul", [first.value, factor], name)
         if len(operands) > 2 and input_or_none(node, 2) is not None:
             added = operands[2]
-            product = self.b.op("Add", [product, added.value if isinstance(added, Sequence) else added], f"{name}.sum")
+            if isinstance(added, Sequence):
+                axes = self.b.i64(list(range(1, 3 - added.rank)))
+                value = (
+                    self.b.op("Unsqueeze", [added.value, axes], f"{name}.aligned") if added.rank < 2 else added.value
+                )
+            else:
+                value = added
+            product = self.b.op("Add", [product, value], f"{name}.sum")
         return [product], 2
 
 
