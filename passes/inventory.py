@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import CELL_TYPES, GRU, LSTM
+from rnnqc.cells.types import CELL_TYPES, FUSED_OPS, GRU, LSTM
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -46,7 +46,6 @@ from rnnqc.passes.lstm_node import (
 from rnnqc.passes.quant_operators import is_quant_lstm, read_quant_lstm
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 
-FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
 PARAMETERS = (
     "W",
     "R",

@@ -7,7 +7,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, output_or_none, shape_of
 from rnnqc.passes.index_expressions import Index
-from rnnqc.passes.loop_states import State, behind_views, states_of
+from rnnqc.passes.loop_states import VIEWS, State, behind_views, states_of
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
 from rnnqc.passes.sequence_elements import element_of, flipped
 from rnnqc.passes.sequence_masks import Lengths, mask_lengths
@@ -15,7 +15,7 @@ from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import Trips
 from rnnqc.passes.vectorize import Sequence, Vectorizer
 
-_VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape", "Expand")
+_VIEWS = (*VIEWS, "Expand")
 
 
 def layers_of(node: Node) -> list[Node]:

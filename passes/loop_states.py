@@ -11,6 +11,9 @@ from rnnqc.builder import Builder
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, attribute, info, input_or_none, shape_of, subgraphs
 from rnnqc.passes.constant_expressions import Constants
 
+VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
+"""Operators that change the shape and keep the order of the elements."""
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -50,8 +53,7 @@ class State:
 
 def behind_views(value: Value) -> Value:
     """What `value` is made of by changes of shape that keep the order of its elements."""
-    views = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
-    while len(value.inputs) == 1 and value.inputs[0].op in views and not value.inputs[0].domain:
+    while len(value.inputs) == 1 and value.inputs[0].op in VIEWS and not value.inputs[0].domain:
         value = value.inputs[0].inputs[0]
     return value
 

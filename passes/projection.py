@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import Node, display_name
 
 Shape = Sequence[int | str | None] | None
-GATES = 4
 
 
 def check_projection(node: Node, hidden: int, shapes: Mapping[str, Shape]) -> None:
@@ -28,7 +28,7 @@ def check_projection(node: Node, hidden: int, shapes: Mapping[str, Shape]) -> No
     cell = None
     if c is not None and c > hidden and (r, h) in ((hidden, hidden), (hidden, None), (None, hidden)):
         projected, cell = hidden, c
-    elif r is not None and r < hidden and isinstance(rows, int) and rows == GATES * hidden:
+    elif r is not None and r < hidden and isinstance(rows, int) and rows == len(LSTM.gates) * hidden:
         projected, cell = r, hidden
     if cell is None:
         return

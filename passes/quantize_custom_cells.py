@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import CUSTOM_TAG, Graph, Model, Node, Value, info, safe_name, shape_of
+from rnnqc.ir import CUSTOM_TAG, Graph, Model, Value, info, safe_name, shape_of
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_products import PRODUCT_BITS, CustomProduct, read_product
@@ -67,17 +67,14 @@ class QuantizeCustomCells(Pass):
         count = 0
         widths: list[int] = []
         stored: dict[tuple[Any, ...], tuple[Value, ...]] = {}
-        found = list(float_recurrences(model))
         homes = {id(n): g for g in model.graphs() for n in g.nodes}
-        outer = {id(n): n for g in model.graphs() for n in g.nodes}
-        for recurrence in found:
+        for recurrence in list(float_recurrences(model)):
             made, refusal = 0, NotHandled("it has no product with constant weights.", recurrence.found, "none")
             record: dict[str, Any] = {"path": recurrence.path, "op": recurrence.op, "bytes": 0, "float_bytes": 0}
-            anchor: Node | None = outer.get(id(recurrence.loop)) if recurrence.loop is not None else None
             for node in recurrence.products:
                 try:
                     product = read_product(node)
-                    bits = self._quantize(model, homes[id(node)], anchor, product, recurrence, stored, record)
+                    bits = self._quantize(model, homes[id(node)], product, recurrence, stored, record)
                 except NotHandled as error:
                     refusal = error
                     continue
@@ -101,7 +98,6 @@ class QuantizeCustomCells(Pass):
         self,
         model: Model,
         graph: Graph,
-        loop: Node | None,
         product: CustomProduct,
         recurrence: FloatRecurrence,
         stored: dict[tuple[Any, ...], tuple[Value, ...]],
@@ -164,7 +160,8 @@ class QuantizeCustomCells(Pass):
         last = b.nodes[-1]
         last.outputs.clear()
         last.outputs.append(target)
-        for node in (last, *([loop] if loop is not None else [])):  # the products outlive a loop that is unrolled
+        loop = [recurrence.loop] if recurrence.loop is not None else []
+        for node in (last, *loop):  # the products outlive a loop that is unrolled
             info(node).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
         return int(point["bits"])
 

@@ -24,12 +24,11 @@ from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, Indices, unknown
-from rnnqc.passes.loop_states import bodies, owners
+from rnnqc.passes.loop_states import VIEWS, bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
 from rnnqc.passes.sequence_elements import keeps_all
 from rnnqc.properties import Property
 
-_VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
 _CONSTANTS = (W, R, B, P)
 
 
@@ -151,7 +150,7 @@ def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
 
 def _is_view(node: Node, indices: Indices) -> bool:
     return (
-        (node.op in _VIEWS and not node.domain)
+        (node.op in VIEWS and not node.domain)
         or (node.op == "Expand" and not node.domain and _keeps_sizes(node, indices))
         or keeps_all(node, indices)
     )

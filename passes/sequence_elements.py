@@ -120,7 +120,12 @@ def _from_start(index: Index, size: int | str | None) -> Index:
 
 def flipped(b: Builder, value: Value, axis: int, name: str) -> Value:
     """`value` backwards along `axis`."""
-    return b.op("Slice", [value, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([axis]), b.i64([-1])], name)
+    return b.op("Slice", flip_inputs(b, value, axis), name)
+
+
+def flip_inputs(b: Builder, value: Value, axis: int) -> list[Value]:
+    """The inputs of a Slice that takes `value` backwards along `axis`."""
+    return [value, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([axis]), b.i64([-1])]
 
 
 def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:

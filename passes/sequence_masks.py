@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.index_expressions import unknown
+from rnnqc.passes.loop_states import VIEWS
 from rnnqc.passes.sequence_elements import element_of, flip_of
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import TRIP
 from rnnqc.passes.vectorize import Vectorizer
 
-_VIEWS = ("Unsqueeze", "Squeeze", "Expand", "Identity", "Reshape", "Tile")
+_VIEWS = (*VIEWS, "Expand", "Tile")
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from rnnqc.passes.cleanup import cancel_squeezes, drop_identities
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import bodies
-from rnnqc.passes.lstm_node import RECURRENT_OPS, B, R, W, X
-from rnnqc.passes.sequence_elements import consecutive, element_of, flip_of, flipped
+from rnnqc.passes.lstm_node import RECURRENT_OPS, SEQUENCE_LENS, B, R, W, X
+from rnnqc.passes.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
 from rnnqc.properties import Property
 
 FLIPPED = {"forward": "reverse", "reverse": "forward"}
@@ -136,7 +136,12 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
         if node.op not in RECURRENT_OPS or node.domain or attribute(node, "direction", "forward") not in FLIPPED:
             continue
         turned = flip_of(node.inputs[X], indices)
-        if turned is None or turned[1] != 0 or input_or_none(node, 4) is not None or attribute(node, "layout", 0):
+        if (
+            turned is None
+            or turned[1] != 0
+            or input_or_none(node, SEQUENCE_LENS) is not None
+            or attribute(node, "layout", 0)
+        ):
             continue
         node.inputs[X] = turned[0]
         node.attrs["direction"] = FLIPPED[attribute(node, "direction", "forward")]
@@ -145,7 +150,7 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
             b = Builder(model, prefix=node.name)
             made = b.value("Y.turned", y.dtype)
             node.outputs[0] = made
-            b.add("Slice", [made, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([0]), b.i64([-1])], [y], "Y.turned_back")
+            b.add("Slice", flip_inputs(b, made, 0), [y], "Y.turned_back")
             position = next(k for k, n in enumerate(graph.nodes) if n is node) + 1
             graph.nodes[position:position] = b.nodes
         count += 1
@@ -179,7 +184,7 @@ def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> 
     inner = b.value("before_turn", result.dtype)
     user.inputs[0] = source
     user.outputs[0] = inner
-    b.add("Slice", [inner, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([axis]), b.i64([-1])], [result], "turned")
+    b.add("Slice", flip_inputs(b, inner, axis), [result], "turned")
     position = next(k for k, n in enumerate(graph.nodes) if n is user) + 1
     graph.nodes[position:position] = b.nodes
     return 1
@@ -207,7 +212,7 @@ def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
         if layer is None or layer.op not in RECURRENT_OPS or layer.domain or layer.outputs[0] is not y:
             continue
         axes = constant_array(input_or_none(source.inputs[0], 1))
-        if input_or_none(layer, 4) is not None or axes is None or not np.array_equal(axes, [1]):
+        if input_or_none(layer, SEQUENCE_LENS) is not None or axes is None or not np.array_equal(axes, [1]):
             continue
         direction = attribute(layer, "direction", "forward")
         backwards = (direction == "reverse") != (source is not squeezed)

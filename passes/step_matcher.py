@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 import numpy as np
@@ -283,12 +283,10 @@ def _gru_gates(value: Value, new: Atom, hidden: Atom, update: Atom, negated: tup
         if hidden not in {a for a, w in reset.form.terms.items() if w.dense}:
             continue
         gates = {"z": update.form, "r": reset.form, "h": rest}
-        made: Callable[..., FoundStep] = lambda gates=gates, **more: FoundStep(  # noqa: E731
-            "GRU", gates, [update, new], value, hidden=hidden, negated=negated, **more
-        )
+        step = FoundStep("GRU", gates, [update, new], value, hidden=hidden, negated=negated)
         if weight.dense and behind is hidden:
-            return made(gates={**gates, "h": new.form}, reset=product)
+            return replace(step, gates={**gates, "h": new.form}, reset=product)
         inner = behind.form if behind.kind == "linear" else None
         if weight.is_number(1) and inner is not None and set(inner.terms) == {hidden} and inner.terms[hidden].dense:
-            return made(recurrent=inner)
+            return replace(step, recurrent=inner)
     return None

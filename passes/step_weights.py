@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.activations import takes_alpha, takes_beta
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.ir import Value
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.row_algebra import Atom, Floats
@@ -15,7 +16,6 @@ from rnnqc.passes.step_matcher import FoundStep
 
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "h"}
 _PEEPHOLES = "iof"  # their order in P
-_DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
 class NoNode(Exception):  # noqa: N818 - no error: the step stays as it is
@@ -173,7 +173,7 @@ def _state(atom: Atom | None, constants: Constants) -> Value | None:
 def _attributes(step: FoundStep) -> dict[str, Any]:
     made: dict[str, Any] = {"hidden_size": step.width}
     names = [a.name for a in step.activations]
-    if names != _DEFAULTS[step.op] or any(a.parameters for a in step.activations):
+    if names != list(CELL_TYPES[step.op].activations) or any(a.parameters for a in step.activations):
         made["activations"] = names
         alphas = [dict(a.parameters)["alpha"] for a in step.activations if takes_alpha(a.name)]
         betas = [dict(a.parameters)["beta"] for a in step.activations if takes_beta(a.name)]

@@ -12,6 +12,7 @@ from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, info, input_or_none, shape_of, subgraphs
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
+from rnnqc.passes.lstm_node import RECURRENT_OPS
 from rnnqc.passes.sequence_elements import NEW, element_of, flipped
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import TRIP, Trips
@@ -128,7 +129,7 @@ class Vectorizer:
             return element
         self._busy.add(id(value))
         try:
-            if node.op in ("LSTM", "GRU", "RNN") and not node.domain and self.recurrent is not None:
+            if node.op in RECURRENT_OPS and not node.domain and self.recurrent is not None:
                 self.recurrent(node)
                 return None
             return self._operator(node, value)

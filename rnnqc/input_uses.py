@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
 from rnnqc.validation import blocks_of
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
@@ -21,7 +21,6 @@ _MOVERS: dict[str, int | None] = {
     **dict.fromkeys(("Concat", "Min", "Max"), None),
 }
 _LARGE = 1024
-_FUSED = frozenset(t.fused for t in CELL_TYPES.values())
 
 
 class Role(enum.Enum):
@@ -81,7 +80,7 @@ def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
         yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
         yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
         yield 6, Use(Role.CELL, node.input[0], 1 - batch, batch)
-    elif node.op_type in _FUSED and len(node.input) > 0:
+    elif node.op_type in FUSED_OPS and len(node.input) > 0:
         yield 8, Use(Role.LENGTH, node.input[0])
         yield 9, Use(Role.STATE, node.input[0])
         yield 10, Use(Role.CELL, node.input[0])

@@ -145,6 +145,8 @@ RNN = CellType(
 
 CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
 """By ONNX's operator."""
+FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
+"""The operators of quantized cells."""
 ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
 """The quantization points of all types, each once."""
 
