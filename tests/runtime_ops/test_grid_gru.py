@@ -17,8 +17,9 @@ from grid_gru_cases import CELLS, gru_grid_cases, plain_gru_grid_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
-from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
+from quant_lstm_cases import Arrays, assert_same_bits, run_native
 from running import LEVELS, options
+from running_lowered import knows_grid_of_gru
 
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
@@ -27,17 +28,7 @@ EXAMPLES = settings().max_examples
 each_cell = pytest.mark.parametrize(("op", "linear"), CELLS)
 
 
-def _native_knows_it() -> bool:
-    try:
-        native_session(plain_gru_grid_case().node.model())
-    except Exception as error:
-        if "arithmetic" not in str(error):
-            raise
-        return False
-    return True
-
-
-native = pytest.mark.skipif(not _native_knows_it(), reason="NOT TESTED: this library has no grid of GRU and RNN")
+native = pytest.mark.skipif(not knows_grid_of_gru(), reason="NOT TESTED: this library has no grid of GRU and RNN")
 
 
 def expected(case: GridCase) -> Arrays:
