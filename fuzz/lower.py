@@ -46,10 +46,7 @@ def custom_mutator(data: bytes, max_size: int, seed: int) -> bytes:
         return atheris.Mutate(data, max_size)
     way = data[:1] if rng.random() < 0.8 else bytes([rng.randrange(256)])
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
-        try:
-            mutate(proto, rng, lambda held: atheris.Mutate(held, min(max_size, 2 * len(held) + 8)))
-        except (ValueError, TypeError, OverflowError):
-            continue
+        mutate(proto, rng, lambda held: atheris.Mutate(held, min(max_size, 2 * len(held) + 8)))
     made = way + proto.SerializeToString()
     return made if len(made) <= max_size else data
 
@@ -61,10 +58,7 @@ def custom_crossover(data: bytes, other: bytes, max_size: int, seed: int) -> byt
     if first is None or second is None:
         return data
     for _ in range(4):
-        try:
-            mutate(first, rng, lambda held: held, second)
-        except (ValueError, TypeError, OverflowError):
-            continue
+        mutate(first, rng, lambda held: held, second)
     made = data[:1] + first.SerializeToString()
     return made if len(made) <= max_size else data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,12 +13,13 @@ from google.protobuf.message import Message
 _INTEGERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 8, 13, 16, 64, 255, 10**4, 10**6, 2**31 - 1, 2**40, 2**63 - 1)
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 1e-30, 3.4e38, float("inf"), float("-inf"), float("nan"), 127.5)
 _TEXTS = (
-    "", "X", "Y", "W", "R", "T", "B", "LSTM", "GRU", "RNN", "Scan", "Loop", "If", "Constant", "Identity", "MatMul",
-    "Squeeze", "Transpose", "Reshape", "Concat", "Gather", "Slice", "Split", "ConstantOfShape", "Expand", "Tile", "Range",
-    "QuantizeLinear", "DequantizeLinear", "Quant", "QuantLSTMCell", "QuantGRUCell", "ai.onnx", "ai.rnnqc", "com.microsoft",
-    "onnx.brevitas", "qonnx.custom_op.general", "hidden_size", "direction", "bidirectional", "reverse", "activations",
-    "activation_alpha", "clip", "layout", "linear_before_reset", "input_forget", "Affine", "body", "then_branch", "value",
-    "axis", "axes", "perm", "../x", "a/b", "\n", "{0}%s", "[*]", "rnnqc.cells", "rnnqc.provenance", "location", "offset",
+    "", "X", "Y", "W", "R", "T", "B", "LSTM", "GRU", "RNN", "Scan", "Loop", "If", "Constant", "Identity",
+    "MatMul", "Squeeze", "Transpose", "Reshape", "Concat", "Gather", "Slice", "Split", "ConstantOfShape",
+    "Expand", "Tile", "Range", "QuantizeLinear", "DequantizeLinear", "Quant", "QuantLSTMCell", "QuantGRUCell",
+    "ai.onnx", "ai.rnnqc", "com.microsoft", "onnx.brevitas", "qonnx.custom_op.general", "hidden_size",
+    "direction", "bidirectional", "reverse", "activations", "activation_alpha", "clip", "layout",
+    "linear_before_reset", "input_forget", "Affine", "body", "then_branch", "value", "axis", "axes", "perm",
+    "../x", "a/b", "\n", "{0}%s", "[*]", "rnnqc.cells", "rnnqc.provenance", "location", "offset",
 )  # fmt: skip
 _INTEGER_TYPES = {
     FieldDescriptor.CPPTYPE_INT32: 32,
@@ -45,7 +47,15 @@ def messages_in(root: Message) -> Iterator[Message]:
 
 
 def mutate(root: Message, rng: random.Random, change_bytes: Bytes, donor: Message | None = None) -> None:
-    """Changes one field of `root` or of a message in it; messages to copy come from `donor` or `root`."""
+    """Changes one field of `root` or of a message in it; messages to copy come from `donor` or `root`.
+
+    A change that protobuf refuses (a text that is not UTF-8, a message that is too deep) does not happen.
+    """
+    with contextlib.suppress(ValueError, TypeError, OverflowError, RuntimeError):
+        _mutate(root, rng, change_bytes, donor)
+
+
+def _mutate(root: Message, rng: random.Random, change_bytes: Bytes, donor: Message | None) -> None:
     messages = list(messages_in(root))
     target = rng.choice(messages)
     present = [field for field, _ in target.ListFields()]

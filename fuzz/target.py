@@ -98,4 +98,6 @@ def _place(error: Exception) -> str:
     """Names a defect: the error, and the last line of the compiler that was running."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "rnnqc" in f.filename or "passes" in f.filename]
     frame = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
-    return re.sub(r"[^0-9A-Za-z_.-]", "_", f"{type(error).__name__}-{Path(frame.filename).stem}-{frame.name}-{frame.lineno}")
+    return re.sub(
+        r"[^0-9A-Za-z_.-]", "_", f"{type(error).__name__}-{Path(frame.filename).stem}-{frame.name}-{frame.lineno}"
+    )

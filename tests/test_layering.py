@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration", "calibrate"),
     ("layer", "report", "verify", "pipeline", "session"),
     ("bench", "tuning"),
-    ("tune",),
+    ("testing", "tune"),
     ("cli",),
 )
 """Lowest first; a module belongs to the layer of its longest listed prefix and imports that and lower ones."""
