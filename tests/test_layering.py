@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration", "calibrate"),
     ("layer", "report", "verify", "pipeline", "session"),
     ("bench", "tuning"),
-    ("tune",),
+    ("testing", "tune"),
     ("commands",),
     ("cli",),
 )
