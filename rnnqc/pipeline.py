@@ -146,7 +146,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
         return [*given, QuantizeWeights(recipe, moments), Cleanup()]
-    custom = QuantizeCustomCells(recipe, integer=form != "qcdq")
+    custom = QuantizeCustomCells(recipe, statistics, integer=form != "qcdq")
     passes: list[Pass] = [*given, custom, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
