@@ -2,9 +2,9 @@
 
 Below the name of the recurrence, `<node>` being the one that makes the value:
 
-* `<product>.weight`, `<product>.hidden`, `<product>.bias`: a matrix product with constant weights, what it is multiplied
-  with, and what is added to it if that is constant, too;
-* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where that is one of
+* `<product>.weight`, `<product>.hidden`, `<product>.bias`: constant weights of a matrix product, what is multiplied by
+  them, and what is added to the product if that is constant, too;
+* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where it is one of
   these two, whose range is known;
 * `<value>.input.value`: a float that comes from outside, such as an element of the sequence.
 

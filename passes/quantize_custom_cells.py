@@ -1,4 +1,4 @@
-"""Quantizes recurrences that are no LSTM, GRU or RNN: their products, and every other value that the recipe quantizes."""
+"""Quantizes recurrences that are no LSTM, GRU or RNN: products, and every other value that the recipe quantizes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats,
 from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
+from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
@@ -104,13 +105,15 @@ class _Work:
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
         refusals = list(cell.refused)
-        suitable = []
+        suitable: list[tuple[str, CustomProduct, dict[str, Any]]] = []
         for name, sites in cell.products.items():
-            for product in sites:
-                try:
-                    suitable.append((name, product, self._code(name, product)))
-                except NotHandled as error:
-                    refusals.append(error)
+            weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
+            for product, code in zip(sites, codes, strict=True):
+                refusal = _refusal_of_formats(weight, code)
+                if refusal is None and code is not None:
+                    suitable.append((name, product, code))
+                elif refusal is not None:
+                    refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
         if not suitable and (not edges or formats.uncalibrated):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
@@ -161,14 +164,6 @@ class _Work:
             reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
             made.append(self._remark(Outcome.NOTE, NotHandled(reason, refusals[0].found, refusals[0].action)))
         return made
-
-    def _code(self, name: str, product: CustomProduct) -> dict[str, Any]:
-        """The format of what a product multiplies; raises NotHandled for formats that products do not have."""
-        weight = self.formats.points[f"{name}.{WEIGHT}"]
-        code = operand_format(self.cell, self.formats, name, product)
-        _check(weight, code)
-        assert code is not None
-        return code
 
     def _product(self, name: str, product: CustomProduct, code: dict[str, Any]) -> None:
         """Replaces one product."""
@@ -285,29 +280,24 @@ def _exchange(node: Node, old: Value, new: Value) -> None:
             node.inputs[k] = new
 
 
-def _check(weight: dict[str, Any], code: dict[str, Any] | None) -> None:
-    """Raises NotHandled for formats that products do not have."""
+def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None) -> NotHandled | None:
+    """Why products have no such formats of their operands; None if they have."""
     if weight["bits"] is None or not 2 <= weight["bits"] <= WIDEST_WEIGHT:
-        raise NotHandled(
+        return NotHandled(
             f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
             f"weight.bits = {weight['bits'] or 'none'}",
-            "choose a recipe with weights of up to 16 bits",
+            f"choose a recipe with weights of up to {WIDEST_WEIGHT} bits",
         )
     if code is None:
-        raise NotHandled(
-            "the recipe gives hidden states no bits.",
-            "hidden.bits = none",
-            "choose a recipe with 8-bit activations, such as int8",
-        )
-    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > 8):
-        raise NotHandled(
+        found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
+        return NotHandled("the recipe gives hidden states no bits.", found, action)
+    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > WIDEST):
+        return NotHandled(
             "the recipe gives its products formats that rows with a scale each do not have.",
             f"hidden.bits = {code['bits']}, weight.bits = {weight['bits']}",
             "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
         )
     if code["bits"] > WIDEST_WEIGHT:
-        raise NotHandled(
-            "the recipe gives what its products multiply more than 16 bits.",
-            f"{code['bits']} bits",
-            "choose up to 16 bits",
-        )
+        found = f"hidden.bits = {code['bits']}"
+        return NotHandled("the recipe gives hidden states more than 16 bits.", found, "choose up to 16 bits")
+    return None
