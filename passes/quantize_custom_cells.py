@@ -133,10 +133,8 @@ class _Work:
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
         """Why nothing is quantized."""
-        missing = self.formats.uncalibrated
-        if missing:
-            found = f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
-            return NotHandled("the recipe needs calibration data, and none reached it.", found, _CALIBRATE)
+        if self.formats.uncalibrated:
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, _CALIBRATE)
         return (
             refusals[0]
             if refusals
@@ -155,15 +153,24 @@ class _Work:
             self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
         ]
         missing = self.formats.uncalibrated
+        texts: list[tuple[str, str, str]] = []
         if missing:
             reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
-            found = f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
-            why = NotHandled(reason, found, _CALIBRATE)
-            made.append(self._remark(Outcome.NOTE, why))
+            texts.append((reason, self._missing, _CALIBRATE))
         if refusals:
             reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
-            made.append(self._remark(Outcome.NOTE, NotHandled(reason, refusals[0].found, refusals[0].action)))
+            texts.append((reason, refusals[0].found, refusals[0].action))
+        if texts:
+            reasons, found, actions = zip(*texts, strict=True)
+            why = NotHandled(" ".join(reasons), "; ".join(found), "; ".join(actions))
+            made.append(self._remark(Outcome.NOTE, why))
         return made
+
+    @property
+    def _missing(self) -> str:
+        """The first point without statistics, for messages."""
+        missing = self.formats.uncalibrated
+        return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
     def _product(self, name: str, product: CustomProduct, code: dict[str, Any]) -> None:
         """Replaces one product."""
@@ -266,7 +273,7 @@ class _Work:
         at = self.cell.recurrence
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
-            "products": self.products, "edges": self.edges, "points": self.cell.points,
+            "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
