@@ -36,7 +36,8 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
-from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
@@ -325,9 +326,10 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        if names:
+        others = points_of_recurrences(loaded)
+        if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) if len(known) == len(names) else names
+            points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
@@ -454,6 +456,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         elif node.path in custom:
             entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
             entry.float_bytes = custom[node.path]["float_bytes"]
+            entry.points = custom[node.path]["points"]
+            entry.summary = described(custom[node.path])
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
@@ -472,10 +476,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
-    described = {c for e in report.entries for c in e.cells}
+    listed = {c for e in report.entries for c in e.cells}
     floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described and cell.node not in floats:
+        if name not in listed and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)

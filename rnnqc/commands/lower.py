@@ -141,7 +141,7 @@ def run(a: argparse.Namespace) -> int:
 def _print_entries(report: Any) -> None:
     table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
     for e in report.entries:
-        status = f"{e.status} ({e.form})" if e.form else e.status
+        status = f"{e.status} ({e.summary or e.form})" if e.form else e.status
         weights = (
             f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
             if e.status == "lowered"
