@@ -1,4 +1,4 @@
-"""Nodes of `ai.rnnqc::QuantLSTMCell` in the arithmetics "grid" and "grid32", drawn over what its page allows."""
+"""Nodes in the arithmetics "grid" and "grid32": those of `ai.rnnqc::QuantLSTMCell` drawn over what its page allows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from hypothesis import strategies as st
-from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, pack_at_random
+from quant_gru_cases import GRU, RNN
+from quant_lstm_cases import LSTM, OUTPUTS, PARAMETERS, Arrays, Case, Operator, pack_at_random
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.ir import Graph, Model, Value, Variable
-from rnnqc.passes.cell_function import CellSite, cell_function
+from rnnqc.passes.cell_function import CellSite, cell_function, fused_outputs
 from rnnqc.passes.grid_numbers import GRID, GRID32, QUANTIZERS, Grid, GridNumbers
 
+OPERATORS: dict[str, Operator] = {"LSTM": LSTM, "GRU": GRU, "RNN": RNN}
 ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up", "toward_zero")
 
 
@@ -44,9 +47,8 @@ class GridCase:
     @property
     def node(self) -> Case:
         """For the kernel and the reference."""
-        return Case(
-            self.inputs, self.numbers.attributes(self.cell), self.outputs, self.constants, symbolic=self.symbolic
-        )
+        attributes, operator = self.numbers.attributes(self.cell), OPERATORS[self.cell.op]
+        return Case(self.inputs, attributes, self.outputs, self.constants, symbolic=self.symbolic, operator=operator)
 
     def stock_model(self, opset: int = 17) -> onnx.ModelProto:
         """The node with the function behind it."""
@@ -57,7 +59,8 @@ class GridCase:
         values: dict[str, Value | None] = {
             n: Variable(n, dtype=a.dtype, shape=list(a.shape)) for n, a in self.inputs.items()
         }
-        outputs: dict[str, Value | None] = {n: Variable(n) if n in self.outputs else None for n in OUTPUTS}
+        names = fused_outputs(self.cell.type)
+        outputs: dict[str, Value | None] = {n: Variable(n) if n in self.outputs else None for n in names}
         site = CellSite(self.cell, Graph(), self.numbers, values, outputs, {}, [])
         native = self.node.model()
         native.functions.append(cell_function(model, site, None))
@@ -76,16 +79,18 @@ def a_cell(
     clip: float | None = None,
     input_forget: bool = False,
     static_batch: int | None = None,
+    op: str = "LSTM",
+    linear_before_reset: bool = False,
 ) -> Cell:
     """What the emitters need to know of a cell."""
     return Cell(
         name="cell",
         node="cell",
-        op="LSTM",
+        op=op,
         hidden_size=hidden,
         input_size=inputs,
         reverse=reverse,
-        activations=(make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh")),
+        activations=tuple(make_activation(n) for n in CELL_TYPES[op].activations),
         clip=clip,
         input_forget=input_forget,
         static_length=None,
@@ -101,6 +106,7 @@ def a_cell(
         R="R",
         B="B",
         P=None,
+        linear_before_reset=linear_before_reset,
     )
 
 
@@ -140,7 +146,7 @@ def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float, widest: int)
     return made
 
 
-def _weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt.NDArray[Any]:
+def random_weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt.NDArray[Any]:
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if bits > 1 else (-1, 2)
     codes = rng.integers(low, high, shape, dtype=np.int64)
     if bits == 1:
@@ -148,12 +154,12 @@ def _weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt
     return codes.astype(np.int8 if bits <= 8 else np.int16)
 
 
-def _table(rng: np.random.Generator, size: int, on_grid: bool) -> npt.NDArray[np.float32]:
+def random_table(rng: np.random.Generator, size: int, on_grid: bool) -> npt.NDArray[np.float32]:
     values = np.sort(rng.uniform(-1, 1, size))
     return (np.rint(values * 128) / 128 if on_grid else values).astype(np.float32)
 
 
-def _special(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def with_special_values(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     specials = np.float32([np.nan, 0.0, -0.0, 1e-42, np.inf, -np.inf, 3e38, -3e38])
     # Multiples of one half of a power of two make ties.
     ties = np.rint(values * 256) / 256
@@ -187,7 +193,7 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
             offsets.append(offsets[0])
             continue
         gap = int(rng.integers(0, 3))
-        tables.append(_table(rng, gap + acc.size, on_grid))
+        tables.append(random_table(rng, gap + acc.size, on_grid))
         offsets.append(end + gap)
         end += gap + acc.size
     numbers = GridNumbers.of(
@@ -218,14 +224,14 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
     inputs: Arrays = {
         "X": rng.integers(x_grid.minimum, x_grid.maximum + 1, (time, batch, size)).astype(np.uint8)
         if x_mode == "codes"
-        else _special(rng, rng.normal(0, 1.5, (time, batch, size))),
-        "W": _weights(rng, (size, 4 * hidden), w_bits),
-        "R": _weights(rng, (hidden, 4 * hidden), r_bits),
+        else with_special_values(rng, rng.normal(0, 1.5, (time, batch, size))),
+        "W": random_weights(rng, (size, 4 * hidden), w_bits),
+        "R": random_weights(rng, (hidden, 4 * hidden), r_bits),
         "x_multiplier": multiplier(x_grid, w_bits, size),
         "h_multiplier": multiplier(h_grid, r_bits, hidden),
         "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
         "gate_table": np.concatenate(tables),
-        "cell_table": _table(rng, quantizers["cell_state"].size, on_grid),
+        "cell_table": random_table(rng, quantizers["cell_state"].size, on_grid),
     }
     for key, width in (("W", w_bits), ("R", r_bits)):
         if draw(st.booleans()):
@@ -241,9 +247,9 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
     if draw(st.booleans()):
         inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     if draw(st.booleans()):
-        inputs["initial_h"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+        inputs["initial_h"] = with_special_values(rng, rng.normal(0, 1, (batch, hidden)))
     if draw(st.booleans()):
-        inputs["initial_c"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+        inputs["initial_c"] = with_special_values(rng, rng.normal(0, 1, (batch, hidden)))
     if draw(st.booleans()):
         inputs["P"] = rng.normal(0, 1, 3 * hidden).astype(np.float32)
     possible = OUTPUTS if bits["hidden"] <= 8 else OUTPUTS[:3]
@@ -274,8 +280,8 @@ def plain_grid_case(
     weight = 1.0 / half
     arrays: Arrays = {
         "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
-        "W": _weights(rng, (inputs, 4 * hidden), bits),
-        "R": _weights(rng, (hidden, 4 * hidden), bits),
+        "W": random_weights(rng, (inputs, 4 * hidden), bits),
+        "R": random_weights(rng, (hidden, 4 * hidden), bits),
         "x_multiplier": np.full(4 * hidden, weight * grids[0].scale, np.float32),
         "h_multiplier": np.full(4 * hidden, weight * grids[1].scale, np.float32),
         "B": (rng.integers(-half, half, 4 * hidden) * (1.0 / half)).astype(np.float32),
@@ -339,8 +345,8 @@ def byte_grid_case(
     weight = scale(0.003, 0.006) if weight_bits == 8 else 0.05
     arrays: Arrays = {
         "X": rng.normal(0, 0.6, (time, batch, inputs)).astype(np.float32),
-        "W": _weights(rng, (inputs, 4 * hidden), weight_bits),
-        "R": _weights(rng, (hidden, 4 * hidden), weight_bits),
+        "W": random_weights(rng, (inputs, 4 * hidden), weight_bits),
+        "R": random_weights(rng, (hidden, 4 * hidden), weight_bits),
         "x_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
         "h_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
         "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
@@ -371,12 +377,12 @@ def byte_grid_cases(draw: st.DrawFn) -> GridCase:
         case.numbers = replace(case.numbers, x_mode="codes")
         case.inputs["X"] = rng.integers(grids[0].minimum, grids[0].maximum + 1, (time, batch, size)).astype(np.uint8)
     else:
-        case.inputs["X"] = _special(rng, case.inputs["X"])
+        case.inputs["X"] = with_special_values(rng, case.inputs["X"])
     if draw(st.booleans()):
         case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     for name in ("initial_h", "initial_c"):
         if draw(st.booleans()):
-            case.inputs[name] = _special(rng, rng.normal(0, 0.7, (batch, hidden)))
+            case.inputs[name] = with_special_values(rng, rng.normal(0, 0.7, (batch, hidden)))
     case.outputs = draw(st.sampled_from([OUTPUTS, OUTPUTS, OUTPUTS[:1], OUTPUTS[-1:], OUTPUTS[1:3], OUTPUTS[1:]]))
     case.symbolic = draw(st.booleans())
     return case

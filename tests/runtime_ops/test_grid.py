@@ -315,7 +315,7 @@ REFUSED: list[tuple[str, Change]] = [
     (f"grid_scale[{ACC}] is 0, expected a number above 0", entry("grid_scale", ACC, 0.0)),
     ("grid_scale[3] is nan, expected a finite number", entry("grid_scale", 3, float("nan"))),
     ("grid_scale[3] is -1, expected a finite number, 0 or more", entry("grid_scale", 3, -1.0)),
-    ("grid_min[0] is -1, expected 0 or more for codes of x and h", entry("grid_min", 0, -1)),
+    ("grid_min[0] is -1, expected 0 or more for codes of a matrix product", entry("grid_min", 0, -1)),
     ("grid_max[1] is 65536, expected up to 65535", entry("grid_max", 1, 65536)),
     ("grid_max[4] is -200, expected grid_min[4] = -128 ..", entry("grid_max", 4, -200)),
     ("grid_max[4] is 9223372036854775807, expected", entry("grid_max", 4, 2**63 - 1)),

@@ -6,6 +6,7 @@
 
 #include "cells/cell_config.h"
 #include "cells/cell_run.h"
+#include "cells/grid_product.h"
 #include "ort_support.h"
 
 namespace rnnqc {
@@ -68,9 +69,8 @@ struct Sizes {
 // std::invalid_argument that names the input and what is expected.
 class CellInputs {
  public:
-  // With `grid` W and R may be int16, and have zero points.
-  CellInputs(const ort::OrtApi& api, const CellOperator& op, const CellConfig& config, bool grid)
-      : api_(api), op_(op), config_(config), grid_(grid) {}
+  CellInputs(const ort::OrtApi& api, const CellOperator& op, const CellConfig& config)
+      : api_(api), op_(op), config_(config) {}
 
   // At creation: what is declared.
   void CheckDeclared(const ort::KernelInfo& info);
@@ -99,6 +99,7 @@ class CellInputs {
   void CheckShape(size_t input, const ort::Shape& found, const ort::Shape& expected,
                   const Sizes& sizes = Sizes()) const;
   void CheckGateTable(const ort::OrtValue* table, int64_t required) const;
+  [[noreturn]] void FailWithoutGateTable() const;
   // The input size that W has, within what the operator allows.
   int64_t CheckedInputSize(const ort::OrtValue* const* inputs, const Sizes& sizes) const;
   ort::Shape CheckedShape(size_t input, const ort::OrtValue* value, const Sizes& sizes) const;
@@ -118,7 +119,14 @@ class CellInputs {
   };
   Weights UnpackedWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
 
-  // The vectors of CellParameters.
+  // The same for the arithmetic "grid", where matrices may be int16 and have zero points.
+  struct GridWeights {
+    GridMatrix matrix;
+    Weights narrow;  // not for int16
+  };
+  GridWeights UnpackedGridWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
+
+  // The vectors of CellParameters and GridParameters.
   template <typename Parameters>
   void ReadVectors(const ort::OrtValue* const* inputs, const Sizes& sizes, Parameters* parameters) const {
     parameters->x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
@@ -141,7 +149,6 @@ class CellInputs {
   const ort::OrtApi& api_;
   const CellOperator& op_;
   const CellConfig& config_;
-  const bool grid_;
   Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
