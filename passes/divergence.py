@@ -25,6 +25,9 @@ from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 
 Array = npt.NDArray[Any]
+Steps = tuple[int, ...]
+"""The iterations of the loops around a value, from outside to inside; loops of one kind in each other count as one."""
+Series = list[tuple[Steps, Array]]
 OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
 _SMALL = 1024
 _LOOPS = ("Scan", "Loop")
@@ -81,7 +84,7 @@ def first_divergence(
     common = [(place, names) for place, names in pairs if names]
     values = _values(sides[0], [p.name for p, _ in common], feeds)
     other = _values(sides[1], [n for _, names in common for n in names], feeds)
-    failing: list[tuple[_Place, int | None, str]] = []
+    failing: list[tuple[_Place, Steps, str]] = []
     for place, names in common:
         if place.name not in values or any(n not in other for n in names):
             continue
@@ -90,30 +93,34 @@ def first_divergence(
         others = other[names[0]] if exact or len(names) == 1 else [o for n in names for o in other[n]]
         found = _difference(steps, others, numerics, exact)
         if found is not None:
-            failing.append((place, found[0] if place.looped else None, found[1]))
+            failing.append((place, *found))
             if not place.looped:
                 break
     if not failing:
         return None
-    same = [f for f in failing if f[0].inside == failing[0][0].inside]
-    place, step, text = min(same, key=lambda f: -1 if f[1] is None else f[1])
-    return Divergence(place.name, place.inside, step, text)
+    # Of one loop, the first iteration at which anything differs; of loops inside it, again.
+    first = failing[0][0].inside[:1]
+    there = [f for f in failing if f[0].inside[:1] == first]
+    if first and first[0].startswith(_LOOPS):
+        least = min(f[1][:1] for f in there)
+        there = [f for f in there if f[1][:1] == least]
+    same = [f for f in there if f[0].inside == there[0][0].inside]
+    place, steps_there, text = min(same, key=lambda f: f[1])
+    return Divergence(place.name, place.inside, steps_there[-1] if steps_there else None, text)
 
 
-def _difference(
-    before: Sequence[Array], after: Sequence[Array], numerics: Numerics, exact: bool
-) -> tuple[int, str] | None:
+def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) -> tuple[Steps, str] | None:
     """The first step at which two values differ, and how; None if they do not, or cannot be compared."""
     if len(before) != len(after):
-        return (min(len(before), len(after)), f"{len(before)} steps became {len(after)}") if exact else None
-    if not exact:
-        pairs = list(zip(before, after, strict=True))
-        if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs):
-            return None
-    for step, (a, b) in enumerate(zip(before, after, strict=True)):
+        return ((before or after)[-1][0], f"{len(before)} steps became {len(after)}") if exact else None
+    pairs = [(a, b) for (_, a), (_, b) in zip(before, after, strict=True)]
+    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs)
+    if other and not exact:
+        return None
+    for (steps, _), (a, b) in zip(before, pairs, strict=True):
         verdict = numerics.check(a, b)
         if not verdict.ok:
-            return step, verdict.text
+            return steps, verdict.text
     return None
 
 
@@ -169,7 +176,7 @@ def _places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool =
                 yield _Place(name, inside, looped)
 
 
-def _values(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, list[Array]]:
+def _values(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Series]:
     """The values of each name, one for each step; what cannot be brought out is missing."""
     known = _types(model, feeds)
     wanted = []
@@ -181,7 +188,7 @@ def _values(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Ar
         elif name in known:
             kind, rank = known[name]
             wanted.append(Observed("", "", name, place.looped, rank + place.looped, 0, kind))
-    found: dict[str, list[Array]] = {}
+    found: dict[str, Series] = {}
     work = [wanted]
     while work:
         group = work.pop()
@@ -196,7 +203,7 @@ def _values(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Ar
 
 def _run(
     model: onnx.ModelProto, group: Sequence[Observed], levels: Mapping[str, _Place], feeds: Mapping[str, Array]
-) -> dict[str, list[Array]]:
+) -> dict[str, Series]:
     if not group:
         return {}
     proto = onnx.ModelProto()
@@ -204,17 +211,19 @@ def _run(
     outputs = with_outputs(proto, group, [])
     session = make_session(proto, optimize=False)
     results = run_session(session, feeds, sequences=True)
-    found: dict[str, list[Array]] = {}
-    for value in group:
-        held, depth = results[outputs[value.value]], len(levels[value.value].inside)
-        arrays = [np.asarray(h) for h in held] if isinstance(held, list) else [np.asarray(held)]
-        if levels[value.value].looped and not isinstance(held, list):
-            arrays = list(arrays[0])
-        elif isinstance(held, list) and depth and value.step:
-            scans = [a for a in arrays if a.ndim == value.rank]  # a Scan inside an If: all its steps
-            arrays = [step for a in scans for step in a] if scans and len(scans) == len(arrays) else arrays
-        found[value.value] = arrays
-    return found
+    return {v.value: _series(results[outputs[v.value]], v, levels[v.value]) for v in group}
+
+
+def _series(held: Any, value: Observed, place: _Place) -> Series:
+    if not isinstance(held, list):  # a tensor, or what Scans made of its steps
+        array = np.asarray(held)
+        return [((t,), a) for t, a in enumerate(array)] if place.looped else [((), array)]
+    arrays = [np.asarray(h) for h in held]
+    loops = any(owner.startswith("Loop") for owner in place.inside)
+    outer: list[Steps] = [(k,) if loops else () for k in range(len(arrays))]
+    if value.step and any(a.ndim == value.rank for a in arrays):  # of a Scan in a Loop or a branch: all its steps
+        return [((*o, t), a) for o, whole in zip(outer, arrays, strict=True) if whole.ndim for t, a in enumerate(whole)]
+    return list(zip(outer, arrays, strict=True))
 
 
 def _types(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, tuple[int, int]]:
