@@ -310,7 +310,7 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer, executable)
+        verifier = VerifyNumerics(feeds, options.reproducer if verify else None, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
