@@ -170,7 +170,7 @@ class Evaluator:
 
 def _chunk_steps(sequences: Sequence[Array]) -> int:
     """How many steps fit into `CHUNK_BYTES`."""
-    step = sum(s[0].nbytes for s in sequences) * _TENSORS_OF_A_STEP // 4
+    step: int = sum(s[0].nbytes for s in sequences) * _TENSORS_OF_A_STEP // 4
     return max(1, CHUNK_BYTES // max(1, step))
 
 

@@ -12,7 +12,7 @@ import onnx
 
 from rnnqc.encoding import Rounding
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.passes.cell_function import DIRECTION_AXES, CONFIGURATION, input_names, stored_numbers
+from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, input_names, stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.tensors import Tensor

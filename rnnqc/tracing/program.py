@@ -44,7 +44,8 @@ class Program:
     @property
     def body(self) -> onnx.GraphProto:
         """What the loop does in each step."""
-        return next(a.g for a in self.scan.attribute if a.name == "body")
+        graph: onnx.GraphProto = next(a.g for a in self.scan.attribute if a.name == "body")
+        return graph
 
     @property
     def backwards(self) -> bool:
@@ -54,7 +55,8 @@ class Program:
     @property
     def states(self) -> int:
         """How many values the loop carries from step to step."""
-        return len(self.scan.input) - next(a.i for a in self.scan.attribute if a.name == "num_scan_inputs")
+        scanned: int = next(a.i for a in self.scan.attribute if a.name == "num_scan_inputs")
+        return len(self.scan.input) - scanned
 
     @property
     def captured(self) -> list[str]:
@@ -208,8 +210,7 @@ def _flat(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
             continue
         branch = next(a.g for a in node.attribute if a.name == EXACT_EVERYWHERE)
         flat.extend(_flat(branch.node))
-        for tensor in branch.initializer:
-            flat.append(onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
-        for inside, outside in zip(branch.output, node.output, strict=True):
-            flat.append(onnx.helper.make_node("Identity", [inside.name], [outside], outside))
+        flat.extend(onnx.helper.make_node("Constant", [], [t.name], value=t) for t in branch.initializer)
+        pairs = zip(branch.output, node.output, strict=True)
+        flat.extend(onnx.helper.make_node("Identity", [i.name], [o], o) for i, o in pairs)
     return flat

@@ -71,9 +71,7 @@ class TablesReader:
         yield dequantized("input", codes, scale=scale, row_scale=rows, zero_point=zero)
         sums = _sums(values, "x.product")
         unit = np.asarray(self.constants["x_multiplier"], np.float64) * self._columns
-        yield dequantized(
-            "x.product", sums.reshape(time, batch, -1), scale=unit, row_scale=rows, real=np.float64
-        )
+        yield dequantized("x.product", sums.reshape(time, batch, -1), scale=unit, row_scale=rows, real=np.float64)
 
     def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
         """What is computed in the loop.
@@ -83,23 +81,21 @@ class TablesReader:
             after: Those of the step that would follow.
             backwards: Whether the loop goes from the last step to the first.
         """
-        cell, n = self.cell, self.numbers
+        cell = self.cell
         names = cell.type.gates
         codes, scale = self._entering(values)
         last_codes, last_scale = self._entering(after)
         yield self._hidden("hidden.previous", codes, scale)
         product = _sums(values, "hidden.product")
         unit = np.asarray(self.constants["h_multiplier"], np.float64) * self._columns
-        yield dequantized(
-            "hidden.product", product, scale=unit[: product.shape[-1]], row_scale=scale, real=np.float64
-        )
+        yield dequantized("hidden.product", product, scale=unit[: product.shape[-1]], row_scale=scale, real=np.float64)
         gates = [self._gate(k, values) for k in range(len(names))]
         for k in range(len(names)):
             yield from gates[k]
             if cell.type.reads_hidden and k == CANDIDATE - 1:
                 yield from self._reset(values)
         yield from self._state(values, gates[-1][-1] if len(names) == 1 else None)
-        yield self._hidden("hidden", *(_moved(a, b, backwards) for a, b in ((codes, last_codes), (scale, last_scale))))
+        yield self._hidden("hidden", *(moved(a, b, backwards) for a, b in ((codes, last_codes), (scale, last_scale))))
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -176,9 +172,15 @@ class TablesReader:
         rows = values[f"{RESET_HIDDEN}.scale"][..., None] if n.h_mode != "static" else None
         scale = F32(n.reset_scale) if rows is None else None
         yield dequantized(RESET_HIDDEN, codes, scale=scale, row_scale=rows, zero_point=n.reset_zero_point)
-        unit = (np.asarray(self.constants["h_multiplier"], np.float64) * self._columns)[joint_gates(self.cell) * hidden :]
+        unit = (np.asarray(self.constants["h_multiplier"], np.float64) * self._columns)[
+            joint_gates(self.cell) * hidden :
+        ]
         yield dequantized(
-            f"{RESET_HIDDEN}.product", _sums(values, f"{RESET_HIDDEN}.product"), scale=unit, row_scale=rows, real=np.float64
+            f"{RESET_HIDDEN}.product",
+            _sums(values, f"{RESET_HIDDEN}.product"),
+            scale=unit,
+            row_scale=rows,
+            real=np.float64,
         )
 
     def _state(self, values: Mapping[str, Array], only_gate: Tensor | None) -> Iterator[Tensor]:
@@ -197,13 +199,12 @@ class TablesReader:
         unit = F32(n.cell_scale) if n.cell_scale else None
         for name in ("cell_state.kept", "cell_state.added"):
             yield Tensor(name, values[name] if unit is None else np.asarray(values[name] * unit))
-        state = _first(values, "cell_state", "cell_state.rounded")
-        if state is None:
-            state = values["cell_state.sum"]
+        cell_state = _first(values, "cell_state", "cell_state.rounded")
+        assert cell_state is not None
         if unit is None:
-            yield Tensor("cell_state", state)
+            yield Tensor("cell_state", cell_state)
         else:
-            yield dequantized("cell_state", state.astype(np.int64), scale=unit)
+            yield dequantized("cell_state", cell_state.astype(np.int64), scale=unit)
         squashed = _first(values, "hidden.squashed", "hidden.squashed.value", "hidden.squashed.values")
         output = cell.output_activation
         assert output is not None and squashed is not None
@@ -232,11 +233,8 @@ def _sums(values: Mapping[str, Array], name: str) -> Array:
     return high.astype(np.int64) * 256 + low
 
 
-def _moved(values: Array | None, after: Array | None, backwards: bool) -> Any:
+def moved(values: Array | None, after: Array | None, backwards: bool) -> Any:
     """What stands after each step, from what stands in front of each and in front of the one that would follow."""
     if values is None or after is None:
         return None
     return np.concatenate([after, values[:-1]] if backwards else [values[1:], after])
-
-
-moved = _moved

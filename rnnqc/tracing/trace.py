@@ -14,7 +14,7 @@ import onnx
 
 from rnnqc import runtime_ops
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.diagnostics import CompileError, InternalError, UsageError
 from rnnqc.files import load_proto
 from rnnqc.ir import Model
 from rnnqc.passes.cell_function import stored_numbers
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 RUNTIME = ("X", "sequence_lens", "initial_h", "initial_c")
 
 
-class Deviation(CompileError):
+class DeviationError(InternalError):
     """A run whose cells did not do what their specification says."""
 
 
@@ -47,7 +47,7 @@ class CellSteps:
         call: Number of the call of the model.
         run: Number of the run of the cell, over all calls; several in one call where it is in a Loop.
         first: Number of the first step in the run.
-        last: Whether the run ends with these steps.
+        length: How many steps the run has.
         tensors: By name, `[n,B,K]`, in time order whatever the direction.
     """
 
@@ -118,7 +118,7 @@ class Tracer:
 
         Raises:
             CompileError: The data does not fit, or onnxruntime fails.
-            Deviation: A cell's outputs are not what its specification makes of its inputs.
+            DeviationError: A cell's outputs are not what its specification makes of its inputs.
             InternalError: Bringing the values out changed an output of the model.
         """
         carried = state_pairs(state, self.proto)
@@ -167,7 +167,12 @@ class _TracedCell:
     def __init__(self, program: Program, known: Mapping[str, Array], native: bool) -> None:
         self.program, self.known = program, known
         cell = program.cell
-        formal = {"X": cell.x, "sequence_lens": cell.sequence_lens, "initial_h": cell.initial_h, "initial_c": cell.initial_c}
+        formal = {
+            "X": cell.x,
+            "sequence_lens": cell.sequence_lens,
+            "initial_h": cell.initial_h,
+            "initial_c": cell.initial_c,
+        }
         self._names = {k: k if program.node is not None else (v or "") for k, v in formal.items()}
         self._evaluator: Evaluator | None = None
         self._reader: Any = None
@@ -193,10 +198,13 @@ class _TracedCell:
             if self._native is not None:
                 self._check_steps(chunk.part.start, order.loop(x)[chunk.part], tensors, states)
                 states = self._native.left(tensors, program.backwards)
-            pieces.append((chunk.part.start, tensors))
-        self._check(run, evaluator.results(run.inputs, evaluation.loop))
-        for first, tensors in sorted(pieces, key=lambda p: p[0]):
+            if program.backwards:
+                pieces.append((chunk.part.start, tensors))
+            else:
+                yield chunk.part.start, x.shape[0], order.natural(chunk.part.start, tensors)
+        for first, tensors in reversed(pieces):
             yield first, x.shape[0], order.natural(first, tensors)
+        self._check(run, evaluator.results(run.inputs, evaluation.loop))
 
     def _initial(self, run: Run, x: Array) -> dict[str, Array]:
         """The states that the loop starts from, `[B,H]`."""
@@ -210,10 +218,10 @@ class _TracedCell:
         found = self._native.first_difference(x, tensors, states, self.program.backwards)
         if found is not None:
             step, name = found
-            raise Deviation(
+            raise DeviationError(
                 f"Cell {self.program.cell.name!r}: the native library makes other bits than the specification, "
-                f"first in step {first + step} of the loop, tensor {name!r}.",
-                action="report it, with the model and the data; --stock runs the specification",
+                f"first in step {first + step} of the loop, tensor {name!r}. "
+                "Resolution: report it, with the model and the data; --stock runs the specification."
             )
 
     def _prepared(self, run: Run) -> tuple[Evaluator, Any]:
@@ -234,7 +242,9 @@ class _TracedCell:
                 kind = GridReader if isinstance(numbers, GridNumbers) else TablesReader
                 self._reader = kind(program.cell, numbers, self.constants)  # type: ignore[arg-type]
             # Sums of floats may depend on what onnxruntime fuses: a cell that has some is run as a whole.
-            whole = program.cell.form == "qcdq" or (program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs))
+            whole = program.cell.form == "qcdq" or (
+                program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs)
+            )
             self._evaluator = Evaluator(program, constants, runtime, self._reader.before, whole=whole)
             if self._wants_native:
                 self._native = NativeSteps(program, constants)
@@ -246,9 +256,9 @@ class _TracedCell:
             if not same_bits(value, results[name]):
                 where = np.argwhere(np.asarray(value != results[name]))
                 place = f" at {where[0].tolist()}" if len(where) else ""
-                raise Deviation(
-                    f"Cell {self.program.cell.name!r}: output {name!r} of the run differs from the specification{place}.",
-                    action="report it, with the model and the data",
+                raise DeviationError(
+                    f"Cell {self.program.cell.name!r}: output {name!r} of the run differs from the specification"
+                    f"{place}. Resolution: report it, with the model and the data."
                 )
 
 
