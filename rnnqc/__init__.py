@@ -12,6 +12,8 @@ from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
 from rnnqc.statistics import PointStatistics, Statistics
+from rnnqc.tracing.dump import dump
+from rnnqc.tracing.trace import Tracer
 
 try:
     __version__ = _version("rnnqc")
@@ -29,9 +31,11 @@ __all__ = [
     "PointStatistics",
     "RnnqcError",
     "Statistics",
+    "Tracer",
     "UsageError",
     "__version__",
     "calibrate",
+    "dump",
     "layer",
     "lower",
     "runtime_ops",

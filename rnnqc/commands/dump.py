@@ -33,11 +33,14 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.tracing.dump import DumpOptions, dump
+    from rnnqc.tracing.dump import dump
 
-    options = DumpOptions(tuple(a.cells) or ("*",), a.row, _steps(a.steps), a.text, a.overwrite)
+    steps = _steps(a.steps)
     with located(a.model):
-        index = dump(a.model, a.input, a.output, native=not a.stock, state=a.state, options=options)
+        index = dump(
+            a.model, a.input, a.output, native=not a.stock, state=a.state, cells=a.cells or ["*"],
+            row=a.row, steps=steps, text=a.text, overwrite=a.overwrite,
+        )  # fmt: skip
     for name, cell in index["cells"].items():
         count = cell["steps"]
         out(f"{escape(name)}: {count} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}")

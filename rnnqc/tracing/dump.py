@@ -32,22 +32,12 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class DumpOptions:
-    """What is written.
+class _Options:
+    """What is written, as `dump` takes it."""
 
-    Attributes:
-        cells: Patterns of the names of cells.
-        row: Row of the batch; None for all.
-        steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
-        text: Whether to write text, too: one folder for each step.
-        overwrite: Whether a folder that holds a dump is replaced.
-    """
-
-    cells: Sequence[str] = ("*",)
-    row: int | None = None
-    steps: tuple[int | None, int | None] = (None, None)
-    text: bool = False
-    overwrite: bool = False
+    row: int | None
+    steps: tuple[int | None, int | None]
+    text: bool
 
 
 def dump(
@@ -57,7 +47,11 @@ def dump(
     *,
     native: bool = True,
     state: Mapping[str, str] | Iterable[str] | None = None,
-    options: DumpOptions | None = None,
+    cells: Sequence[str] = ("*",),
+    row: int | None = None,
+    steps: tuple[int | None, int | None] = (None, None),
+    text: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Writes every tensor of every cell of a lowered model, step by step, to a folder.
 
@@ -67,7 +61,11 @@ def dump(
         folder: Is made; nothing is left of it if something fails.
         native: Whether the model runs with the native library. The arrays are the same.
         state: States that go from call to call, `IN:OUT`.
-        options: What is written.
+        cells: Patterns of the names of the cells to write.
+        row: Row of the batch to write; None for all.
+        steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
+        text: Whether to write text, too: one folder for each step.
+        overwrite: Whether a folder that holds a dump is replaced.
 
     Returns:
         The contents of `index.json`.
@@ -76,19 +74,18 @@ def dump(
         CompileError: Model, data or folder cannot be used, or a cell did not do what its specification says.
         InternalError: Looking into the model changed one of its outputs.
     """
-    options = options or DumpOptions()
     target = Path(folder)
-    check_folder(target, overwrite=options.overwrite)
-    tracer = Tracer(model, native=native, cells=options.cells)
+    _check_folder(target, overwrite=overwrite)
+    tracer = Tracer(model, native=native, cells=cells)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.resolve().parent, prefix=".rnnqc.", suffix=".tmp"))
     except OSError as error:
         raise _cannot_write(target, error) from error
     try:
-        writer = _Writer(tracer, temporary, options)
-        for steps in tracer.trace(feeds, state):
-            writer.add(steps)
+        writer = _Writer(tracer, temporary, _Options(row, steps, text))
+        for piece in tracer.trace(feeds, state):
+            writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
         (temporary / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         _replace(temporary, target)
@@ -99,7 +96,7 @@ def dump(
     return index
 
 
-def check_folder(target: Path, *, overwrite: bool) -> None:
+def _check_folder(target: Path, *, overwrite: bool) -> None:
     """Checks that a dump can be written to `target`.
 
     Raises:
@@ -163,7 +160,7 @@ class _CellFile:
 
 
 class _Writer:
-    def __init__(self, tracer: Tracer, folder: Path, options: DumpOptions) -> None:
+    def __init__(self, tracer: Tracer, folder: Path, options: _Options) -> None:
         self._tracer, self._folder, self._options = tracer, folder, options
         taken: set[str] = set()
         self._cells: dict[str, _CellFile] = {}

@@ -103,7 +103,8 @@ class TablesReader:
         """The real value of one unit of gate k's pre-activation."""
         if self.numbers.gate_kinds[k] != TABLE:
             return 1.0
-        return float(self.cell.points[f"{self.cell.type.gates[k]}.acc"]["scale"][0])
+        scale = self.cell.points[f"{self.cell.type.gates[k]}.acc"].get("scale")
+        return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
 
     def _entering(self, values: Mapping[str, Array]) -> tuple[Array, Array | None]:
         """The hidden codes that the products of a step take, and the scales of their rows."""
