@@ -92,7 +92,7 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
             TensorProto.INT32 if p == LENGTHS else TensorProto.FLOAT,
         )
         for p, v in seen
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("calibration", "calibrate"),
     ("layer", "report", "verify", "pipeline", "session"),
-    ("bench", "tuning"),
+    ("bench", "tracing", "tuning"),
     ("testing", "tune"),
     ("commands",),
     ("cli",),
