@@ -51,6 +51,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
@@ -348,6 +349,10 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        if not own and len(report.float_entries) < len(report.entries):
+            seen = digest(options.statistics) if options.statistics is not None else ""
+            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+            loaded.metadata[RECIPE_KEY] = record.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:

@@ -61,6 +61,10 @@ class Judge:
         state: Outputs by the input they become in the next call, or texts `IN:OUT`.
         metric: Higher is better; None for the least SQNR in dB of all outputs.
 
+    Attributes:
+        feeds: The inputs of every call.
+        reference: The outputs of the float model.
+
     Raises:
         CompileError: The data does not fit, or the model does not run.
     """
@@ -80,11 +84,11 @@ class Judge:
         self._pieces: list[Piece] = list(stream(valid, model, self._carried, None))
         self.feeds: list[Feeds] = [p.feed for p in self._pieces]
         self._native = _native()
-        self._reference = self.outputs(model)
+        self.reference = self.outputs(model)
 
-    def outputs(self, model: onnx.ModelProto) -> list[Outputs]:
-        """Outputs of every call, in order."""
-        session = make_session(model, native=self._native)
+    def outputs(self, model: onnx.ModelProto, *, optimize: bool = True) -> list[Outputs]:
+        """Outputs of every call, in order; without onnxruntime's optimizations where `optimize` is false."""
+        session = make_session(model, native=self._native, optimize=optimize)
         results: list[Outputs] = []
         for piece in self._pieces:
             feed = piece.feed
@@ -119,8 +123,8 @@ class Judge:
         return quality, min(10 ** (-quality / 10), NOISE_OF_SILENCE) if quality > -math.inf else NOISE_OF_SILENCE
 
     def _floats(self, outputs: Sequence[Outputs]) -> Iterable[tuple[Array, Array]]:
-        for name in self._reference[0]:
-            sides = [np.concatenate([np.ravel(r[name]) for r in results]) for results in (self._reference, outputs)]
+        for name in self.reference[0]:
+            sides = [np.concatenate([np.ravel(r[name]) for r in results]) for results in (self.reference, outputs)]
             if sides[0].dtype.kind == "f":
                 yield sides[0], sides[1]
 
@@ -140,7 +144,7 @@ class Judge:
     @property
     def float_quality(self) -> float:
         """Quality of the float model: infinite in dB."""
-        return self._called(self._metric, self._reference) if self._metric is not None else math.inf
+        return self._called(self._metric, self.reference) if self._metric is not None else math.inf
 
 
 def _native() -> bool:
