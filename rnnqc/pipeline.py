@@ -120,10 +120,12 @@ class Lowered:
     Attributes:
         model: The model.
         report: What was done.
+        statistics: Of the calibration, if there was one.
     """
 
     model: Model
     report: Report
+    statistics: Statistics | None = None
     _proto: onnx.ModelProto | None = None
 
     @property
@@ -301,7 +303,7 @@ def lower(
     else:
         passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report)
+    lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:

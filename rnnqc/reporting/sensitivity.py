@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.reporting.evidence import Sensitivity
+from rnnqc.reporting.points import is_quantized
 from rnnqc.reporting.quality import Quality, mean_sqnr
 from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
 
 CELL, GROUP, POINT = "cell", "group", "point"
+ACCUMULATOR = "accumulator"
 MANY_CELLS = 3
 GROUPED = ("acc", "activation", "input_product", "hidden_product")
 """Kinds of points of which every gate has one."""
@@ -69,8 +71,8 @@ class Unit:
 
 
 def units_of(cell: Cell) -> list[Unit]:
-    """The quantized points of a cell; of like points of several gates one unit."""
-    names = [p for p, s in cell.points.items() if s["bits"] is not None]
+    """The quantized points of a cell, of like points of several gates one unit; form qcdq has no tables."""
+    names = [p for p, s in cell.points.items() if is_quantized(s) or (p == ACCUMULATOR and s["bits"] is not None)]
     units: list[Unit] = []
     for name in names:
         kind = name.rpartition(".")[2]
@@ -115,7 +117,7 @@ class _Search:
         return result
 
     def run(self) -> Found:
-        cells: Sequence[Cell] = [c for c in self.cells.values() if any(s["bits"] is not None for s in c.points.values())]
+        cells: Sequence[Cell] = [c for c in self.cells.values() if units_of(c)]
         units = {c.name: units_of(c) for c in cells}
         self.expected = sum(map(len, units.values())) + (len(cells) if len(cells) > MANY_CELLS else 0)
         if len(cells) > MANY_CELLS:
