@@ -10,7 +10,7 @@ import onnx
 
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.observation import Observers, Site, Task
-from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
+from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
 from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
@@ -18,6 +18,7 @@ from rnnqc.ir import Model, shape_of
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.statistics import Statistics, identity
+from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Progress = Callable[[int, int | None], None]
 

@@ -4,23 +4,13 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/activation.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
 
 enum class Direction { kForward, kReverse };
 enum class CodeMode { kDynamicRow, kStatic, kCodes };
-enum class Kind {
-  kTable,
-  kReluTable,
-  kRelu,
-  kLeakyRelu,
-  kThresholdedRelu,
-  kAffine,
-  kHardSigmoid,
-  kSoftsign,
-};
-
 struct GateConfig {
   Kind kind = Kind::kTable;
   float min = 0;
