@@ -394,6 +394,13 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     return [generate_feeds(readable.proto, seed=s) for s in range(count)]
 
 
+def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
+    """The calls of a stream for a float model; its first one holds zeros for the states."""
+    calls = generated_feeds(proto, count)
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in calls[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in calls[1:])]
+
+
 def _check_forms(model: Model, form: str, unroll: bool) -> None:
     """Refuses a model whose cells are past the form asked for: passes only go forward."""
     order = ("float", *reversed(EVERY_FORM))

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir", "statistics"),
     ("range_search", "ranges", "sharing"),
-    ("builder", "numerics", "evaluate", "recipe", "recipe_record", "properties", "feeds", "streaming"),
+    ("builder", "numerics", "evaluate", "recipe", "recipe_record", "properties", "feeds", "streaming", "comparison", "time_axes"),
     ("passes.base", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate"),

@@ -15,13 +15,17 @@ class Curve:
         unit: "time step" of a sequence, or "call" of a stream.
         stops: Piece k has the steps from `stops[k - 1]` (0 at first) up to `stops[k]`.
         sqnr_db: SQNR of each piece over all data; None where there is no signal.
-        noise: Root mean square of the error of each piece.
+        quarters_db: SQNR of the four quarters of time.
+        worst: The step with the least SQNR.
+        growing: Whether the last quarter is the worst, and clearly worse than the first.
     """
 
     unit: str
     stops: list[int]
     sqnr_db: list[float | None]
-    noise: list[float]
+    quarters_db: list[float]
+    worst: int
+    growing: bool
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class OutputEvidence:
         max_abs: Largest absolute difference.
         cosine: Cosine similarity of all values as one vector.
         equal: Share of equal values.
-        curve: Over the calls of a stream; None for independent samples.
+        curve: Over time; None where the output has no time axis that is known, and no calls of a stream.
     """
 
     name: str
@@ -53,13 +57,13 @@ class LayerEvidence:
         cell: Name of the cell.
         reverse: Whether time runs backwards.
         sqnr_db: Over all data.
-        curve: Over time.
+        curve: Over time; None of a single step.
     """
 
     cell: str
     reverse: bool
     sqnr_db: float
-    curve: Curve
+    curve: Curve | None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import onnx
 
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
-from rnnqc.calibration.samples import Piece, Selection, batches, checked, state_pairs, stream
+from rnnqc.calibration.samples import Selection, batches
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model, constant_array, graph_info
@@ -34,6 +34,7 @@ from rnnqc.reporting.remaking import QCDQ, Remaker, differences, settings_text
 from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
 from rnnqc.reporting.sensitivity import Bounds, find_sensitivities
 from rnnqc.statistics import Statistics
+from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Array = npt.NDArray[Any]
 Tell = Callable[[str, int, int | None], None]
@@ -219,7 +220,7 @@ class _Gathering:
         quality = Quality(watched.proto, self.feeds, self.state)
         lowered = remaker.lower(model=watched.proto)
         made = quality.run(lowered.proto)
-        evidence.layers = layer_evidence(watched, lowered.model.cells, quality.reference, made, quality.stream)
+        evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
         self.shapes = {k: _first_shape(quality.reference, v) for k, v in watched.outputs.items()}
         same = all(np.array_equal(a[k], b[k], equal_nan=_is_float(a[k])) for a, b in zip(outputs, made, strict=True) for k in a)
         if same:

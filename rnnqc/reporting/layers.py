@@ -10,13 +10,12 @@ from onnx import TensorProto, helper
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Model
-from rnnqc.numerics import sqnr_db
 from rnnqc.passes import PassManager
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.reporting.evidence import LayerEvidence
-from rnnqc.reporting.quality import _whole, curve_of
-from rnnqc.tuning.measure import Outputs
+from rnnqc.reporting.quality import Quality, curve_of
+from rnnqc.streaming import Outputs
 
 
 @dataclass(frozen=True)
@@ -62,34 +61,22 @@ def _unused(name: str, names: set[str]) -> str:
 
 
 def layer_evidence(
-    watched: Watched,
-    cells: Mapping[str, Cell],
-    reference: Sequence[Outputs],
-    outputs: Sequence[Outputs],
-    stream: bool,
+    watched: Watched, cells: Mapping[str, Cell], quality: Quality, outputs: Sequence[Outputs]
 ) -> list[LayerEvidence]:
     """SQNR of each direction of each layer over time.
 
     Args:
         watched: What was run.
         cells: Of the lowered model.
-        reference: Outputs of the float model.
+        quality: Outputs of the float model.
         outputs: Those of the lowered one.
-        stream: Whether calls follow each other.
     """
     found = []
     for layer, name in watched.outputs.items():
         both = [c for c in cells.values() if c.node == layer]
         for cell in both:
             d = 1 if cell.reverse and len(both) == 2 else 0
-            pairs = []
-            for r, o in zip(reference, outputs, strict=True):
-                a, b = (v[name][:, d] for v in (r, o))
-                pairs.append((a.reshape(len(a), -1), b.reshape(len(b), -1)))
-            level = sqnr_db(*(_whole([{"y": p[k]} for p in pairs], "y") for k in (0, 1)))
-            one_step = all(len(a) == 1 for a, _ in pairs)
-            curve = curve_of(pairs, "call" if stream else "time step")
-            if stream and not one_step:
-                curve = type(curve)("time step", curve.stops, curve.sqnr_db, curve.noise)
-            found.append(LayerEvidence(cell.name, cell.reverse, level, curve))
+            pairs = [(r[name][:, d], o[name][:, d]) for r, o in zip(quality.reference, outputs, strict=True)]
+            tally = quality.tally(cell.name, pairs, axis=0)
+            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve_of(tally)))
     return found

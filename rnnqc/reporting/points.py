@@ -12,7 +12,6 @@ import numpy.typing as npt
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.observation import Observers, Runner, Task
 from rnnqc.calibration.point_observer import Values
-from rnnqc.calibration.samples import Piece
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.encoding import Encoding, round_to_integer
@@ -20,6 +19,7 @@ from rnnqc.histogram import Histogram
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
 from rnnqc.reporting.evidence import Bars, PointEvidence
+from rnnqc.streaming import Piece
 
 Array = npt.NDArray[Any]
 Point = Mapping[str, Any]

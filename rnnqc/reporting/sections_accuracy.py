@@ -27,7 +27,7 @@ def accuracy(evidence: Evidence) -> list[Child]:
         table("Outputs", ("Output", "SQNR", "Largest error", "Cosine", "Equal values"), rows, " nnnn"),
     ]
     shown = [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs if o.curve is not None]
-    shown += [(c.cell, "Layer", c.sqnr_db, c.curve) for c in evidence.layers]
+    shown += [(c.cell, "Layer", c.sqnr_db, c.curve) for c in evidence.layers if c.curve is not None]
     if "layers" in evidence.missing:
         made.append(element("p", f"Layers over time are left out: {evidence.missing['layers']}", class_="note"))
     if shown:
@@ -44,25 +44,18 @@ def accuracy(evidence: Evidence) -> list[Child]:
 
 def _figure(what: str, kind: str, level: float, curve: Curve, limits: tuple[float, float]) -> Element:
     caption: list[Child] = [f"{kind}: ", decibels(level), " over all"]
-    ends = _ends(curve)
-    if ends is not None:
-        first, last = ends
-        caption += ["; first quarter ", decibels(first), ", last ", decibels(last), " (", difference(last - first), ")"]
+    if len(curve.quarters_db) == 4:
+        first, last = curve.quarters_db[0], curve.quarters_db[-1]
+        caption += ["; first quarter ", decibels(first), ", last ", decibels(last)]
+        caption += [" (", difference(last - first), ")"] if math.isfinite(last - first) else []
+    if curve.growing:
+        caption += ["; ", element("span", "the error grows", class_="bad")]
     return element(
         "figure",
         element("h3", name(what)),
         level_chart(curve, limits, what),
         element("figcaption", caption, "."),
     )
-
-
-def _ends(curve: Curve) -> tuple[float, float] | None:
-    """The mean of the first and of the last quarter of the pieces, in dB."""
-    levels = [v for v in curve.sqnr_db if v is not None and math.isfinite(v)]
-    if len(levels) < 8:
-        return None
-    quarter = len(levels) // 4
-    return sum(levels[:quarter]) / quarter, sum(levels[-quarter:]) / quarter
 
 
 def times(evidence: Evidence) -> list[Child]:

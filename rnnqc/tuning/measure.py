@@ -61,10 +61,6 @@ class Judge:
         state: Outputs by the input they become in the next call, or texts `IN:OUT`.
         metric: Higher is better; None for the least SQNR in dB of all outputs.
 
-    Attributes:
-        feeds: The inputs of every call.
-        reference: The outputs of the float model.
-
     Raises:
         CompileError: The data does not fit, or the model does not run.
     """
@@ -80,26 +76,13 @@ class Judge:
         self._metric = metric
         self._calls = list(calls_of(data, model, self._carried))
         self.feeds: list[Feeds] = [c.feed for c in self._calls]
-        self._native = _native()
-        self.reference = self.outputs(model)
+        self._native = has_native()
+        self._reference = self.outputs(model)
 
-<<<<<<< HEAD
-    def outputs(self, model: onnx.ModelProto, *, optimize: bool = True) -> list[Outputs]:
-        """Outputs of every call, in order; without onnxruntime's optimizations where `optimize` is false."""
-        session = make_session(model, native=self._native, optimize=optimize)
-        results: list[Outputs] = []
-        for piece in self._pieces:
-            feed = piece.feed
-            if results and not piece.restart:
-                feed = {**feed, **{name: results[-1][output] for name, output in self._carried.items()}}
-            results.append(run_session(session, feed))
-        return results
-=======
     def outputs(self, model: onnx.ModelProto) -> list[Outputs]:
         """Outputs of every call, in order."""
         session = make_session(model, native=self._native)
         return list(run_calls(partial(run_session, session), self._calls, self._carried))
->>>>>>> main
 
     def call_seconds(self, models: Sequence[onnx.ModelProto]) -> list[float]:
         """The shortest of some runs of the first call, for each model; they take turns."""
@@ -127,8 +110,8 @@ class Judge:
         return quality, min(10 ** (-quality / 10), NOISE_OF_SILENCE) if quality > -math.inf else NOISE_OF_SILENCE
 
     def _floats(self, outputs: Sequence[Outputs]) -> Iterable[tuple[Array, Array]]:
-        for name in self.reference[0]:
-            sides = [np.concatenate([np.ravel(r[name]) for r in results]) for results in (self.reference, outputs)]
+        for name in self._reference[0]:
+            sides = [np.concatenate([np.ravel(r[name]) for r in results]) for results in (self._reference, outputs)]
             if sides[0].dtype.kind == "f":
                 yield sides[0], sides[1]
 
@@ -148,10 +131,10 @@ class Judge:
     @property
     def float_quality(self) -> float:
         """Quality of the float model: infinite in dB."""
-        return self._called(self._metric, self.reference) if self._metric is not None else math.inf
+        return self._called(self._metric, self._reference) if self._metric is not None else math.inf
 
 
-def _native() -> bool:
+def has_native() -> bool:
     """Whether there is a native library; results are the same bits without it, later."""
     try:
         runtime_ops.register(ort.SessionOptions())
