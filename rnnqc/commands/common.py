@@ -16,9 +16,10 @@ else:
     Commands = object
 
 __all__ = [
-    "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "OK", "STRICT", "TERMINATED", "Commands", "byte_count", "decibels", "json_text",
-    "number", "pairs", "verbosity",
+    "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "OK", "STRICT", "TERMINATED", "Commands", "byte_count", "decibels",
+    "json_text", "number", "pairs", "verbosity",
 ]  # fmt: skip
+
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
 

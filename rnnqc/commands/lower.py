@@ -72,9 +72,9 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.files import check_writable, write_atomically
-    from rnnqc.reporting.page import page
     from rnnqc.passes.instruments import NOT_COMPARED
     from rnnqc.pipeline import lower
+    from rnnqc.reporting.page import page
 
     output = Path(a.output)
     read = [a.stats, a.calibration, a.recipe]

@@ -71,7 +71,13 @@ def run(a: argparse.Namespace) -> int:
         with located(path):
             protos.append(load_proto_and_size(Path(path)))
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     console = error_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         bar = shown.add_task("load", total=None)
@@ -93,7 +99,8 @@ def run(a: argparse.Namespace) -> int:
     for warning in evidence.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
     if evidence.unmeasured:
-        err(f"[yellow]rnnqc:[/yellow] {len(evidence.unmeasured)} points or groups were not measured (--models, --seconds).")
+        left = len(evidence.unmeasured)
+        err(f"[yellow]rnnqc:[/yellow] {left} points or groups were not measured (--models, --seconds).")
     for repair in evidence.repairs[:1]:
         sets = " ".join(repair.overrides)
         out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")

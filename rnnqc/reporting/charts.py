@@ -126,13 +126,16 @@ def _bar_paths(
     low, high = limits
     scale = (right - left) / (high - low)
     most = max(bars.counts, default=1)
-    inside, outside = [], []
+    inside: list[str] = []
+    outside: list[str] = []
     for k, count in enumerate(bars.counts):
         if not count:
             continue
         start, stop = (bars.first + k) * bars.width, (bars.first + k + 1) * bars.width
         x0, x1 = left + (start - low) * scale, left + (stop - low) * scale
-        shape = f"M{_place(x0)} {_place(bottom)}V{_place(bottom - (bottom - top) * _height(count, most))}H{_place(max(x1 - 0.4, x0 + 0.6))}V{_place(bottom)}Z"
+        level = bottom - (bottom - top) * _height(count, most)
+        end = max(x1 - 0.4, x0 + 0.6)
+        shape = f"M{_place(x0)} {_place(bottom)}V{_place(level)}H{_place(end)}V{_place(bottom)}Z"
         beyond = (point.high is not None and start >= point.high and point.clipped > 0.0) or (
             point.low is not None and stop <= point.low and point.clipped > 0.0
         )
@@ -163,9 +166,11 @@ def histogram(point: PointEvidence) -> Element:
         if edge is not None and low <= edge <= high:
             at = _place(left + (edge - low) * scale)
             made.append(element("line", x1=at, x2=at, y1=top, y2=bottom, class_="edge"))
-    powers = [10**k for k in range(0, 19) if 10**k <= most]
+    powers = [10**k for k in range(19) if 10**k <= most]
     powers = powers[:: max(1, math.ceil(len(powers) / 4))]
-    y_ticks = [(bottom - (bottom - top) * _height(p, most), f"{p:,}" if p < 10_000 else f"1e{len(str(p)) - 1}") for p in powers]
+    y_ticks = [
+        (bottom - (bottom - top) * _height(p, most), f"{p:,}" if p < 10_000 else f"1e{len(str(p)) - 1}") for p in powers
+    ]
     x_ticks = [(left + (v - low) * scale, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
     return _svg(
         WIDTH, HEIGHT, f"Histogram of {point.point}", *_frame(x_ticks, y_ticks, "value", "how many (log)"), *made

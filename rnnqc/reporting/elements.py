@@ -13,7 +13,10 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 Child = Union[Element, str, None, "Iterable[Child]"]
-_BLOCKS = frozenset("section div table thead tbody tr figure dl details ul li p h1 h2 h3 nav header main footer".split())
+_BLOCKS = frozenset(("section", "div", "tr", "figure", "details", "li", "p", "h1", "h2", "h3", "main", "dd"))
+"""Elements with a line break behind them."""
+LONG = 44
+"""Characters of a name that may be broken into lines everywhere."""
 
 
 def visible(text: str) -> str:
@@ -51,7 +54,7 @@ def _append(parent: Element, children: Iterable[Child]) -> None:
 
 def name(text: str) -> Element:
     """A name of a model or of a file."""
-    return element("code", text, class_="name")
+    return element("code", text, class_="name long" if len(text) > LONG else "name")
 
 
 def command(*lines: str) -> Element:

@@ -16,7 +16,7 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.diagnostics import CompileError, located
+from rnnqc.diagnostics import located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.inventory import lowered_nodes
@@ -222,7 +222,9 @@ class _Gathering:
         made = quality.run(lowered.proto)
         evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
         self.shapes = {k: _first_shape(quality.reference, v) for k, v in watched.outputs.items()}
-        same = all(np.array_equal(a[k], b[k], equal_nan=_is_float(a[k])) for a, b in zip(outputs, made, strict=True) for k in a)
+        same = all(
+            np.array_equal(a[k], b[k], equal_nan=_is_float(a[k])) for a, b in zip(outputs, made, strict=True) for k in a
+        )
         if same:
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
             return
@@ -324,13 +326,14 @@ def _recipe(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    result = {}
-    for name in ("rnnqc", "onnx", "onnxruntime", "numpy"):
-        try:
-            result[name] = version(name)
-        except PackageNotFoundError:
-            result[name] = "0+unknown"
-    return result
+    return {name: _version(name) for name in ("rnnqc", "onnx", "onnxruntime", "numpy")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def _shapes(feeds: Sequence[Feeds]) -> dict[str, str]:
@@ -343,4 +346,3 @@ def _first_shape(results: Sequence[Mapping[str, Array]], name: str) -> list[int]
 
 def _is_float(array: Array) -> bool:
     return np.asarray(array).dtype.kind == "f"
-

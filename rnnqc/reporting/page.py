@@ -51,7 +51,8 @@ def page(evidence: Evidence) -> str:
         ),
     )
     sections = [
-        element("section", element("h2", title), make(evidence), id=key, aria_label=title) for key, title, make in SECTIONS
+        element("section", element("h2", title), make(evidence), id=key, aria_label=title)
+        for key, title, make in SECTIONS
     ]
     body = [
         top,

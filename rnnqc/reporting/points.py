@@ -170,9 +170,7 @@ class _Runner(Runner):
             self._formats[name].update(values)
 
 
-def observe_activations(
-    task: Task, pieces: Iterable[Piece], cells: Mapping[str, Cell]
-) -> list[PointEvidence]:
+def observe_activations(task: Task, pieces: Iterable[Piece], cells: Mapping[str, Cell]) -> list[PointEvidence]:
     """Runs the float model and measures every quantized point that data decides.
 
     Args:

@@ -108,5 +108,10 @@ def curve_of(tally: OutputTally) -> Curve | None:
         return None
     levels = [None if v == -math.inf else v for _, v in tally.spans(PIECES)]
     return Curve(
-        steps.unit, [stop for stop, _ in tally.spans(PIECES)], levels, list(steps.quarters_db), steps.worst, steps.growing
+        steps.unit,
+        [stop for stop, _ in tally.spans(PIECES)],
+        levels,
+        list(steps.quarters_db),
+        steps.worst,
+        steps.growing,
     )

@@ -47,9 +47,7 @@ class Repairer:
         seen: What is known of each point.
     """
 
-    def __init__(
-        self, remaker: Remaker, quality: Quality, lowered: Lowered, seen: Mapping[str, PointEvidence]
-    ) -> None:
+    def __init__(self, remaker: Remaker, quality: Quality, lowered: Lowered, seen: Mapping[str, PointEvidence]) -> None:
         self.remaker, self.quality, self.seen = remaker, quality, seen
         self.lowered = lowered
         self.before = quality.ratios(quality.run(lowered.proto))
@@ -96,7 +94,9 @@ class Repairer:
         widths = {_point(self.lowered.model.cells, p).get("bits") or 0 for p in points}
         for bits in WIDTHS if widths else ():
             if bits > max(widths) and all("bits" in keys_of(p) for p in points):
-                extra = {"group_size": None, "wide_channels": 0.0} if _is_packed(self.lowered.model.cells, points) else {}
+                extra = (
+                    {"group_size": None, "wide_channels": 0.0} if _is_packed(self.lowered.model.cells, points) else {}
+                )
                 rule = Rule(sensitivity.points, {"bits": bits, **extra})
                 found.append(Candidate((rule,), f"{bits} bits instead of {max(widths)}"))
                 if ranges:
@@ -126,12 +126,9 @@ def _scale_for(point: Mapping[str, Any], seen: PointEvidence) -> dict[str, Any]:
     bits, zero_point = int(point["bits"]), int(point["zero_point"])
     top = 2 ** (bits - 1) - 1
     low, high = min(seen.min, 0.0), max(seen.max, 0.0)
-    symmetric = point["signed"] and zero_point == 0 or zero_point == 2 ** (bits - 1)
+    symmetric = (point["signed"] and zero_point == 0) or zero_point == 2 ** (bits - 1)
     old = float(point["scale"][0])
-    if symmetric:
-        scale = max(-low, high) / top
-    else:
-        scale = (high - low) / (2**bits - 1)
+    scale = max(-low, high) / top if symmetric else (high - low) / (2**bits - 1)
     if math.frexp(old)[0] == 0.5:
         return {"scale": 2.0 ** math.ceil(math.log2(scale))} if scale > 0 else {"scale": old}
     scale = _rounded_up(scale)
@@ -158,9 +155,7 @@ def _is_packed(cells: Mapping[str, Cell], points: Sequence[str]) -> bool:
     return any(_point(cells, p).get("group_size") or _point(cells, p).get("wide_channels") for p in points)
 
 
-def find_repairs(
-    repairer: Repairer, sensitivities: Sequence[Sensitivity]
-) -> tuple[list[Repair], Repair | None]:
+def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tuple[list[Repair], Repair | None]:
     """Repairs for what costs most, best first, and all of them together."""
     found: list[Repair] = []
     rules: list[Rule] = []
@@ -180,4 +175,3 @@ def find_repairs(
     if len(found) < 2:
         return found, None
     return found, repairer.measured("", Candidate(tuple(rules), "all of these"))
-

@@ -26,16 +26,17 @@ def accuracy(evidence: Evidence) -> list[Child]:
     made: list[Child] = [
         table("Outputs", ("Output", "SQNR", "Largest error", "Cosine", "Equal values"), rows, " nnnn"),
     ]
-    shown = [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs if o.curve is not None]
-    shown += [(c.cell, "Layer", c.sqnr_db, c.curve) for c in evidence.layers if c.curve is not None]
+    shown = [(c.cell, "Hidden states", c.sqnr_db, c.curve) for c in evidence.layers]
+    shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
+    curves = [curve for *_, curve in shown if curve is not None]
     if "layers" in evidence.missing:
         made.append(element("p", f"Layers over time are left out: {evidence.missing['layers']}", class_="note"))
-    if shown:
+    if curves:
         text = (
-            "The hidden states of every layer, and the outputs of a stream, against the float model, step by step. A line that falls is an error "
-            "that grows as states are carried on. All charts have one scale."
+            "The hidden states of every layer, and outputs with an axis of time, against the float model, step by "
+            "step. A line that falls is an error that grows as states are carried on. All charts have one scale."
         )
-        limits = level_range([curve for *_, curve in shown if curve is not None])
+        limits = level_range(curves)
         made.append(element("p", text))
         figures = [_figure(what, kind, level, curve, limits) for what, kind, level, curve in shown if curve is not None]
         made.append(element("div", figures, class_="charts"))
@@ -82,8 +83,9 @@ def times(evidence: Evidence) -> list[Child]:
                 ]
             )
     text = (
-        "Each layer alone, with float inputs of the shape that it has in the data (T × B × I), one thread, the shortest of many runs that "
-        f"take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard operators only; native: with rnnqc's library."
+        "Each layer alone, with float inputs of the shape that it has in the data (T × B × I), one thread, the "
+        f"shortest of many runs that take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard operators "
+        "only; native: with rnnqc's library."
     )
     heads = ("Layer", "Shape", "Way", "Time", "", "Float / way")
     return [element("p", text), table("Time of each layer", heads, rows, "   n n")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree.ElementTree import Element
 
 from rnnqc.reporting.charts import gauge, histogram, spark
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
-from rnnqc.reporting.evidence import Evidence, PointEvidence, Sensitivity
+from rnnqc.reporting.evidence import Evidence, PointEvidence, Repair, Sensitivity
 from rnnqc.reporting.repairs import CLIPPED
 from rnnqc.reporting.sections_repairs import plain
 from rnnqc.reporting.tables import folded, table
@@ -22,8 +23,9 @@ def points(evidence: Evidence) -> list[Child]:
     if "points" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['points']}", class_="note")]
     text = (
-        "What the float model computes at each quantization point on this data, against what the codes can represent. First points that clip, then those whose "
-        "own quantization error is largest. Pre-activations beyond the interval on which their activation changes do not count as clipped."
+        "What the float model computes at each quantization point on this data, against what the codes can represent. "
+        "First points that clip, then those whose own quantization error is largest. Pre-activations beyond the "
+        "interval on which their activation changes do not count as clipped."
     )
     key = element(
         "p",
@@ -58,7 +60,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
     rows: list[list[Child]] = []
     for p in shown:
         clipped = percent(p.clipped)
-        representable: Child = [real(p.low), " … ", real(p.high)] if p.low is not None else "–"
+        representable: Child = [real(p.low), " … ", real(p.high)] if p.low is not None else _by(p)
         unused: Child = "–" if p.codes_used is None else percent(1.0 - p.codes_used / p.codes)
         rows.append(
             [
@@ -76,6 +78,10 @@ def _points_table(shown: list[PointEvidence]) -> Element:
     return table("Quantization points", heads, rows, "   nnnnn")
 
 
+def _by(point: PointEvidence) -> str:
+    return "by row" if point.codes_used is None else "by channel"
+
+
 def sensitivity(evidence: Evidence) -> list[Child]:
     """What each point costs, worst first."""
     if "sensitivity" in evidence.missing:
@@ -85,13 +91,15 @@ def sensitivity(evidence: Evidence) -> list[Child]:
             "p",
             "What the outputs gain if the points of a row, and they alone, are left in float. Measured in form qcdq (",
             decibels(evidence.base_sqnr_db),
-            " with everything quantized), in which gates are no tables. Gains do not add up; a negative one means that errors cancel.",
+            " with everything quantized), in which gates are no tables. Gains do not add up; a negative one means that "
+            "errors cancel.",
         )
     ]
     count = len(evidence.sensitivities)
     text = f"{count} measurements"
     if evidence.unmeasured:
-        text += f"; {len(evidence.unmeasured)} points or groups were NOT measured, to bound the work (--models, --seconds): "
+        left = len(evidence.unmeasured)
+        text += f"; {left} points or groups were NOT measured, to bound the work (--models, --seconds): "
     made.append(
         element("p", text, [[name(u), " "] for u in evidence.unmeasured] if evidence.unmeasured else ".", class_="note")
     )
@@ -104,7 +112,7 @@ def sensitivity(evidence: Evidence) -> list[Child]:
     return made
 
 
-def _sensitivity_table(shown: list[Sensitivity], most: float, mended: dict[str, object]) -> Element:
+def _sensitivity_table(shown: list[Sensitivity], most: float, mended: Mapping[str, Repair]) -> Element:
     rows: list[list[Child]] = []
     for s in shown:
         count = f" ({s.members} points)" if s.members > 1 else ""

@@ -1,4 +1,4 @@
-"""Sections about the model as a whole: the facts at the top, the list of layers, how the model and the page were made."""
+"""Sections about the model as a whole: facts at the top, the list of layers, how model and page were made."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ def facts(evidence: Evidence) -> Element:
 
 
 def _floats(count: int) -> str:
-    return "lowered; none stays float" if count == 0 else f"lowered; {count} stay float" if count > 1 else "lowered; 1 stays float"
+    return (
+        "lowered; none stays float"
+        if count == 0
+        else f"lowered; {count} stay float"
+        if count > 1
+        else "lowered; 1 stays float"
+    )
 
 
 def _change(before: int, after: int) -> list[Child]:
@@ -100,12 +106,16 @@ def making(evidence: Evidence) -> list[Child]:
     if evidence.remade:
         made.append(element("p", evidence.remade, class_="note"))
     if recipe.get("rules"):
-        rows = [
+        rows: list[list[Child]] = [
             [name(r["points"]), ", ".join(f"{k} = {_value(v)}" for k, v in r.items() if k != "points")]
             for r in recipe["rules"]
         ]
         made.append(
-            folded(len(rows), "rules of the recipe", table("Rules, the first that has a key counts", ("Points", "Settings"), rows))
+            folded(
+                len(rows),
+                "rules of the recipe",
+                table("Rules, the first that has a key counts", ("Points", "Settings"), rows),
+            )
         )
     made.append(element("h3", "Words"))
     made.append(element("dl", [[element("dt", k), element("dd", v)] for k, v in WORDS], class_="list"))
@@ -116,17 +126,17 @@ def _value(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_SQNR = (
+    "Signal-to-quantization-noise ratio against the float model: 10 log10 of the power of the values over the power of "
+    "the error. 6 dB more halve the error; 40 dB are an error of 1 %."
+)
+_POINT = (
+    "A place in a cell where values become codes. Its path, such as lstm.forward.W.weight, is what --set and recipes "
+    "take; rnnqc recipes lists all."
+)
 WORDS = (
-    (
-        "SQNR",
-        "Signal-to-quantization-noise ratio against the float model: 10 log10 of the power of the values over the power "
-        "of the error. 6 dB more halve the error; 40 dB are an error of 1 %.",
-    ),
+    ("SQNR", _SQNR),
     ("Outputs, all together", "The noise-to-signal ratios of all float outputs, averaged, in dB."),
-    (
-        "Quantization point",
-        "A place in a cell where values become codes. Its path, such as lstm.forward.W.weight, is what --set and recipes "
-        "take; rnnqc recipes lists all.",
-    ),
+    ("Quantization point", _POINT),
     ("Clipped", "Share of the values beyond what the codes can represent, which saturate."),
 )

@@ -10,7 +10,6 @@ from rnnqc.recipe import builtin_recipes, parse_override
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence, Repair
 from rnnqc.reporting.repairs import WORTH_A_FORM_DB, WORTH_DB
-from rnnqc.reporting.tables import folded
 from rnnqc.tune import rule_text
 
 
@@ -26,7 +25,7 @@ def repairs(evidence: Evidence) -> list[Child]:
         )
         return [element("p", text)]
     intro = (
-        "Each override below was applied to this model, in its own form, and measured on this data; they are sorted by what they gain. "
+        "Each override below was applied to this model, in its own form, and measured on this data. "
         "Put them in front of other options --set: the first match counts."
     )
     made: list[Child] = [element("p", intro)]
@@ -41,8 +40,8 @@ def _repair(repair: Repair, evidence: Evidence) -> Element:
     title: list[Child] = ["All of these together"] if together else [name(plain(repair.points))]
     measured = together or repair.reason == "float" or " instead of " in repair.reason
     why = None if measured else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
-    arrow = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]
-    worst = ["worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
+    arrow: list[Child] = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]
+    worst: list[Child] = ["worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
     size: list[Child] = ["; weights stay ", number(repair.bytes_after, byte_count(repair.bytes_after))]
     if repair.bytes_after != repair.bytes_before:
         size = [
@@ -74,7 +73,9 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
     words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(evidence.quantized_model)]
     words += ["--recipe", quoted(recipe["name"]) if known else "RECIPE.toml"]
     words += ["--stats", "STATS.json"] if recipe["calibrated"] else []
-    words += ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
+    words += (
+        ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
+    )
     words += ["--unroll"] if recipe["unroll"] else []
     words += ["--dim", *(quoted(f"{k}={v}") for k, v in recipe["dims"].items())] if recipe["dims"] else []
     lines = [" ".join(words) + " --set \\"]
