@@ -10,7 +10,7 @@ from rnnqc.reporting.elements import element, short
 from rnnqc.reporting.evidence import Bars, Curve, PointEvidence
 
 WIDTH, HEIGHT = 360, 200
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
 SPARK_WIDTH, SPARK_HEIGHT = 132, 30
 MARGIN_OF_RANGE = 1.5
 """How much wider than the values a histogram may be to show the range."""
@@ -33,7 +33,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
         return [low]
     raw = (high - low) / max(count, 1)
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= raw * 0.999)
+    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -53,7 +53,7 @@ def _frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str,
     made.append(element("text", x_label, x=_place((LEFT + right) / 2), y=HEIGHT - 5, class_="label middle"))
     made.append(
         element(
-            "text", y_label, x=11, y=_place(middle), class_="label middle", transform=f"rotate(-90 11 {_place(middle)})"
+            "text", y_label, x=10, y=_place(middle), class_="label middle", transform=f"rotate(-90 10 {_place(middle)})"
         )
     )
     return made

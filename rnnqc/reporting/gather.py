@@ -30,7 +30,7 @@ from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
 from rnnqc.reporting.points import is_quantized, observe_activations, weight_evidence
 from rnnqc.reporting.quality import Quality, mean_sqnr
-from rnnqc.reporting.remaking import QCDQ, Remaker, differences, settings_text
+from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences, settings_text
 from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
 from rnnqc.reporting.sensitivity import Bounds, find_sensitivities
 from rnnqc.statistics import Statistics
@@ -157,7 +157,9 @@ class _Gathering:
             self._describe(self.subject.report)
             return evidence
         self.options.tell("lower again")
-        made = remaker.lower()
+        with located(self.subject.float_name):
+            made = remaker.lower()
+            check_same_cells(self.quant.cells, made.model.cells)
         self._describe(self.subject.report or made.report)
         self._layers(remaker, outputs)
         if remaker.record.form == WEIGHT_ONLY or not made.model.cells:
@@ -184,10 +186,7 @@ class _Gathering:
             self.options.tell("calibrate")
             with located(self.subject.float_name):
                 remaker.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
-        cells = {n: c for n, c in self.quant.cells.items() if c.points}
-        with located(self.subject.float_name):
-            if not exact and cells:
-                remaker.pin(cells)
+        remaker.pin(self.quant.cells)
         if not exact:
             self.evidence.warnings.append(
                 "The statistics that the model was calibrated with are not at hand: scales are those of the model, but "

@@ -14,9 +14,11 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.pipeline import WEIGHT_ONLY, Lowered, lower
 from rnnqc.recipe import Rule
 from rnnqc.recipe_record import RecipeRecord
-from rnnqc.statistics import Statistics
+from rnnqc.statistics import Statistics, identity
 
 QCDQ = "qcdq"
+PARAMETERS = (".weight", ".bias")
+"""Points whose scales follow from the model alone."""
 Cells = Mapping[str, Cell]
 
 
@@ -81,24 +83,31 @@ class Remaker:
         )
 
     def pin(self, cells: Cells) -> None:
-        """Holds the scales that these cells have and the same lowering does not give.
+        """Holds the scales that followed from statistics as these cells have them.
 
-        Raises:
-            CompileError: The cells are others.
+        Other statistics would give others, and a search for a range takes longer than everything else in a lowering.
         """
-        made = self.lower(form=QCDQ).model.cells
-        for name, cell in cells.items():
-            if name not in made:
-                raise CompileError(
-                    f"the float model has no cell {name!r}; it has {', '.join(made) or 'none'}.",
-                    supported="the model that the quantized one was lowered from",
-                    action="name that float model",
-                )
-            for point, now in made[name].points.items():
-                was = cell.points.get(point, {})
-                if _single(was) and _single(now) and any(was[k] != now[k] for k in ("scale", "zero_point")):
+        for cell in cells.values():
+            for point, was in cell.points.items():
+                path = f"{cell.name}.{point}"
+                settings = self.record.recipe.settings(path)
+                calibrated = settings.get("mode") == "static" or "range" in settings
+                if _single(was) and calibrated and "scale" not in settings and not path.endswith(PARAMETERS):
                     held = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
-                    self.pins.append(Rule(exactly(f"{name}.{point}"), held))
+                    self.pins.append(Rule(exactly(path), held))
+
+
+def check_same_cells(cells: Cells, made: Cells) -> None:
+    """Raises CompileError where the cells of a lowered model are not those that its float model makes."""
+    for name, cell in cells.items():
+        if name not in made or identity(made[name]) != identity(cell):
+            found = ", ".join(made) or "none"
+            raise CompileError(
+                f"the float model has no cell {name!r} of {cell.input_size} inputs and {cell.hidden_size} states; cells: "
+                f"{found}.",
+                supported="the model that the quantized one was lowered from",
+                action="name that float model",
+            )
 
 
 def _single(point: Mapping[str, Any]) -> bool:

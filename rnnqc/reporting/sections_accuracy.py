@@ -84,8 +84,8 @@ def times(evidence: Evidence) -> list[Child]:
             )
     text = (
         "Each layer alone, with float inputs of the shape that it has in the data (T × B × I), one thread, the "
-        f"shortest of many runs that take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard operators "
-        "only; native: with rnnqc's library."
+        f"shortest of many runs that take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard "
+        "operators only; native: with rnnqc's library."
     )
     heads = ("Layer", "Shape", "Way", "Time", "", "Float / way")
     return [element("p", text), table("Time of each layer", heads, rows, "   n n")]

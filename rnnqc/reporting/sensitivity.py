@@ -24,6 +24,8 @@ ACCUMULATOR = "accumulator"
 MANY_CELLS = 3
 GROUPED = ("acc", "activation", "input_product", "hidden_product")
 """Kinds of points of which every gate has one."""
+LEVELS = (POINT, GROUP, CELL)
+MOST_OF_IT = 0.8
 MATTERS_DB = 0.05
 """Groups that gain less are not taken apart."""
 
@@ -90,6 +92,7 @@ class _Search:
         self.start = time.monotonic()
         self.count = 0
         self.expected = 0
+        self.groups: Sequence[Unit] = ()
         base = remaker.lower(form=QCDQ)
         self.cells = base.model.cells
         self.base = quality.ratios(quality.run_qcdq(base.proto))
@@ -128,6 +131,7 @@ class _Search:
             gains = dict(self._ranked(whole))
             cells = sorted(cells, key=lambda c: -gains.get(f"{exactly(c.name)}.*", 0.0))
         groups = [u for c in cells for u in units[c.name]]
+        self.groups = groups
         ranked = self._ranked(groups)
         by_glob = {u.glob: u for u in groups}
         for glob, gain in ranked:
@@ -136,8 +140,17 @@ class _Search:
                 singles = [Unit(exactly(m), (m,), POINT, unit.cell) for m in unit.members]
                 self.expected += len(singles)
                 self._ranked(singles)
-        self.found.measured.sort(key=lambda s: (-s.gain_db, s.points))
+        self.found.measured.sort(key=self._rank)
         return self.found
+
+    def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
+        """Worst first; a group right behind the one of its points that accounts for it."""
+        gain = measured.gain_db
+        if measured.level == GROUP:
+            members = {exactly(m) for u in self.groups if u.glob == measured.points for m in u.members}
+            best = max((s.gain_db for s in self.found.measured if s.points in members), default=-math.inf)
+            gain = best if best >= MOST_OF_IT * gain else gain
+        return -gain, LEVELS.index(measured.level), measured.points
 
     def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
         """Measures units as far as the bounds allow; their globs and gains, the largest first."""
