@@ -87,7 +87,7 @@ class PointEvidence:
 
     Attributes:
         point: `<cell>.<point>`.
-        format: The number format for people, such as "uint8, one scale".
+        format: The number format for people, such as "int8 per channel".
         bits: Width of the codes.
         scale: Of formats with one scale; else None.
         zero_point: Of formats with one scale; else None.

@@ -126,11 +126,12 @@ class FormatObserver:
 def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
     kind = f"{'int' if point['signed'] else 'uint'}{bits}"
     if point.get("group_size"):
-        return f"{kind}, groups of {point['group_size']}"
+        return f"{kind} in groups of {point['group_size']}"
     if point.get("wide_channels"):
         return f"{kind}, {point['wide_channels']:.0%} of the channels int8"
-    scales = "a scale for each row" if rows else "one scale" if single else "a scale for each channel"
-    return f"{kind}, {'codes of the layer before' if point['mode'] == 'codes' else scales}"
+    if point["mode"] == "codes":
+        return f"{kind} of the layer before"
+    return kind if single else f"{kind} per {'row' if rows else 'channel'}"
 
 
 def _decibels(signal: float, noise: float) -> float:

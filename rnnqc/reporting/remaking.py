@@ -102,9 +102,9 @@ def check_same_cells(cells: Cells, made: Cells) -> None:
     for name, cell in cells.items():
         if name not in made or identity(made[name]) != identity(cell):
             found = ", ".join(made) or "none"
+            sizes = f"{cell.input_size} inputs and {cell.hidden_size} states"
             raise CompileError(
-                f"the float model has no cell {name!r} of {cell.input_size} inputs and {cell.hidden_size} states; cells: "
-                f"{found}.",
+                f"the float model has no cell {name!r} of {sizes}; cells: {found}.",
                 supported="the model that the quantized one was lowered from",
                 action="name that float model",
             )

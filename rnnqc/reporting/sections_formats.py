@@ -65,7 +65,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
         rows.append(
             [
                 name(p.point),
-                p.format,
+                element("td", p.format, class_="whole"),
                 spark(p),
                 [real(p.min), " … ", real(p.max)],
                 representable,

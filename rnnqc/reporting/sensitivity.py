@@ -140,7 +140,7 @@ class _Search:
                 singles = [Unit(exactly(m), (m,), POINT, unit.cell) for m in unit.members]
                 self.expected += len(singles)
                 self._ranked(singles)
-        self.found.measured.sort(key=self._rank)
+        self.found.measured = sorted(self.found.measured, key=self._rank)
         return self.found
 
     def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
@@ -148,8 +148,9 @@ class _Search:
         gain = measured.gain_db
         if measured.level == GROUP:
             members = {exactly(m) for u in self.groups if u.glob == measured.points for m in u.members}
-            best = max((s.gain_db for s in self.found.measured if s.points in members), default=-math.inf)
-            gain = best if best >= MOST_OF_IT * gain else gain
+            best = max((s for s in self.found.measured if s.points in members), key=lambda s: s.gain_db, default=None)
+            if best is not None and best.noise_share >= MOST_OF_IT * measured.noise_share:
+                gain = min(gain, best.gain_db)
         return -gain, LEVELS.index(measured.level), measured.points
 
     def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
