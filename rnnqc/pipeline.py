@@ -52,6 +52,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
@@ -120,10 +121,12 @@ class Lowered:
     Attributes:
         model: The model.
         report: What was done.
+        statistics: Of the calibration, if there was one.
     """
 
     model: Model
     report: Report
+    statistics: Statistics | None = None
     _proto: onnx.ModelProto | None = None
 
     @property
@@ -301,7 +304,7 @@ def lower(
     else:
         passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report)
+    lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
@@ -350,6 +353,10 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        if not own and len(report.float_entries) < len(report.entries):
+            seen = digest(options.statistics) if options.statistics is not None else ""
+            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+            loaded.metadata[RECIPE_KEY] = record.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
