@@ -211,7 +211,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
-    if not exported and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
+    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
