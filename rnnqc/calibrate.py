@@ -17,11 +17,13 @@ from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics, identity
 
 Progress = Callable[[int, int | None], None]
 
 
+@refusing_invalid_models
 def calibrate(
     model: str | os.PathLike[str] | onnx.ModelProto,
     feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],

@@ -52,6 +52,7 @@ from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.report import Entry, Report
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
@@ -200,6 +201,7 @@ def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto
     return loaded.proto
 
 
+@refusing_invalid_models
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
@@ -227,6 +229,7 @@ def _does_not_run(node: Node) -> bool:
     return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))
 
 
+@refusing_invalid_models
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
     recipe: str | Recipe | None = None,
@@ -431,6 +434,13 @@ class _Progress(Instrument):
         self._tell(pass_.info.name)
 
 
+_ONLY_OPERATORS = (
+    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+)
+
+
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -455,6 +465,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.bytes = node.weight_bytes
             if remark is not None:
                 entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
+            elif report.form == WEIGHT_ONLY and not node.refusal[0]:
+                entry.reason, entry.found, entry.action = _ONLY_OPERATORS
             else:
                 entry.reason, entry.found, entry.action = node.refusal
         else:

@@ -66,7 +66,7 @@ class Case:
         return made
 
     def feeds(self) -> list[dict[str, Array]]:
-        """Seeded inputs by name, at least two; every branch of every If is taken, the ends of shorter sequences are 0."""
+        """Seeded inputs by name, at least two, taking every branch; shorter sequences end in zeros."""
         ways = self.depth + (len(self.layers) == 1 and self.layers[0].placement == "if")
         made = []
         for k in range(max(2, 2**ways)):
@@ -157,7 +157,8 @@ def _rows(draws: Draws) -> dict[str, Any]:
 def _written(draws: Draws) -> dict[str, Any]:
     op = draws.choice((*GATES, "highway", "projection"))
     form = draws.choice(FORMS)
-    batch = draws.choice((1, 2, 3, "B"))
+    sizes: tuple[int | str, ...] = (1, 2, 3, "B")
+    batch = draws.choice(sizes)
     lengths = draws.choice(("", "zeros", "held")) if form == "loop" else ""
     case = RecurrenceCase(
         op=op,
@@ -168,7 +169,9 @@ def _written(draws: Draws) -> dict[str, Any]:
         cut=draws.choice(("split", "slice")),
         reset_after=draws.boolean(),
         update=draws.choice(("torch", "keras", "paper")),
-        activations=draws.choice((("Sigmoid", "Tanh"), ("Sigmoid", "Tanh"), ("HardSigmoid", "Tanh"), ("Sigmoid", "Relu"))),
+        activations=draws.choice(
+            (("Sigmoid", "Tanh"), ("Sigmoid", "Tanh"), ("HardSigmoid", "Tanh"), ("Sigmoid", "Relu"))
+        ),
         initial=draws.choice(("zeros", "constant", "input", "dynamic")),
         backwards=draws.boolean() and not lengths,
         batch_first=draws.boolean(),

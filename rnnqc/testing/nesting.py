@@ -8,7 +8,6 @@ from onnx import TensorProto, helper
 from rnnqc.testing.renaming import made_values, rename
 
 
-
 def condition(level: int) -> str:
     """The boolean input that chooses the branch at a level, counted from the inside."""
     return f"nest_condition_{level}"
