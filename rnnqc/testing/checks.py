@@ -7,7 +7,6 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -270,18 +269,3 @@ def _signature(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> tuple[Any
     tensor = value.type.tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, d.dim_param) for d in tensor.shape.dim]
     return value.name, tensor.elem_type, tuple(shape) if tensor.HasField("shape") else None
-
-
-def save(checked: Checked, folder: Path) -> None:
-    """Writes what reproduces a finding: `model.onnx`, `feeds_0.npz`, ..., `report.txt`."""
-    from rnnqc.feeds import npz_bytes
-    from rnnqc.files import write_atomically
-
-    folder.mkdir(parents=True, exist_ok=True)
-    case = checked.case
-    write_atomically(folder / "model.onnx", serialized(case.model(), "model.onnx"))
-    for k, feed in enumerate(case.feeds()):
-        named = {name.replace("/", "_"): value for name, value in feed.items()}
-        write_atomically(folder / f"feeds_{k}.npz", npz_bytes(named))
-    lines = [f"seed {case.seed}", str(case), "", *(f"{f.kind} ({KINDS[f.kind]})\n  {f.text}" for f in checked.findings)]
-    write_atomically(folder / "report.txt", ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
