@@ -12,6 +12,7 @@ from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
 from rnnqc.statistics import PointStatistics, Statistics
+from rnnqc.verify import OutputComparison, StepComparison, compare_models
 
 try:
     __version__ = _version("rnnqc")
@@ -24,14 +25,17 @@ __all__ = [
     "Lowered",
     "Model",
     "NumericsError",
+    "OutputComparison",
     "PassManager",
     "PipelineError",
     "PointStatistics",
     "RnnqcError",
     "Statistics",
+    "StepComparison",
     "UsageError",
     "__version__",
     "calibrate",
+    "compare_models",
     "layer",
     "lower",
     "runtime_ops",

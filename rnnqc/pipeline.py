@@ -146,7 +146,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
         return [*given, QuantizeWeights(recipe, moments), Cleanup()]
-    custom = QuantizeCustomCells(recipe, integer=form != "qcdq")
+    custom = QuantizeCustomCells(recipe, statistics, integer=form != "qcdq")
     passes: list[Pass] = [*given, custom, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
@@ -385,6 +385,13 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     readable = Model.load(proto)
     PassManager(normal_form()).run(readable)
     return [generate_feeds(readable.proto, seed=s) for s in range(count)]
+
+
+def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
+    """The calls of a stream for a float model; its first one holds zeros for the states."""
+    calls = generated_feeds(proto, count)
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in calls[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in calls[1:])]
 
 
 def _check_forms(model: Model, form: str, unroll: bool) -> None:

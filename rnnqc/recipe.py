@@ -186,6 +186,7 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
     "added": (*_STATIC, *_RANGE, *_SHARING),
     "cell_state": (*_STATIC, *_RANGE, *_SHARING),
     "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
+    "value": (*_STATIC, *_RANGE, *_SHARING),
 }  # fmt: skip
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 from hypothesis import strategies as st
 from quant_gru_cases import GRU as GRU_OPERATOR
 from quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
 from quant_gru_cases import RNN as RNN_OPERATOR
 from quant_lstm_cases import LSTM as LSTM_OPERATOR
 from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, pack_at_random
+from running import options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
@@ -84,6 +86,13 @@ class GridCase:
                 entry.version = opset
         native.ir_version = 8
         return native
+
+
+def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
+    """Results of the function body in onnxruntime without the native library."""
+    model = case.stock_model(opset).SerializeToString()
+    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
+    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
 
 
 def a_cell(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float_lstm import Activation
 from hypothesis import given, settings
 from lstm_models import Op, RecurrentCase, stacked_model
 from running import assert_same_bits, run, sqnr
@@ -20,6 +19,7 @@ from strategies import gru_and_rnn_cases, lstm_cases
 import rnnqc
 from rnnqc.calibrate import calibrate
 from rnnqc.recipe import builtin_recipes
+from rnnqc.testing.float_layer import Activation
 
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 4)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from float_lstm import Activation
 from lstm_models import LstmCase, RecurrentCase
 from pass_testing import INT8, apply, before, make_pass
 
@@ -21,6 +20,7 @@ from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.tables import piecewise_linear_tanh
+from rnnqc.testing.float_layer import Activation
 from rnnqc.vitis_tables import vitis_values
 
 STATIC = (

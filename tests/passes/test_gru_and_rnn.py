@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from float_lstm import Activation
 from lstm_models import Op, RecurrentCase, stacked_model
 from pass_testing import INT8, apply, before, make_pass, nodes_of
 from running import Array, assert_close, plain_session, run
@@ -28,6 +27,7 @@ from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_para
 from rnnqc.passes.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.statistics import Statistics
+from rnnqc.testing.float_layer import Activation
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)

@@ -14,7 +14,6 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recurrence_models import FORMS, GATES, RecurrenceCase
 
 import rnnqc
 from rnnqc.evaluate import run_model
@@ -23,6 +22,7 @@ from rnnqc.layer import layer
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
 

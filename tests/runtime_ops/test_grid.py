@@ -15,14 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from grid_cases import ROUNDINGS, GridCase, byte_grid_case, grid_cases, plain_grid_case
+from grid_cases import ROUNDINGS, GridCase, byte_grid_case, grid_cases, plain_grid_case, run_stock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
-from running import LEVELS, options
+from running import LEVELS
 
 from rnnqc.passes.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
@@ -32,12 +31,6 @@ EXAMPLES = settings().max_examples
 
 def expected(case: GridCase) -> Arrays:
     return reference.run(case.inputs, case.node.attributes)
-
-
-def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
-    model = case.stock_model(opset).SerializeToString()
-    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
-    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
 
 
 @settings(max_examples=8 * EXAMPLES)

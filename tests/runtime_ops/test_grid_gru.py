@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case
+from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case, run_stock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
-from running import LEVELS, options
+from running import LEVELS
 from running_lowered import knows_grid_of_gru
 
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
@@ -37,12 +36,6 @@ def expected(case: GridCase) -> Arrays:
 
 def _plain(op: str, linear: bool, *sizes: int, **numbers: Any) -> GridCase:
     return plain_grid_case(*sizes, type_=CELL_TYPES[op], linear_before_reset=linear, **numbers)
-
-
-def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
-    model = case.stock_model(opset).SerializeToString()
-    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
-    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
 
 
 def run_natively(case: GridCase) -> Arrays:

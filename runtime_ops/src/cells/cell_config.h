@@ -6,23 +6,13 @@
 #include <vector>
 
 #include "cells/grid_config.h"
+#include "kernels/activation.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
 
 enum class Direction { kForward, kReverse };
 enum class CodeMode { kDynamicRow, kStatic, kCodes };
-enum class Kind {
-  kTable,
-  kReluTable,
-  kRelu,
-  kLeakyRelu,
-  kThresholdedRelu,
-  kAffine,
-  kHardSigmoid,
-  kSoftsign,
-};
-
 // kGrid32: the arithmetic "grid" in binary32, with the bias after the sum of both products.
 enum class Arithmetic { kTables, kGrid, kGrid32 };
 

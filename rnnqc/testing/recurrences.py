@@ -408,7 +408,8 @@ class _Layer:
             return separate
         if case.products == "joined":
             both = b.op("Concat", [x, h], "x_and_h", axis=1)
-            bias = None if bx is None and bh is None else (0 if bx is None else bx) + (0 if bh is None else bh)
+            given = [part for part in (bx, bh) if part is not None]
+            bias = np.add.reduce(np.stack(given)) if given else None
             parts = self._cut(b, product(both, np.concatenate([self.W, self.R]), bias, "joined"), "joined", count)
             zero = b.constant("zero_f", 0, np.float32)
             return lambda gate: (parts[case.gates.index(gate)], zero)
