@@ -165,13 +165,15 @@ def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[st
     """Cells whose values cannot be brought out of the subgraphs they are in."""
     copy = onnx.ModelProto()
     copy.graph.node.extend(proto.graph.node)
-    found = []
-    for cell in dict.fromkeys(v.cell for v in values):
+
+    def hidden(cell: str) -> bool:
         try:
             with_outputs(copy, [v for v in values if v.cell == cell], [])
         except NotObservableError:
-            found.append(cell)
-    return found
+            return True
+        return False
+
+    return [cell for cell in dict.fromkeys(v.cell for v in values) if hidden(cell)]
 
 
 class _Counted:

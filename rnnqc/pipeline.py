@@ -36,7 +36,8 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
-from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
@@ -51,6 +52,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
@@ -119,10 +121,12 @@ class Lowered:
     Attributes:
         model: The model.
         report: What was done.
+        statistics: Of the calibration, if there was one.
     """
 
     model: Model
     report: Report
+    statistics: Statistics | None = None
     _proto: onnx.ModelProto | None = None
 
     @property
@@ -300,7 +304,7 @@ def lower(
     else:
         passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report)
+    lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
@@ -309,7 +313,7 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer, executable)
+        verifier = VerifyNumerics(feeds, options.reproducer if verify else None, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -325,9 +329,10 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        if names:
+        others = points_of_recurrences(loaded)
+        if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) if len(known) == len(names) else names
+            points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
@@ -348,6 +353,10 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        if not own and len(report.float_entries) < len(report.entries):
+            seen = digest(options.statistics) if options.statistics is not None else ""
+            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+            loaded.metadata[RECIPE_KEY] = record.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
@@ -454,6 +463,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         elif node.path in custom:
             entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
             entry.float_bytes = custom[node.path]["float_bytes"]
+            entry.points = custom[node.path]["points"]
+            entry.summary = described(custom[node.path])
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
@@ -472,10 +483,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
-    described = {c for e in report.entries for c in e.cells}
+    listed = {c for e in report.entries for c in e.cells}
     floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described and cell.node not in floats:
+        if name not in listed and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)
