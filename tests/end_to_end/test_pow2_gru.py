@@ -16,10 +16,10 @@ import pytest
 from lstm_models import RecurrentCase
 from running import run
 from running_lowered import NATIVE, STOCK, session
+from vitis_reference import table_sigmoid, table_tanh
 
 import rnnqc
 from rnnqc.calibrate import calibrate
-from rnnqc.vitis_tables import vitis_values
 
 Codes = npt.NDArray[np.int64]
 OPS: dict[str, dict[str, Any]] = {
@@ -108,9 +108,8 @@ class WholeNumbers:
     def _activated(self, k: int, value: Fixed) -> Fixed:
         """The entry of Vitis' table, 15 bits behind the point."""
         argument = self._at(value, f"{self.gates[k]}.acc")
-        name = "Tanh" if k == len(self.gates) - 1 else "Sigmoid"
-        table = np.rint(np.asarray(vitis_values(name, argument.position, 16), np.float64) * ONE).astype(np.int64)
-        return Fixed(table[argument.codes + ONE], 15)
+        table = table_tanh if k == len(self.gates) - 1 else table_sigmoid
+        return Fixed(table(argument.codes * 2.0**-argument.position), 15)
 
     def _of_h(self, k: int, codes: Fixed) -> Fixed:
         return self._at(codes @ self.R[k], f"{self.gates[k]}.hidden_product")
@@ -119,10 +118,9 @@ class WholeNumbers:
         """Y `[T,B,H]`."""
         point = self.points["input"]
         units = x.astype(np.float64) * 2.0 ** position_of(point["scale"][0])
-        assert np.abs(units).max() < 2**40
-        # Doubled twice, so that a tie stays one.
-        real = Fixed(np.floor(units * 2.0**10).astype(np.int64), position_of(point["scale"][0]) + 10)
-        codes = requantized(real, point)
+        whole = np.rint(units * 16).astype(np.int64)
+        assert np.array_equal(whole, units * 16), "in sixteenths of a step"
+        codes = requantized(Fixed(whole, position_of(point["scale"][0]) + 4), point)
         state = "hidden_state" if self.case.op == "GRU" else "hidden_gate.activation"
         h = Fixed(np.zeros((x.shape[1], self.case.H), np.int64), position_of(self.points[state]["scale"][0]))
         made = []
@@ -130,16 +128,12 @@ class WholeNumbers:
             x_t = Fixed(codes.codes[t], codes.position)
             names = self.gates
             p = [self._at(x_t @ self.W[k] + self.B[k], f"{n}.input_product") for k, n in enumerate(names)]
-            h = (
-                self._gru(p, h)
-                if self.case.op == "GRU"
-                else self._activated(0, p[0] + self._of_h(0, self._at(h, "hidden")))
-            )
+            h_q = self._at(h, "hidden")
+            h = self._gru(p, h, h_q) if self.case.op == "GRU" else self._activated(0, p[0] + self._of_h(0, h_q))
             made.append(h.codes * 2.0**-h.position)
         return np.stack(made)
 
-    def _gru(self, p: list[Fixed], h: Fixed) -> Fixed:
-        h_q = self._at(h, "hidden")
+    def _gru(self, p: list[Fixed], h: Fixed, h_q: Fixed) -> Fixed:
         z, r = (self._activated(k, p[k] + self._of_h(k, h_q)) for k in (0, 1))
         if self.case.linear_before_reset:
             part = self._at(r * (self._of_h(2, h_q) + self.hidden_bias), "hidden_gate.reset_product")
