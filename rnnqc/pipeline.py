@@ -54,6 +54,7 @@ from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
@@ -204,6 +205,7 @@ def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto
     return loaded.proto
 
 
+@refusing_invalid_models
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
@@ -215,7 +217,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
-    if not exported and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
+    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
@@ -230,6 +233,7 @@ def _does_not_run(node: Node) -> bool:
     return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))
 
 
+@refusing_invalid_models
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
     recipe: str | Recipe | None = None,
@@ -446,6 +450,13 @@ class _Progress(Instrument):
         self._tell(pass_.info.name)
 
 
+_ONLY_OPERATORS = (
+    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+)
+
+
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -472,6 +483,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.bytes = node.weight_bytes
             if remark is not None:
                 entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
+            elif report.form == WEIGHT_ONLY and not node.refusal[0]:
+                entry.reason, entry.found, entry.action = _ONLY_OPERATORS
             else:
                 entry.reason, entry.found, entry.action = node.refusal
         else:
