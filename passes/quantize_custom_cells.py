@@ -117,7 +117,8 @@ class _Work:
                 elif refusal is not None:
                     refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
-        if not suitable and (not edges or formats.uncalibrated):
+        lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
+        if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         for name, product, code in suitable:
             self._product(name, product, code)
