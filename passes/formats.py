@@ -36,6 +36,7 @@ from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings, keys_of, rounding_of
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
+from rnnqc.vitis_tables import STEP_BITS, UNIT, VITIS
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -152,12 +153,6 @@ class _Resolver:
             slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
             return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
-            if not _unused(cell, RESET_HIDDEN) and cell.type.reads_hidden:
-                raise CompileError(
-                    f"accumulator.bits = {s['bits']} of a GRU with linear_before_reset = 0.",
-                    supported="accumulators of few bits for LSTM, RNN, and GRU with linear_before_reset = 1",
-                    action=f"--set '{cell.name}.accumulator.bits=none'",
-                )
             return {"bits": s["bits"]}
         if name == "bias":
             whole = {**s, "granularity": "per-tensor"}
@@ -169,8 +164,7 @@ class _Resolver:
             scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
             return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
         if kind == "activation":
-            grid = self._grid(cell, name, s) if "scale" in s or mode == "static" else {"bits": s["bits"]}
-            return {**grid, "table": s.get("table", "piecewise-linear")}
+            return self._activation(cell, name, s)
         if kind == "hidden":
             return self._hidden(cell, name, s)
         if name == "input":
@@ -182,6 +176,15 @@ class _Resolver:
             # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
             s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
+
+    def _activation(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        table, gate, gates = s.get("table", "piecewise-linear"), name.rpartition(".")[0], cell.type.gates
+        activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+        assert activation is not None
+        if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:
+            s = {**s, "scale": UNIT}
+        grid = self._grid(cell, name, s) if "scale" in s or s.get("mode") == "static" else {"bits": s["bits"]}
+        return {**grid, "table": table}
 
     def _hidden(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         mode = s.get("mode", "bounded")

@@ -10,7 +10,7 @@ import onnx
 
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.observation import Observers, Site, Task
-from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
+from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
 from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
@@ -19,11 +19,14 @@ from rnnqc.passes.custom_points import CustomCell, custom_cells_of, custom_ident
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.passes.observe_custom import MASK, dimensions_of, observe_custom_cell
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics, identity
+from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Progress = Callable[[int, int | None], None]
 
 
+@refusing_invalid_models
 def calibrate(
     model: str | os.PathLike[str] | onnx.ModelProto,
     feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],

@@ -13,13 +13,13 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
-from rnnqc.calibration.samples import Piece
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.files import serialized
 from rnnqc.passes.observe import ANY_RANK, LAST, LENGTHS, Observed, with_outputs
 from rnnqc.passes.observe_custom import MASK
+from rnnqc.streaming import Piece, with_states
 
 Array = npt.NDArray[Any]
 Dimension = int | str | None
@@ -122,7 +122,7 @@ class Runner:
         for piece in pieces:
             if piece.restart or not self.task.carried:
                 self._states, self._last = {}, {}
-            feed = {**piece.feed, **self._states} if not piece.restart else piece.feed
+            feed = with_states(piece, self._states)
             for number, group in enumerate(self._groups(feed)):
                 outputs, states = self._outputs(group, feed, number == 0)
                 if number == 0:

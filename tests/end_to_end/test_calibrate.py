@@ -20,13 +20,13 @@ import numpy.typing as npt
 import onnx
 import pytest
 from commands import in_process, in_subprocess
-from float_lstm import Activation
 from lstm_models import LstmCase
 from lstm_points import Call, plain_statistics, point_calls
 from running import save_arrays
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.testing.float_layer import Activation
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32
@@ -332,7 +332,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "dtype": (_wrong(lambda f: {"X": f["X"].astype(np.float64)}), "array 'X' is float64"),
     "NaN": (_wrong(_nan), "feed 0: array 'X' holds nan at [3, 1, 2]"),
     "infinity": (_wrong(lambda f: {"X": f["X"] / np.float32(0)}), "array 'X' holds"),
-    "no samples": (_wrong(lambda f: {"X": np.zeros((0, 5, 2, 3), np.float32)}), "calibration data is empty"),
+    "no samples": (_wrong(lambda f: {"X": np.zeros((0, 5, 2, 3), np.float32)}), "data is empty"),
     "no rows": (_wrong(lambda f: {"X": np.zeros((5, 0, 3), np.float32)}), "shape [5, 0, 3] is empty"),
     "pickle": (_pickle, "cannot be read as .npz"),
     "absent": (lambda folder: folder / "nothing.npz", "No such file"),
