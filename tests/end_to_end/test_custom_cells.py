@@ -18,7 +18,6 @@ import onnxruntime as ort
 import pytest
 from commands import in_process
 from protos import parse
-from recurrence_models import RecurrenceCase
 
 import rnnqc
 from rnnqc.diagnostics import UsageError
@@ -31,6 +30,7 @@ from rnnqc.passes.normal_form import normal_form
 from rnnqc.pipeline import FORMS
 from rnnqc.recipe import load_recipe
 from rnnqc.statistics import Statistics
+from rnnqc.testing.recurrences import RecurrenceCase
 
 Array = npt.NDArray[Any]
 I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units
