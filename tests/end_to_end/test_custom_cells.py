@@ -308,6 +308,13 @@ def test_statistics_are_of_this_model(tmp_path: Path) -> None:
         rnnqc.lower(other, "brevitas-int8", stats=again)
 
 
+def test_the_first_step_from_zeros_is_no_layer_of_its_own() -> None:
+    """Where the state is 0 the rest of a highway step is an LSTM step; the steps after it are none."""
+    model = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16, initial="zeros").model()
+    lowered = rnnqc.lower(model, strict=True)
+    assert [e.form for e in lowered.report.entries] == ["products"]
+
+
 WRITTEN = [("unrolled", {}), ("scan", {"backwards": True}), ("loop", {}), ("loop", {"lengths": "held"}), ("script", {}),
          ("keras", {"gemm": True, "products": "joined"})]  # fmt: skip
 
