@@ -19,12 +19,14 @@ from rnnqc.passes.custom_points import CustomCell, custom_cells_of, custom_ident
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.passes.observe_custom import dimensions_of, observe_custom_cell
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics, identity
 from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Progress = Callable[[int, int | None], None]
 
 
+@refusing_invalid_models
 def calibrate(
     model: str | os.PathLike[str] | onnx.ModelProto,
     feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
@@ -165,13 +167,15 @@ def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[st
     """Cells whose values cannot be brought out of the subgraphs they are in."""
     copy = onnx.ModelProto()
     copy.graph.node.extend(proto.graph.node)
-    found = []
-    for cell in dict.fromkeys(v.cell for v in values):
+
+    def hidden(cell: str) -> bool:
         try:
             with_outputs(copy, [v for v in values if v.cell == cell], [])
         except NotObservableError:
-            found.append(cell)
-    return found
+            return True
+        return False
+
+    return [cell for cell in dict.fromkeys(v.cell for v in values) if hidden(cell)]
 
 
 class _Counted:

@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from grid_gru_cases import plain_gru_grid_case
+from grid_cases import plain_grid_case
 from quant_lstm_cases import native_session
 from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, GRU
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.reference import quant_gru_cell, quant_lstm_cell
 
@@ -67,7 +67,7 @@ def runs_natively(model: onnx.ModelProto) -> bool:
 def knows_grid_of_gru() -> bool:
     """Whether the library has the arithmetic "grid" of GRU and RNN; else natively NOT TESTED."""
     try:
-        native_session(plain_gru_grid_case().node.model())
+        native_session(plain_grid_case(type_=GRU).node.model())
     except Exception as error:
         if "arithmetic" not in str(error):
             raise
