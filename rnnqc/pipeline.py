@@ -320,8 +320,11 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        hard = _hard_feeds(float_proto, calibration, state) if verify and float_proto is not None else []
-        verifier = VerifyNumerics([*feeds, *hard], options.reproducer if verify else None, executable)
+        if verify and float_proto is not None:
+            usual, extreme = _verification_feeds(float_proto, feeds, calibration, state)
+            verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+        else:
+            verifier = VerifyNumerics([])
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -384,22 +387,29 @@ class _Remembered:
             yield feed
 
 
-def _hard_feeds(
+def _verification_feeds(
     proto: onnx.ModelProto,
+    generated: Sequence[Feeds],
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
     state: Mapping[str, str] | Iterable[str] | None,
-) -> list[Feeds]:
-    """More to verify passes with: an extreme feed if the float model runs on it, and some of the calibration data.
+) -> tuple[list[Feeds], list[Feeds]]:
+    """Feeds to verify passes with: usual ones, and ones for passes that promise something of every value.
 
-    Of a stream, the states of these calls are those of the float model; so every pass is looked at on its own.
+    Usual are the generated ones, but for a model that does not run on short sequences (it makes something of sound,
+    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
+    the float model; so every pass is looked at on its own.
     """
-    chosen: list[Feeds] = []
-    with contextlib.suppress(CompileError):
-        extreme = _generated(proto, [0], extreme=True)
-        run_model(proto, extreme[0])
-        chosen += extreme
+    usual, extreme = list(generated), _generated(proto, [0], extreme=True)
+    try:
+        run_model(proto, generate_feeds(_readable(proto)))
+    except CompileError:
+        usual, extreme = [], [*generated, *extreme]
+    try:
+        run_model(proto, extreme[-1])
+    except CompileError:  # it does not take a sequence of length zero, say
+        extreme.pop()
     if calibration is None:
-        return chosen
+        return usual, extreme
     data = calibration.first if isinstance(calibration, _Remembered) else calibration
     with contextlib.suppress(CompileError):  # of other sizes than those that dimensions were bound to
         carried = state_pairs(state, proto)
@@ -413,8 +423,8 @@ def _hard_feeds(
         for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
             pass
         spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
-        chosen += [fed[k] for k in sorted(set(spread.tolist()))]
-    return chosen
+        usual += [fed[k] for k in sorted(set(spread.tolist()))]
+    return usual, extreme
 
 
 def _statistics(
@@ -444,16 +454,22 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
 
 
 def _generated(proto: onnx.ModelProto, seeds: Iterable[int], extreme: bool = False) -> list[Feeds]:
-    readable = Model.load(proto)
-    PassManager(normal_form()).run(readable)
+    readable = _readable(proto)
     length = None
     try:
-        run_model(proto, generate_feeds(readable.proto))
+        run_model(proto, generate_feeds(readable))
     except CompileError:  # samples of sound, say, of which a step needs many
         with contextlib.suppress(CompileError):
-            run_model(proto, generate_feeds(readable.proto, length=LONG_LENGTH))
+            run_model(proto, generate_feeds(readable, length=LONG_LENGTH))
             length = LONG_LENGTH
-    return [generate_feeds(readable.proto, s, extreme=extreme, length=length) for s in seeds]
+    return [generate_feeds(readable, s, extreme=extreme, length=length) for s in seeds]
+
+
+def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in normal form, which shows best what its inputs are."""
+    readable = Model.load(proto)
+    PassManager(normal_form()).run(readable)
+    return readable.proto
 
 
 def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
