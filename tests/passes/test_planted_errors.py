@@ -72,6 +72,20 @@ def one_step(op: str, ending: str, other: str) -> Edit:
     return edit
 
 
+def passes_through(node: Node) -> None:
+    """Where(c, x, y) becomes x."""
+    node.op, kept = "Identity", node.inputs[1]
+    node.inputs.clear()
+    node.inputs.append(kept)
+
+
+def passes_through_else(node: Node) -> None:
+    """Where(c, x, y) becomes y."""
+    node.op, kept = "Identity", node.inputs[2]
+    node.inputs.clear()
+    node.inputs.append(kept)
+
+
 def swapped_outputs(node: Node) -> None:
     first, second, *rest = node.outputs
     node.outputs.clear()
@@ -122,7 +136,13 @@ PLANTED = {
         "decompose-lstm", constants("/R.float", lambda a: a * np.float32(1.01)), r"diverges is 'Y'"
     ),
     "decompose: lengths ignored": Planted(
-        "decompose-lstm", nodes("Less", "", becomes("GreaterOrEqual")), "diverges is 'Y", LENGTHS
+        "decompose-lstm", nodes("Where", "hidden.masked.signed", passes_through), "diverges is 'Y'", LENGTHS
+    ),
+    "decompose: lengths off by one": Planted(
+        "decompose-lstm", nodes("Less", "time.valid", becomes("LessOrEqual")), "diverges is 'Y'", LENGTHS
+    ),
+    "decompose: length zero has a last step": Planted(
+        "decompose-lstm", nodes("Where", "hidden.picked.signed", passes_through_else), "diverges is 'Y_h'", LENGTHS
     ),
     "insert: gates swapped": Planted(
         "insert-qcdq", nodes("Split", "input_gate.product", swapped_outputs),
