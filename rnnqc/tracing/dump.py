@@ -87,7 +87,7 @@ def dump(
         for piece in tracer.trace(feeds, state):
             writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
-        (temporary / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         _replace(temporary, target)
     except OSError as error:
         raise _cannot_write(target, error) from error

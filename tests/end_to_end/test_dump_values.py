@@ -186,16 +186,22 @@ def test_grids(name: str, recipe: str) -> None:
 FORMS = (("fused", True), ("integer", False), ("integer", True))
 
 
+def _slow(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("recipe", "op"),
-    [("int8", "LSTM"), ("int8", "GRU"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "LSTM"), ("int16", "GRU"),
-     ("w4a8", "LSTM"), ("pow2-int8", "LSTM"), ("pow2-int16", "LSTM"), ("brevitas-int8", "LSTM")],
+    [("int8", "LSTM"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "GRU"), ("pow2-int8", "LSTM"),
+     ("brevitas-int8", "LSTM"), _slow("int8", "GRU"), _slow("int16", "LSTM"), _slow("w4a8", "LSTM"),
+     _slow("pow2-int16", "LSTM")],
 )  # fmt: skip
 def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
     case = RecurrentCase(op=op, direction="bidirectional", B=4, initial_h=True, lens=(5, 3, 0, 1))
     first = case.replace(lens=None, initial_h=False)
     stack = stacked_model([first, first.replace(I=2 * case.H, seed=1)])
-    for model, cells in ((case.model(), 2), (stack, 4)):
+    # Codes pass between layers of this recipe.
+    for model, cells in ((case.model(), 2), *([(stack, 4)] if recipe == "int8-static" else [])):
         feeds = {i.name: case.feeds(0.5)[i.name] for i in model.graph.input if i.name in case.feeds()}
         made = {f: rnnqc.lower(model, recipe=recipe, form=f, calibration=[feeds]).proto for f in ("fused", "integer")}
         expected = traced(made["fused"], feeds)
