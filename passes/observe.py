@@ -38,7 +38,7 @@ class Observed:
         step: Whether each step of the cell's loop makes one, `[B, K]`.
         rank: Of what one run of the cell makes of it, all steps together.
         size: Of the last axis.
-        kind: Element type, as ONNX numbers them.
+        kind: Element type, a number of `onnx.TensorProto`.
     """
 
     cell: str
@@ -83,7 +83,12 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
     sizes = {LENGTHS: 1, "input": cell.input_size}
     return [
         Observed(
-            cell.name, p, v.name, v.name in in_step, ranks.get(p, 3), sizes.get(p, cell.hidden_size),
+            cell.name,
+            p,
+            v.name,
+            v.name in in_step,
+            ranks.get(p, 3),
+            sizes.get(p, cell.hidden_size),
             TensorProto.INT32 if p == LENGTHS else TensorProto.FLOAT,
         )
         for p, v in seen
@@ -141,7 +146,8 @@ def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tupl
 
 def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...]) -> str:
     """Makes the value known in the main graph; its name there."""
-    kind, current, rank = value.kind, value.value, value.rank - value.step
+    kind = value.kind
+    current, rank = value.value, value.rank - value.step
     inner = len(levels)
     while inner and levels[inner - 1].owner.op_type == "Scan":
         inner -= 1

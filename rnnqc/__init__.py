@@ -14,6 +14,7 @@ from rnnqc.session import session
 from rnnqc.statistics import PointStatistics, Statistics
 from rnnqc.tracing.dump import dump
 from rnnqc.tracing.trace import Tracer
+from rnnqc.verify import OutputComparison, StepComparison, compare_models
 
 try:
     __version__ = _version("rnnqc")
@@ -26,15 +27,18 @@ __all__ = [
     "Lowered",
     "Model",
     "NumericsError",
+    "OutputComparison",
     "PassManager",
     "PipelineError",
     "PointStatistics",
     "RnnqcError",
     "Statistics",
+    "StepComparison",
     "Tracer",
     "UsageError",
     "__version__",
     "calibrate",
+    "compare_models",
     "dump",
     "layer",
     "lower",

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from float_lstm import DEFAULT_ACTIVATIONS, Function
 from lstm_models import ITERATIONS, LstmCase
+
+from rnnqc.testing.float_layer import DEFAULT_ACTIVATIONS, Function
 
 Array = npt.NDArray[Any]
 GATES = ("input_gate", "output_gate", "forget_gate", "cell_gate")

@@ -11,9 +11,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from float_lstm import ACTIVATION_NAMES as ONNX_NAMES
-from float_lstm import USES_ALPHA, USES_BETA
-from float_lstm import Activation as OnnxActivation
 
 from rnnqc.cells.activations import (
     ACTIVATION_NAMES,
@@ -25,6 +22,9 @@ from rnnqc.cells.activations import (
     takes_beta,
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
+from rnnqc.testing.float_layer import ACTIVATION_NAMES as ONNX_NAMES
+from rnnqc.testing.float_layer import USES_ALPHA, USES_BETA
+from rnnqc.testing.float_layer import Activation as OnnxActivation
 
 X = np.linspace(-40.0, 40.0, 4001)
 PARAMETERS = {

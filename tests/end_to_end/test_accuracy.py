@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from float_lstm import Activation
 from lstm_models import RecurrentCase
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from running import Array, options, plain_session, run, sqnr
 from running_lowered import STOCK, assert_all_lowered, session
 
 import rnnqc
+from rnnqc.testing.float_layer import Activation
 
 SEEDS = range(3)
 ALLOWED_BELOW_ONNXRUNTIME_DB = 0.5

@@ -20,13 +20,13 @@ import numpy.typing as npt
 import onnx
 import pytest
 from commands import in_process, in_subprocess
-from float_lstm import Activation
 from lstm_models import LstmCase
 from lstm_points import Call, plain_statistics, point_calls
 from running import save_arrays
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.testing.float_layer import Activation
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32

@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 import onnxruntime as ort
 import pytest
-from float_lstm import Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariance import (
@@ -25,6 +24,7 @@ from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, assert_equals_refe
 from strategies import lstm_cases
 
 import rnnqc
+from rnnqc.testing.float_layer import Direction
 
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 8)

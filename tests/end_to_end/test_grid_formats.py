@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 import onnxruntime as ort
 import pytest
-from float_lstm import ACTIVATION_NAMES, Activation, Direction
 from hypothesis import given, settings
 from invariance import (
     assert_chunks_make_the_whole,
@@ -24,6 +23,7 @@ from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_
 from strategies import lstm_cases
 
 import rnnqc
+from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation, Direction
 
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 10)

@@ -16,13 +16,13 @@ import numpy as np
 import onnx
 import pytest
 from commands import Result, in_process, in_subprocess
-from float_lstm import Activation
 from lstm_models import NODE_NAME, LstmCase
 from onnx import TensorProto, helper, numpy_helper
 from running import Array, plain_session, run, save_arrays, sqnr
 from running_lowered import assert_all_lowered
 
 import rnnqc
+from rnnqc.testing.float_layer import Activation
 
 Mutation = Callable[[onnx.ModelProto], None]
 CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)

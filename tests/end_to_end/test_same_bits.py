@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float_lstm import Activation, Direction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariance import (
@@ -37,6 +36,7 @@ from running_lowered import (
 from strategies import any_cases, gru_and_rnn_cases, lstm_cases
 
 import rnnqc
+from rnnqc.testing.float_layer import Activation, Direction
 
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 3)

@@ -7,12 +7,12 @@ such columns that native and stock take differently.
 from __future__ import annotations
 
 import pytest
-from float_lstm import Direction
 from lstm_models import Op, RecurrentCase
 from running import assert_same_bits, run
 from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
+from rnnqc.testing.float_layer import Direction
 
 
 @pytest.mark.parametrize(

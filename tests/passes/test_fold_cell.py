@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float_lstm import Activation
 from hypothesis import given
 from hypothesis import strategies as st
 from lstm_models import LstmCase
@@ -21,6 +20,7 @@ from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
+from rnnqc.testing.float_layer import Activation
 
 TANH = Activation("Tanh")
 

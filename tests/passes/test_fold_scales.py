@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from float_lstm import ACTIVATION_NAMES, Activation
 from lstm_models import LstmCase, stacked_model
 from pass_testing import INT8, apply, before, nodes_of, text_of
 from running import assert_same_bits, plain_session, run
@@ -20,6 +19,7 @@ from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.numerics import sqnr_db
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipe import Recipe
+from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation
 
 CASE = LstmCase()
 

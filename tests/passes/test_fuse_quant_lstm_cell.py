@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from float_lstm import Activation
 from lstm_models import LstmCase, Placement, stacked_model
 from pass_testing import CASES, INT8, apply, before, nodes_of, text_of
 from protos import parse
@@ -26,6 +25,7 @@ from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.passes.cell_function import CONFIGURATION, fused_outputs, input_names
 from rnnqc.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
+from rnnqc.testing.float_layer import Activation
 
 CASE = LstmCase()
 

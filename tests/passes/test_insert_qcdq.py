@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from float_lstm import Activation
 from lstm_models import LstmCase, stacked_model
 from pass_testing import INT8, apply, before, nodes_of, text_of
 from running import assert_same_bits, plain_session, run
@@ -29,6 +28,7 @@ from rnnqc.passes.insert_qcdq import chain_sources
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.recipe import Recipe, parse_override
 from rnnqc.statistics import Statistics
+from rnnqc.testing.float_layer import Activation
 
 CASE = LstmCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float_lstm import Activation as OnnxActivation
 from lstm_models import LstmCase
 from pass_testing import nodes_of
 
@@ -18,6 +17,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.passes.lstm_node import NotHandled, read_layer
+from rnnqc.testing.float_layer import Activation as OnnxActivation
 
 
 def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from float_lstm import run_node
 from hypothesis import given, settings
 from lstm_models import BACKEND_CASES, RecurrentCase
 from running import assert_close, assert_same_bits, plain_session, run
 from strategies import any_cases, gru_and_rnn_cases, lstm_cases
+
+from rnnqc.testing.float_layer import run_node
 
 TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples

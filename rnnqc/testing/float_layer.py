@@ -231,7 +231,7 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) ->
     names = [n.decode() for n in attributes.pop("activations", [])]
     activations = [Activation(n, _take(alphas, n in USES_ALPHA), _take(betas, n in USES_BETA)) for n in names]
     clip = attributes.pop("clip", None)
-    flags = {n: bool(attributes.pop(n, 0)) for n in FLAGS.get(node.op_type, ())}
+    flags: dict[str, Any] = {n: bool(attributes.pop(n, 0)) for n in FLAGS.get(node.op_type, ())}
     layout = attributes.pop("layout", 0)
     if attributes:
         raise ValueError(f"unknown {node.op_type} attributes {sorted(attributes)}")
