@@ -147,7 +147,13 @@ def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]
             continue
         fused = nodes[0] if len(nodes) == 1 and nodes[0].domain == DOMAIN and nodes[0].op_type in FUSED_OPS else None
         if fused is not None:
-            function = functions[fused.domain, fused.op_type, fused.overload]
+            function = functions.get((fused.domain, fused.op_type, fused.overload))
+            if function is None:
+                raise CompileError(
+                    f"Cell {name!r}: the model has no function for {fused.op_type} {fused.overload!r}.",
+                    supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
+                    action="lower the float model again",
+                )
             inputs = {f: a for f, a in zip(function.input, fused.input, strict=False) if a}
             outputs = {f: a for f, a in zip(function.output, fused.output, strict=False) if a}
             flat = _flat(_with_attributes(function.node, fused))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc import runtime_ops
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, InternalError, UsageError
 from rnnqc.files import load_proto
@@ -88,8 +88,6 @@ class Tracer:
             )
         self.proto = loaded.proto
         self._programs = programs(self.proto, self.cells)
-        if native:
-            runtime_ops.library_path()
         self._recorder = Recorder(self.proto, self._programs, native)
         self._traced = {p.cell.name: _TracedCell(p, self._recorder.constants, native) for p in self._programs}
 
@@ -188,13 +186,14 @@ class _TracedCell:
         x = run.inputs[self._names["X"]]
         order = _Order(cell.reverse, lens, x.shape[0])
         evaluation = evaluator.run(run.inputs)
-        in_front = {t.name: t for t in reader.in_front(evaluation.before, order.loop(x))}
+        with self._as_written():
+            in_front = {t.name: t for t in reader.in_front(evaluation.before, order.loop(x))}
         pieces = []
         states = self._initial(run, x)
         for chunk in evaluation.chunks:
             tensors = {n: t.at(chunk.part) for n, t in in_front.items()}
-            for tensor in reader.steps(chunk.steps, chunk.after, program.backwards):
-                tensors[tensor.name] = tensor
+            with self._as_written():
+                tensors |= {t.name: t for t in reader.steps(chunk.steps, chunk.after, program.backwards)}
             if self._native is not None:
                 self._check_steps(chunk.part.start, order.loop(x)[chunk.part], tensors, states)
                 states = self._native.left(tensors, program.backwards)
@@ -205,6 +204,18 @@ class _TracedCell:
         for first, tensors in reversed(pieces):
             yield first, x.shape[0], order.natural(first, tensors)
         self._check(run, evaluator.results(run.inputs, evaluation.loop))
+
+    @contextlib.contextmanager
+    def _as_written(self) -> Iterator[None]:
+        """Names what the cell's nodes do not hold, in files that were changed."""
+        try:
+            yield
+        except KeyError as error:
+            raise CompileError(
+                f"Cell {self.program.cell.name!r}: {error} is not among its values or its description.",
+                supported="cells as this version of rnnqc writes them",
+                action="lower the float model again",
+            ) from error
 
     def _initial(self, run: Run, x: Array) -> dict[str, Array]:
         """The states that the loop starts from, `[B,H]`."""
@@ -240,7 +251,8 @@ class _TracedCell:
             else:
                 numbers = stored_numbers(program.cell)
                 kind = GridReader if isinstance(numbers, GridNumbers) else TablesReader
-                self._reader = kind(program.cell, numbers, self.constants)  # type: ignore[arg-type]
+                with self._as_written():
+                    self._reader = kind(program.cell, numbers, self.constants)  # type: ignore[arg-type]
             # Sums of floats may depend on what onnxruntime fuses: a cell that has some is run as a whole.
             whole = program.cell.form == "qcdq" or (
                 program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs)

@@ -240,6 +240,11 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     refused(dump("out", "--steps", "7:"), "No step", "5 steps")
     refused(dump("out", "--state", "X:Z"), "no output 'Z'")
     refused(dump("model.onnx/out"), "cannot be written")
+    model = onnx.load(tmp_path / "model.onnx")
+    (at,) = (k for k, f in enumerate(model.functions) if f.name == "QuantLSTMCell")
+    del model.functions[at]
+    onnx.save(model, tmp_path / "model.onnx")
+    refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")
     unrolled = rnnqc.lower(case.model(), form="integer", unroll=True)
     unrolled.save(tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "unrolled", "without --unroll")
