@@ -11,7 +11,8 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import FUSED_OPS
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import CELL_TAG, DOMAIN
+from rnnqc.ir import CELL_TAG, DOMAIN, Model
+from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"
 """The branch of the choice between two ways of multiplying integers that is exact on every processor."""
@@ -120,11 +121,16 @@ def reads(node: onnx.NodeProto) -> set[str]:
     return names
 
 
-def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
+def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
     """The program of every cell that has a form other than float.
 
+    Args:
+        model: The model.
+        proto: The same.
+        cells: The cells of interest, by name.
+
     Raises:
-        CompileError: A cell's loop is written out, or is not there.
+        CompileError: A cell's loop is not there, and cannot be made from the model's description of the cell.
     """
     tagged: dict[str, list[onnx.NodeProto]] = {}
     used: dict[str, set[str]] = {}
@@ -165,11 +171,16 @@ def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]
             inputs = {i: i for n in top for i in reads(n) if i not in own}
             outputs = {o: o for n in top for o in n.output if o in used[name]}
         scans = [n for n in flat if n.op_type == "Scan"]
+        if not scans and cell.integer and fused is None:
+            own_nodes, given, made_here = rolled(model, cell)
+            flat = _flat(own_nodes)
+            inputs, outputs = {n: n for n in given}, {n: n for n in made_here}
+            scans = [n for n in flat if n.op_type == "Scan"]
         if len(scans) != 1 or any(a.HasField("g") for n in flat if n is not scans[0] for a in n.attribute):
             raise CompileError(
                 f"Cell {name!r} has no loop over time of its own: it was unrolled, or another tool changed it.",
-                supported="cells in the forms that `rnnqc lower` writes without --unroll",
-                action="lower the float model without --unroll; the values are the same",
+                supported="cells in the forms that `rnnqc lower` writes; form qcdq without --unroll",
+                action="lower the float model again, without --unroll; the values are the same",
             )
         made.append(Program(cell, fused, flat, scans[0], inputs, outputs, opset, proto.ir_version))
     return made

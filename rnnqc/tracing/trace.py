@@ -87,7 +87,7 @@ class Tracer:
                 action="name a cell, or leave --cells out",
             )
         self.proto = loaded.proto
-        self._programs = programs(self.proto, self.cells)
+        self._programs = programs(loaded, self.proto, self.cells)
         self._recorder = Recorder(self.proto, self._programs, native)
         self._traced = {p.cell.name: _TracedCell(p, self._recorder.constants, native) for p in self._programs}
 

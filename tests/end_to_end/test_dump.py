@@ -245,7 +245,7 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     del model.functions[at]
     onnx.save(model, tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")
-    unrolled = rnnqc.lower(case.model(), form="integer", unroll=True)
+    unrolled = rnnqc.lower(case.model(), form="qcdq", unroll=True)
     unrolled.save(tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "unrolled", "without --unroll")
 

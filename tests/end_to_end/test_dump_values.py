@@ -189,7 +189,7 @@ def test_grids(name: str, recipe: str) -> None:
     assert_products(steps, {k: inputs[k] for k in ("W", "R")}, zero_points, columns)
 
 
-FORMS = (("fused", True), ("integer", False), ("integer", True))
+FORMS = (("fused", True), ("integer", False), ("integer", True), ("unrolled", False))
 
 
 def _slow(*values: str) -> Any:
@@ -209,7 +209,9 @@ def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
     # Codes pass between layers of this recipe.
     for model, cells in ((case.model(), 2), *([(stack, 4)] if recipe == "int8-static" else [])):
         feeds = {i.name: case.feeds(0.5)[i.name] for i in model.graph.input if i.name in case.feeds()}
-        made = {f: rnnqc.lower(model, recipe=recipe, form=f, calibration=[feeds]).proto for f in ("fused", "integer")}
+        arguments: dict[str, Any] = {"recipe": recipe, "calibration": [feeds]}
+        made = {f: rnnqc.lower(model, form=f, **arguments).proto for f in ("fused", "integer")}
+        made["unrolled"] = rnnqc.lower(model, form="integer", unroll=True, **arguments).proto
         expected = traced(made["fused"], feeds)
         assert len(expected) == cells
         for cell, steps in expected.items():
