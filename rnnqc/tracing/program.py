@@ -168,7 +168,7 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
             top = _outermost(proto.graph, name)
             flat = _flat(top)
             own = {o for n in top for o in n.output}
-            inputs = {i: i for n in top for i in reads(n) if i not in own}
+            inputs = {i: i for n in top for i in sorted(reads(n)) if i not in own}
             outputs = {o: o for n in top for o in n.output if o in used[name]}
         scans = [n for n in flat if n.op_type == "Scan"]
         if not scans and cell.integer and fused is None:
