@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = frozenset({"meta", "link", "br"})
+VOID = frozenset({"meta", "link", "br", "wbr"})
 ELEMENTS = VOID | {
     "html", "head", "title", "style", "body", "header", "nav", "main", "section", "footer", "div", "p", "h1", "h2",
     "h3", "b", "a", "small", "code", "pre", "span", "data", "dl", "dt", "dd", "ul", "li", "table", "thead", "tbody",

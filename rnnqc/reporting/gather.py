@@ -119,7 +119,12 @@ class _Gathering:
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
             options.tell("float model")
-            self.quality = Quality(reference, self.feeds, self.state)
+            try:
+                self.quality = Quality(reference, self.feeds, self.state)
+            except CompileError as error:
+                if subject.data is None:
+                    error.action = "check that the model runs in onnxruntime; give data that fits it with --data"
+                raise
         self.candidate, self.reference = candidate, reference
         self.evidence = Evidence(
             subject.float_name,

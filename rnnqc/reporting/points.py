@@ -130,7 +130,7 @@ def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
     if point.get("wide_channels"):
         return f"{kind}, {point['wide_channels']:.0%} of the channels int8"
     if point["mode"] == "codes":
-        return f"{kind} of the layer before"
+        return f"{kind}, chained"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"
 
 

@@ -156,7 +156,7 @@ def _is_packed(cells: Mapping[str, Cell], points: Sequence[str]) -> bool:
 
 
 def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tuple[list[Repair], Repair | None]:
-    """Repairs for what costs most, best first, and all of them together."""
+    """Repairs for what costs most, best first, and together those that keep the form of cells."""
     found: list[Repair] = []
     rules: list[Rule] = []
     mended: set[str] = set()
@@ -170,8 +170,8 @@ def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tu
         if repair is not None:
             found.append(repair)
             mended |= points
-            rules += map(parse_override, repair.overrides)
-    found.sort(key=lambda r: (-r.gain_db, r.points))
-    if len(found) < 2:
+            rules += map(parse_override, repair.overrides) if not repair.forms else ()
+    found.sort(key=lambda r: (bool(r.forms), -r.gain_db, r.points))
+    if sum(not r.forms for r in found) < 2:
         return found, None
     return found, repairer.measured("", Candidate(tuple(rules), "all of these"))

@@ -28,7 +28,7 @@ def facts(evidence: Evidence) -> Element:
     if sizes.get("float_weights"):
         cards.append(("Recurrent weights", _change(sizes["float_weights"], sizes["quantized_weights"])))
     cards.append(("File", _change(sizes["float_file"], sizes["quantized_file"])))
-    best = max((r.gain_db for r in evidence.repairs), default=0.0)
+    best = evidence.repairs[0].gain_db if evidence.repairs else 0.0
     if evidence.base_sqnr_db is not None:
         text = f"+{best:.1f} dB" if best else "nothing"
         under = "with one override, see below" if best else "no single override helps"
@@ -139,4 +139,5 @@ WORDS = (
     ("Outputs, all together", "The noise-to-signal ratios of all float outputs, averaged, in dB."),
     ("Quantization point", _POINT),
     ("Clipped", "Share of the values beyond what the codes can represent, which saturate."),
+    ("Chained", "The input of a layer takes the hidden codes of the layer before as they are."),
 )
