@@ -16,7 +16,7 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.diagnostics import located
+from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.inventory import lowered_nodes
