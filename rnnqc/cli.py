@@ -19,6 +19,7 @@ from rnnqc.commands import (
     bench,
     calibrate,
     doctor,
+    dump,
     inspect,
     layer,
     lower,
@@ -34,7 +35,7 @@ from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERM
 from rnnqc.commands.terminal import err, escape
 from rnnqc.diagnostics import InternalError, RnnqcError, UsageError
 
-_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, bench, recipes, passes, doctor)
+_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
 """In the order in which `--help` lists them."""
 
 

@@ -36,7 +36,8 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
-from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
@@ -53,6 +54,7 @@ from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
 from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
@@ -149,7 +151,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
         return [*given, QuantizeWeights(recipe, moments), Cleanup()]
-    custom = QuantizeCustomCells(recipe, integer=form != "qcdq")
+    custom = QuantizeCustomCells(recipe, statistics, integer=form != "qcdq")
     passes: list[Pass] = [*given, custom, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
@@ -203,6 +205,7 @@ def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto
     return loaded.proto
 
 
+@refusing_invalid_models
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
@@ -214,7 +217,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
-    if not exported and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
+    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
@@ -229,6 +233,7 @@ def _does_not_run(node: Node) -> bool:
     return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))
 
 
+@refusing_invalid_models
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
     recipe: str | Recipe | None = None,
@@ -312,7 +317,7 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer, executable)
+        verifier = VerifyNumerics(feeds, options.reproducer if verify else None, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -328,9 +333,10 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        if names:
+        others = points_of_recurrences(loaded)
+        if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) if len(known) == len(names) else names
+            points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
@@ -444,6 +450,13 @@ class _Progress(Instrument):
         self._tell(pass_.info.name)
 
 
+_ONLY_OPERATORS = (
+    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+)
+
+
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -461,6 +474,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         elif node.path in custom:
             entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
             entry.float_bytes = custom[node.path]["float_bytes"]
+            entry.points = custom[node.path]["points"]
+            entry.summary = described(custom[node.path])
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
@@ -468,6 +483,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.bytes = node.weight_bytes
             if remark is not None:
                 entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
+            elif report.form == WEIGHT_ONLY and not node.refusal[0]:
+                entry.reason, entry.found, entry.action = _ONLY_OPERATORS
             else:
                 entry.reason, entry.found, entry.action = node.refusal
         else:
@@ -479,10 +496,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
-    described = {c for e in report.entries for c in e.cells}
+    listed = {c for e in report.entries for c in e.cells}
     floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described and cell.node not in floats:
+        if name not in listed and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)

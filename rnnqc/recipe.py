@@ -123,7 +123,7 @@ KEYS: dict[str, Key] = {
     "rounding": Key(", ".join(_ROUNDINGS), "how reals become codes", _one_of(*_ROUNDINGS)),
     "table": Key(
         "piecewise-linear, exact or vitis",
-        "how an activation is tabulated",
+        "how an activation is tabulated; vitis: sigmoid and tanh, which have 15 bits behind the point then",
         _one_of("piecewise-linear", "exact", "vitis"),
     ),
     "equalize": Key(
@@ -186,6 +186,7 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
     "added": (*_STATIC, *_RANGE, *_SHARING),
     "cell_state": (*_STATIC, *_RANGE, *_SHARING),
     "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
+    "value": (*_STATIC, *_RANGE, *_SHARING),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.loop_bodies import check_bodies
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 OLDEST_IR = 3
@@ -56,6 +57,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
         for node in graph.node:
             if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in functions:
                 _check_node(node, opset, source)
+                check_bodies(node, opset, source)
         if isinstance(graph, onnx.GraphProto):
             for sparse in graph.sparse_initializer:
                 _check_sparse(sparse, f"{source}: sparse tensor {sparse.values.name!r}")
@@ -141,6 +143,13 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(
                     f"{source}: attribute {empty[0]!r} of {_call(node)} is empty.",
                     supported="attributes that hold what their type says",
+                    action=_EXPORT_AGAIN,
+                )
+            references = [a.name for a in node.attribute if a.ref_attr_name]
+            if references:
+                raise CompileError(
+                    f"{source}: attribute {references[0]!r} of {_call(node)} stands for one of a function.",
+                    supported="such attributes in functions alone",
                     action=_EXPORT_AGAIN,
                 )
             for name in node.input:

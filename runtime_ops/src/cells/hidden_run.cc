@@ -10,8 +10,8 @@ bool HasOptions(const CellConfig& config) {
 }
 
 // Of a gate; null if it uses none.
-const float* TableOf(const GateConfig& gate, const float* gate_table) {
-  return RequiredTableSize(gate) == 0 ? nullptr : gate_table + gate.table_offset;
+const float* TableOf(const CellConfig& config, int64_t gate, const float* gate_table) {
+  return RequiredTableSize(config, gate) == 0 ? nullptr : gate_table + config.gates[gate].table_offset;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ void HiddenRun::PrepareSteps() {
     const GateConfig& gate = config_.gates[g];
     step_args_.gate_min[g] = gate.min;
     step_args_.gate_max[g] = gate.max;
-    step_args_.gate_table[g] = TableOf(gate, args_.gate_table);
+    step_args_.gate_table[g] = TableOf(config_, g, args_.gate_table);
     options_.gates[g] = {gate.kind, gate.alpha, gate.beta, gate.index_scale, static_cast<int32_t>(gate.index_size)};
   }
   step_args_.linear = args_.linear;
@@ -98,7 +98,7 @@ bool FindGateTables(const CellConfig& config, const float* gate_table, LinearTab
   tables.gates = config.gate_count;
   for (int64_t g = 0; g < config.gate_count; ++g) {
     if (config.gates[g].kind != Kind::kTable) continue;
-    tables.gate_table[g] = TableOf(config.gates[g], gate_table);
+    tables.gate_table[g] = TableOf(config, g, gate_table);
     tables.gate_max[g] = config.gates[g].max;
   }
   return FindLinearTables(tables, linear);
