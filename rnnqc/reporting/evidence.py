@@ -12,7 +12,7 @@ class Curve:
     """How SQNR develops over time.
 
     Attributes:
-        unit: "time step" of a sequence, or "call" of a stream.
+        unit: "time step" of a sequence (or "time step, from the end"), or "call" of a stream.
         stops: Piece k has the steps from `stops[k - 1]` (0 at first) up to `stops[k]`.
         sqnr_db: SQNR of each piece over all data; None where there is no signal.
         quarters_db: SQNR of the four quarters of time.

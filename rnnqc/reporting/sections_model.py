@@ -91,7 +91,7 @@ def making(evidence: Evidence) -> list[Child]:
     """Data, recipe, versions, and what the numbers mean."""
     data, recipe = evidence.data, evidence.recipe
     facts_: list[tuple[str, Child]] = [
-        ("Data", f"{data['source']}: {data['calls']} {'calls of a stream' if data['states'] else 'call(s)'}"),
+        ("Data", f"{data['source']}: {_calls(data)}"),
         ("Inputs", [[name(k), f" {v}", element("br")] for k, v in data["inputs"].items()]),
     ]
     if data["states"]:
@@ -120,6 +120,11 @@ def making(evidence: Evidence) -> list[Child]:
     made.append(element("h3", "Words"))
     made.append(element("dl", [[element("dt", k), element("dd", v)] for k, v in WORDS], class_="list"))
     return made
+
+
+def _calls(data: dict[str, Any]) -> str:
+    count = "1 call" if data["calls"] == 1 else f"{data['calls']} calls"
+    return f"{count} of a stream" if data["states"] else count
 
 
 def _value(value: Any) -> str:
