@@ -51,7 +51,8 @@ class FormatObserver:
         self.low, self.high = math.inf, -math.inf
         self.signal = self.noise = 0.0
         self.histogram = GrowingHistogram()
-        counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS
+        packed = point.get("group_size") or point.get("wide_channels")  # multipliers make other codes of these
+        counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
         self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
 
     def update(self, values: Values) -> None:

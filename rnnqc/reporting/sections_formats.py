@@ -79,7 +79,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
 
 
 def _by(point: PointEvidence) -> str:
-    return "by row" if point.codes_used is None else "by channel"
+    return "by row" if point.format.endswith("row") else "by channel"
 
 
 def sensitivity(evidence: Evidence) -> list[Child]:
