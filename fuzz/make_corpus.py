@@ -26,10 +26,14 @@ def seeds() -> list[bytes]:
     tiny = [path.read_bytes() for path in sorted(TINY.glob("*.onnx"))]
     lowered = [rnnqc.lower(rnnqc.Model.load(path).proto, form=form).proto for path in TINY.glob("lstm_[fs]*.onnx")
                for form in ("fused", "integer", "qcdq")]  # fmt: skip
-    cells = [
+    written = [
         testing.RecurrenceCase(op=op, form=form, I=2, H=3, time=2) for op in ("LSTM", "GRU", "RNN") for form in FORMS
     ]
-    made = [*(case.model() for case in cells), *(testing.generate(seed).model() for seed in range(GENERATED)), *lowered]
+    made = [
+        *(case.model() for case in written),
+        *(testing.generate(seed).model() for seed in range(GENERATED)),
+        *lowered,
+    ]
     return [m for m in (*tiny, *(proto.SerializeToString() for proto in made)) if len(m) <= LARGEST]
 
 

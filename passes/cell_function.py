@@ -12,7 +12,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.passes.emit_cell import Boundary
-from rnnqc.passes.emit_grid_lstm import emit_grid_lstm
+from rnnqc.passes.emit_grid_cell import emit_grid_cell
 from rnnqc.passes.emit_integer_cell import emit_integer_cell
 from rnnqc.passes.fold_cell import CellNumbers
 from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers
@@ -112,9 +112,9 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_lstm`."""
+    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_cell`."""
     if isinstance(numbers, GridNumbers):
-        return emit_grid_lstm(model, cell, numbers, at, w, codes)
+        return emit_grid_cell(model, cell, numbers, at, w, codes)
     return emit_integer_cell(model, cell, numbers, at, w, codes, dispatch=dispatch)
 
 

@@ -89,15 +89,20 @@ def with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
 
 def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:
     """Codes of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit codes."""
-    largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
-    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
-    scale = b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
+    scale = row_scales(b, rows, bits, name)
     if bits == WIDE_BITS:
         column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
         codes = wide_codes(b, rows, column, b.f32(zero_point), f"{name}.codes")
         return planes(b, codes, f"{name}.codes"), scale
     zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
     return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
+
+
+def row_scales(b: Builder, rows: Value, bits: int, name: str) -> Value:
+    """Scales `[N]` with which the largest magnitude of each row of `[N,K]` is the largest code."""
+    largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
+    return b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
 
 
 def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:

@@ -5,14 +5,13 @@ A quantizer gives multiples of its scale, real numbers that are whole; the sign 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import GATES
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Value
 from rnnqc.passes.emit_rounding import emit_rounding
@@ -50,20 +49,21 @@ class GridEmitter:
             return value
         return self.b.op("Mul", [self.multiples(value, grid, name), self.constant(grid.scale)], f"{name}.quantized")
 
-    def quantized_gates(self, value: Value, grids: Sequence[Grid], name: str) -> Value:
-        """The four gates side by side `[...,4H]`, each on its grid."""
+    def quantized_gates(self, value: Value, of_gates: Mapping[str, Grid], name: str) -> Value:
+        """Gates side by side `[...,n*H]`, each on its grid."""
+        grids = list(of_gates.values())
         if all(g == grids[0] for g in grids):
             return self.quantized(value, grids[0], name)
         if all(g.scale for g in grids) and is_uniform(grids):
             scale = self._columns([g.scale for g in grids])
             return self.b.op("Mul", [self.multiples_of_gates(value, grids, name), scale], f"{name}.quantized")
-        axes = self.b.i64([self.hidden] * len(GATES))
-        parts = self.b.ops("Split", [value, axes], [f"{g}.{name}.exact" for g in GATES], axis=-1)
-        made = [self.quantized(p, g, f"{n}.{name}") for p, g, n in zip(parts, grids, GATES, strict=True)]
+        axes = self.b.i64([self.hidden] * len(grids))
+        parts = self.b.ops("Split", [value, axes], [f"{g}.{name}.exact" for g in of_gates], axis=-1)
+        made = [self.quantized(p, g, f"{n}.{name}") for p, (n, g) in zip(parts, of_gates.items(), strict=True)]
         return self.b.op("Concat", made, f"{name}.quantized", axis=-1)
 
     def multiples_of_gates(self, value: Value, grids: Sequence[Grid], name: str) -> Value:
-        """The multiples of the four gates side by side, whose grids are there and round alike."""
+        """The multiples of gates side by side, whose grids are there and round alike."""
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
         whole = self._rounded(value, self._columns([g.scale for g in grids]), grids[0], name)
@@ -84,12 +84,12 @@ class GridEmitter:
         return self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
 
     def _columns(self, values: Sequence[float]) -> Value:
-        """One value for each gate, as `[4H]`."""
+        """One value for each gate, as `[n*H]`."""
         if len(set(values)) == 1:
             return self.constant(values[0])
         return self.constant(np.repeat(np.asarray(values), self.hidden))
 
 
-def is_uniform(grids: Sequence[Grid]) -> bool:
+def is_uniform(grids: Iterable[Grid]) -> bool:
     """Whether all round alike."""
     return len({(g.rounding, g.offset) for g in grids}) == 1

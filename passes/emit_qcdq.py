@@ -14,6 +14,8 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import GATES, INPUT
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.types import GRU
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
@@ -26,6 +28,9 @@ LARGEST_ROW = 2.0**60
 COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
 # Values that have the format of another point.
 ALIASES = {ONE: COUPLED_GATE, **dict(zip(INITIAL_STATES, ("hidden", "cell_state"), strict=True))}
+_FACTORS = dict(
+    zip(ACCUMULATORS, (("input", "W.weight"), ("hidden", "R.weight"), (RESET_HIDDEN, "R.weight")), strict=True)
+)
 WIDEST = 8
 _OPSET_OF_PROPAGATION = 21
 
@@ -85,14 +90,19 @@ def emit_accumulator(b: Builder, point: str, value: Value, points: Mapping[str, 
     bits = points.get("accumulator", {"bits": None})["bits"]
     if bits is None:
         return value
-    code, weight = (points[p] for p in (("input", "W.weight") if point == ACCUMULATORS[0] else ("hidden", "R.weight")))
+    code, weight = (points[p] for p in _FACTORS[point])
     if "scale" not in code or "scale" not in weight:
         raise CompileError(
             f"An accumulator of {bits} bits needs static scales.",
             supported="weights and codes with one scale each",
             action="quantize input, hidden state and weights with mode = static",
         )
-    unit = np.float64(code["scale"][0]) * np.asarray(weight["scale"], np.float64)
+    scales = np.asarray(weight["scale"], np.float64)
+    if scales.size > 1 and point != ACCUMULATORS[0] and "scale" in points.get(RESET_HIDDEN, {}):
+        # A GRU multiplies the columns of its candidate with codes of their own.
+        gates, candidate = np.split(scales, [CANDIDATE * scales.size // len(GRU.gates)])
+        scales = candidate if point == ACCUMULATORS[2] else gates
+    unit = np.float64(code["scale"][0]) * scales
     low, high = (np.asarray(unit * limit, np.float32) for limit in (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1))
     below = b.op("Min", [value, b.f32(high)], f"{point}.below")
     return b.op("Max", [below, b.f32(low)], f"{point}.limited")

@@ -10,8 +10,9 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Value
 
-# Not in recipes: the whole products, where accumulators saturate, and the 1 of `f = 1 - i`, a value of the input gate.
-ACCUMULATORS = ("accumulator.x", "accumulator.h")
+# Not in recipes: the whole products, where accumulators saturate (the last one is that of r * h with R), and the 1 of
+# `f = 1 - i`, a value of the input gate.
+ACCUMULATORS = ("accumulator.x", "accumulator.h", "accumulator.reset")
 ONE = "one"
 INITIAL_STATES = ("initial_h", "initial_c")
 """Of cells with rounded outputs; they have the formats of the states."""
@@ -52,7 +53,7 @@ class FloatStep:
         b: Collects nodes in front of the loop.
         body: Collects the nodes of the step.
         cell: The cell.
-        quantizer: Called at every quantization point, and with the whole product at `accumulator.h`.
+        quantizer: Called at every quantization point, and with the products at `accumulator.h`, `accumulator.reset`.
         states: The hidden state before the step, and the cell state of an LSTM, `[B,H]`.
         p_t: x W + B of the step, `[B,GH]`.
         r: R `[H,GH]`, quantized.
@@ -144,7 +145,8 @@ class FloatStep:
 
     def recurrent_of(self, k: int, value: Value) -> Value:
         """Returns value R of gate k."""
-        product = self.body.op("MatMul", [value, self._r], f"{self._name(k)}.hidden_product")
+        product: Value = self.body.op("MatMul", [value, self._r], f"{self._name(k)}.hidden_product")
+        product = self.quantizer(self.body, ACCUMULATORS[2], product)
         return self.quantizer(self.body, f"{self._name(k)}.hidden_product", product)
 
     def activated(self, k: int, part: Value, projected: Value) -> Value:

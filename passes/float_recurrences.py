@@ -133,6 +133,11 @@ def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
     return found
 
 
+def _leads_to(node: Node, own: set[int], inside: dict[int, Node]) -> bool:
+    """Whether a node of `own` is made of what `node` makes."""
+    return any(id(n) in own for v in _reached(list(node.outputs), inside).values() for n in _users(v, inside))
+
+
 def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[FloatRecurrence]:
     users: dict[int, list[Node]] = {}
     weights: dict[int, Value] = {}
@@ -157,6 +162,10 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[F
         # The first step's other products come from the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
+        # So do products with the elements of the sequence.
+        for same in users.values():
+            if sum(_leads_to(n, own, inside) for n in same) >= _STEPS:
+                own |= {id(n) for n in same}
         # What is used less often is no part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)

@@ -344,8 +344,6 @@ def _check_only_known_grids(cell: Cell) -> None:
         exact = name in EXACT_POINTS or name in cell.type.product_points or on_grid
         if point["bits"] is not None and exact:
             action = "leave it float, or use --form qcdq"
-            if cell.type is not LSTM:
-                action = f"{action}: integer arithmetic with a quantizer at every value exists for LSTM"
             raise NotHandled(f"{name} is quantized.", f"{name}.bits = {point['bits']}", action)
     if cell.points["hidden"].get("rounded_output"):
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")

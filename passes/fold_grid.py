@@ -4,6 +4,8 @@ With `s_p` the real value of one code of point p:
 
     x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one unit of the sums of products)
 
+In a GRU with linear_before_reset = 0 the columns of the hidden gate have the scale of `r * h` for s_h.
+
 Tables hold real values for all codes of a pre-activation or of the cell state. Codes of the input and of the hidden
 state, and weights, are stored with the offset that makes the former unsigned and the latter signed.
 """
@@ -17,20 +19,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, PEEPHOLE_GATES, PRODUCT_POINTS, Cell
-from rnnqc.cells.types import LSTM
+from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
 from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_cell import FloatArray
-from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.emit_step import rounds_output
+from rnnqc.passes.fold_cell import EXACT_POINTS, FloatArray
+from rnnqc.passes.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
 from rnnqc.passes.grid_tables import GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import INDEX_BITS, encoding_of, stored_multiplier
 from rnnqc.vitis_tables import VITIS
 
-WIDEST = {"input": 16, "hidden": 16, "cell_state": INDEX_BITS} | {f"{g}.acc": INDEX_BITS for g in GATES}
+WIDEST_CODES = 16
 WIDEST_OTHER = 32
 WIDEST_WEIGHT = 16
-_SUMMANDS = ("cell_state.kept", "cell_state.added")
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,17 @@ class FoldedGrid:
 
     Attributes:
         numbers: Its scalars.
-        W: Codes `[I,4H]`, int8 or int16.
-        R: Codes `[H,4H]`, int8 or int16.
-        W_zero_point: int32 `[4H]`, or None for zeros.
-        R_zero_point: int32 `[4H]`, or None for zeros.
-        x_multiplier: `[4H]`.
-        h_multiplier: `[4H]`.
-        B: `[4H]`.
+        W: Codes `[I,GH]`, int8 or int16.
+        R: Codes `[H,GH]`, int8 or int16.
+        W_zero_point: int32 `[GH]`, or None for zeros.
+        R_zero_point: int32 `[GH]`, or None for zeros.
+        x_multiplier: `[GH]`.
+        h_multiplier: `[GH]`.
+        B: `[GH]`.
         P: `[3H]` or None.
         gate_tables: The distinct tables of the gates, in the order they stand in `gate_table`.
-        cell_table: The table of the output activation.
+        cell_table: The table of the output activation, or None.
+        hidden_bias: `[H]` or None.
     """
 
     numbers: GridNumbers
@@ -61,25 +64,23 @@ class FoldedGrid:
     B: FloatArray
     P: FloatArray | None
     gate_tables: tuple[GridTable, ...]
-    cell_table: GridTable
+    cell_table: GridTable | None
+    hidden_bias: FloatArray | None = None
 
 
 def needs_grid(cell: Cell) -> bool:
-    """Whether a format of the cell is one that only the arithmetic "grid" has; LSTM alone has that arithmetic."""
-    if cell.type is not LSTM:
-        return False
-    points = cell.points
-    present = [p for p in (*PRODUCT_POINTS, *_SUMMANDS, "accumulator") if points.get(p, {}).get("bits") is not None]
-    activations = [points[f"{n}.activation"] for n in (*GATES, "hidden")]
-    accs = [points[f"{g}.acc"] for g in GATES]
-    weights = [points[f"{n}.weight"] for n in ("W", "R")]
+    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+    points, gates = cell.points, cell.type.gates
+    exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
+    present = [n for n in exact & points.keys() if points[n]["bits"] is not None]
+    activations = [p for n, p in points.items() if n.endswith(".activation")]
+    signed = [points[f"{g}.acc"] for g in gates] + [points[n] for n in ("W.weight", "R.weight")]
+    signed += [points["cell_state"]] if cell.type.cell_state else []
     return bool(
         present
-        or points["hidden"].get("rounded_output")
+        or rounds_output(cell)
         or any("scale" in a or a.get("table") == VITIS for a in activations)
-        or any(a["bits"] is not None and (a["zero_point"] or not a["signed"]) for a in accs)
-        or any(_is_asymmetric(w) for w in weights)
-        or _is_asymmetric(points["cell_state"])
+        or any(_is_asymmetric(p) for p in signed)
     )
 
 
@@ -89,44 +90,49 @@ def _is_asymmetric(point: Mapping[str, Any]) -> bool:
     return bool(point["zero_point"] or any(point.get("zero_points", ())) or not point["signed"])
 
 
-def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray, p: FloatArray | None) -> FoldedGrid:
+def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> FoldedGrid:
     """Folds the scales of a quantized cell.
 
     Args:
         cell: With its points resolved.
-        w: Codes of W `[I,4H]`, in the format of its point.
-        r: Codes of R `[H,4H]`.
-        b: Bias `[4H]`.
-        p: Peephole weights `[3H]`, or None.
+        w: Codes of W `[I,GH]`, in the format of its point.
+        r: Codes of R `[H,GH]`.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
 
     Raises:
         NotHandled: A point that has to lie on a grid does not, or has a format that this arithmetic does not know.
     """
-    encodings = {name: _encoding(cell, name) for name in QUANTIZERS}
+    gates = cell.type.gates
+    of_codes = _codes(cell)
+    encodings = {name: _encoding(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {
-        n: Grid() if e is None else Grid.of(e, _raise(e) if n in ("input", "hidden") else 0)
-        for n, e in encodings.items()
-    }
+    grids = {n: Grid() if e is None else Grid.of(e, _raise(e) if n in of_codes else 0) for n, e in encodings.items()}
     if cell.input_forget:
-        for kind in ("input_product", "hidden_product", "acc"):
+        for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
     tables: list[GridTable] = []
     offsets: list[int] = []
-    for k, gate in enumerate(GATES):
-        source = GATES[INPUT] if cell.input_forget and k == FORGET else gate
+    for k, gate in enumerate(gates):
+        source = gates[INPUT] if cell.input_forget and k == FORGET else gate
         table = grid_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
         offsets.append(place(tables, table))
     accumulator = cell.points["accumulator"]["bits"]
-    one = on_activation_grid(cell.points[f"{GATES[INPUT]}.activation"], np.ones(1, np.float32))
+    one = np.ones(1, np.float32)
+    if cell.input_forget:
+        one = on_activation_grid(cell.points[f"{gates[INPUT]}.activation"], one)
     numbers = GridNumbers.of(
         "codes" if cell.points["input"]["mode"] == "codes" else "static",
-        [grids[n] for n in QUANTIZERS],
+        list(grids.values()),
         gate_table_offset=offsets,
         one=float(one[0]),
         accumulator_bits=0 if accumulator is None else int(accumulator),
-        rounded_output=bool(cell.points["hidden"].get("rounded_output", False)),
+        rounded_output=rounds_output(cell),
     )
+    s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
+    if RESET in of_codes:
+        s_h[CANDIDATE * cell.hidden_size :] = grids[RESET].scale
+    peepholes, hidden_bias = parameters.get("P"), parameters.get("hidden_bias")
+    output = cell.output_activation
     return FoldedGrid(
         numbers=numbers,
         W=weights["W"].codes,
@@ -134,11 +140,12 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArra
         W_zero_point=weights["W"].zero_point,
         R_zero_point=weights["R"].zero_point,
         x_multiplier=stored_multiplier(weights["W"].scale * grids["input"].scale),
-        h_multiplier=stored_multiplier(weights["R"].scale * grids["hidden"].scale),
-        B=b.astype(np.float32),
-        P=None if p is None else p[: len(PEEPHOLE_GATES) * cell.hidden_size].astype(np.float32),
+        h_multiplier=stored_multiplier(weights["R"].scale * s_h),
+        B=parameters["B"].astype(np.float32),
+        P=None if peepholes is None else peepholes.astype(np.float32),
         gate_tables=tuple(tables),
-        cell_table=grid_table(cell, "hidden", cell.activations[2], grids["cell_state"]),
+        cell_table=None if output is None else grid_table(cell, "hidden", output, grids["cell_state"]),
+        hidden_bias=None if hidden_bias is None else hidden_bias.astype(np.float32),
     )
 
 
@@ -158,7 +165,7 @@ def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
             f"weights of up to {WIDEST_WEIGHT} bits have an integer form; use --form qcdq",
         )
     encoding = encoding_of(point)
-    columns = 4 * cell.hidden_size
+    columns = len(cell.type.gates) * cell.hidden_size
     shift = 0 if encoding.signed else 2 ** (encoding.bits - 1)
     zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point) - shift, (columns,)).astype(
         np.int32
@@ -175,12 +182,21 @@ def _raise(encoding: Encoding) -> int:
     return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
 
 
-def _encoding(cell: Cell, name: str) -> Encoding | None:
-    """The format of a point; None for one that passes values on."""
-    if cell.input_forget and name.startswith(f"{GATES[FORGET]}."):
+def _codes(cell: Cell) -> tuple[str, ...]:
+    """The quantizers of codes, which meet weights."""
+    return (
+        ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
+    )
+
+
+def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
+    """The format of a quantizer; None for one that passes values on."""
+    if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None
+    name = point_of(cell, quantizer)
     point = cell.points.get(name, {"bits": None})
-    needed = name in WIDEST
+    code, index = quantizer in _codes(cell), name == "cell_state" or name.endswith(".acc")
+    needed = code or index
     if point["bits"] is None:
         if not needed:
             return None
@@ -189,7 +205,7 @@ def _encoding(cell: Cell, name: str) -> Encoding | None:
             f"{name}.bits = none",
             "give it bits and a scale, or use --form qcdq",
         )
-    widest = WIDEST.get(name, WIDEST_OTHER)
+    widest = WIDEST_CODES if code else INDEX_BITS if index else WIDEST_OTHER
     if point["mode"] == "dynamic-row" or not 2 <= point["bits"] <= widest:
         raise NotHandled(
             f"{name} has a format without integer form.",

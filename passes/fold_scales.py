@@ -9,7 +9,6 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import LSTM
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
@@ -21,8 +20,9 @@ from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
-from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.insert_qcdq import USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.operands import Operands
 from rnnqc.properties import Property
 
@@ -131,12 +131,10 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
             refusal = refused
     r = constant_array(model.initializer(cell.R, graph))
     assert r is not None
-    if refusal is not None and cell.type is not LSTM:
-        raise refusal
     if not misfits(cell):
         return _fold_as_brevitas(cell, w, r, parameters["B"])
     try:
-        return fold_grid(cell, w, r, parameters["B"], parameters.get("P"))
+        return fold_grid(cell, w, r, parameters)
     except NotHandled:
         # A cell that is no case of the second arithmetic hears what it misses of the first.
         if refusal is not None:
@@ -177,7 +175,7 @@ def integer_operands(
         return Operands(
             **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
             gate_table=tables.grid_table(folded.gate_tables),
-            cell_table=tables.grid_table([folded.cell_table]),
+            cell_table=tables.grid_table([folded.cell_table]) if folded.cell_table is not None else None,
         )
 
     def weight(key: str, name: str) -> Value:

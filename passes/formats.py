@@ -36,6 +36,7 @@ from rnnqc.ranges import RangeRule, grid_of_statistics
 from rnnqc.recipe import Recipe, Settings, keys_of, rounding_of
 from rnnqc.sharing import merge_for_sharing
 from rnnqc.statistics import Statistics
+from rnnqc.vitis_tables import STEP_BITS, UNIT, VITIS
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -99,7 +100,7 @@ class _Resolver:
             if not s.get("bits") or _unused(cell, name):
                 made[name] = FLOAT
                 continue
-            with _named(f"{cell.name}.{name}"):
+            with naming_point(f"{cell.name}.{name}"):
                 check_mode(name, s)
                 if is_derived(s):
                     later.append(name)
@@ -113,7 +114,7 @@ class _Resolver:
                     supported="same_as without a circle",
                 )
             for name in ready:
-                with _named(f"{cell.name}.{name}"):
+                with naming_point(f"{cell.name}.{name}"):
                     made[name] = derived_format(cell, name, self._settings(cell, name), made)
             later = [n for n in later if n not in ready]
         made = {p.name: made[p.name] for p in cell.type.points}
@@ -152,12 +153,6 @@ class _Resolver:
             slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
             return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
-            if not _unused(cell, RESET_HIDDEN) and cell.type.reads_hidden:
-                raise CompileError(
-                    f"accumulator.bits = {s['bits']} of a GRU with linear_before_reset = 0.",
-                    supported="accumulators of few bits for LSTM, RNN, and GRU with linear_before_reset = 1",
-                    action=f"--set '{cell.name}.accumulator.bits=none'",
-                )
             return {"bits": s["bits"]}
         if name == "bias":
             whole = {**s, "granularity": "per-tensor"}
@@ -169,8 +164,7 @@ class _Resolver:
             scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
             return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
         if kind == "activation":
-            grid = self._grid(cell, name, s) if "scale" in s or mode == "static" else {"bits": s["bits"]}
-            return {**grid, "table": s.get("table", "piecewise-linear")}
+            return self._activation(cell, name, s)
         if kind == "hidden":
             return self._hidden(cell, name, s)
         if name == "input":
@@ -182,6 +176,15 @@ class _Resolver:
             # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
             s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
         return self._grid(cell, name, s)
+
+    def _activation(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        table, gate, gates = s.get("table", "piecewise-linear"), name.rpartition(".")[0], cell.type.gates
+        activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+        assert activation is not None
+        if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:
+            s = {**s, "scale": UNIT}
+        grid = self._grid(cell, name, s) if "scale" in s or s.get("mode") == "static" else {"bits": s["bits"]}
+        return {**grid, "table": table}
 
     def _hidden(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         mode = s.get("mode", "bounded")
@@ -221,30 +224,7 @@ class _Resolver:
         return on_grid({**s, "zero_point": zero_point}, scale)
 
     def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
-        if self.statistics is None:
-            raise CompileError(
-                "it has no scale, and there is no calibration data.",
-                supported="a scale, or calibration data",
-                action="give --calibration DATA or --stats STATS.json",
-            )
-        paths = [f"{c}.{p}" for c, p in members if c not in self.silent]
-        missing = [p for p in paths if p not in self.statistics.points]
-        if missing:
-            raise CompileError(
-                f"the statistics say nothing about {missing[0]!r}.",
-                supported="statistics of this model",
-                action="calibrate it again (rnnqc calibrate)",
-            )
-        merged = merge_for_sharing([self.statistics.points[p] for p in paths])
-        rule = RangeRule(
-            s.get("range", "min-max"),
-            percentile=s.get("percentile"),
-            n_std=s.get("n_std"),
-            half_range=bool(s.get("half_range", False)),
-            limit=s.get("limit"),
-            rounding=rounding_of(s),
-        )
-        return grid_of_statistics(merged, rule, grid_format(s))
+        return grid_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
 
     def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
@@ -265,8 +245,45 @@ class _Resolver:
         return self.weights[key]
 
 
+def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
+    """Scale and zero point of a point, or of several that share them, by the recipe's `range`.
+
+    Args:
+        paths: Of the points, as statistics call them.
+        s: What the recipe says.
+        statistics: Of a calibration.
+
+    Raises:
+        CompileError: There are no statistics, or they know nothing of a point.
+        UsageError: Settings contradict each other.
+    """
+    if statistics is None:
+        raise CompileError(
+            "it has no scale, and there is no calibration data.",
+            supported="a scale, or calibration data",
+            action="give --calibration DATA or --stats STATS.json",
+        )
+    missing = [p for p in paths if p not in statistics.points]
+    if missing:
+        raise CompileError(
+            f"the statistics say nothing about {missing[0]!r}.",
+            supported="statistics of this model",
+            action="calibrate it again (rnnqc calibrate)",
+        )
+    merged = merge_for_sharing([statistics.points[p] for p in paths])
+    rule = RangeRule(
+        s.get("range", "min-max"),
+        percentile=s.get("percentile"),
+        n_std=s.get("n_std"),
+        half_range=bool(s.get("half_range", False)),
+        limit=s.get("limit"),
+        rounding=rounding_of(s),
+    )
+    return grid_of_statistics(merged, rule, grid_format(s))
+
+
 @contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
+def naming_point(path: str) -> Iterator[None]:
     """Puts the quantization point in front of the messages of what goes wrong inside."""
     try:
         yield

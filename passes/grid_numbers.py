@@ -1,4 +1,4 @@
-"""The scalars of the arithmetic "grid" of `QuantLSTMCell`: a list of quantizers, and what a node says about them."""
+"""The scalars of the arithmetic "grid": a list of quantizers, and what a node of a fused operator says about them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
 from rnnqc.encoding import Encoding, Rounding
 
 GRID = "grid"
@@ -16,17 +18,32 @@ GRID32 = "grid32"
 EXACT_BITS = 31
 BYTE = 255
 
-# The quantizers in the order of the attributes `grid_*`: names of quantization points.
-QUANTIZERS: tuple[str, ...] = (
-    "input",
-    "hidden",
-    *(f"{g}.input_product" for g in GATES),
-    *(f"{g}.hidden_product" for g in GATES),
-    *(f"{g}.acc" for g in GATES),
-    "cell_state.kept",
-    "cell_state.added",
-    "cell_state",
-)
+GATE_KINDS = ("input_product", "hidden_product", "acc")
+RESET = "reset"
+"""The quantizer of a GRU at `RESET_PRODUCT` or `RESET_HIDDEN`, of which a cell has one."""
+_STATE_QUANTIZERS = {
+    "LSTM": ("cell_state.kept", "cell_state.added", "cell_state"),
+    "GRU": (RESET, "hidden_state.kept", "hidden_state.added", "hidden_state"),
+    "RNN": (),
+}
+
+
+def quantizers_of(type_: CellType) -> tuple[str, ...]:
+    """The quantizers in the order of the attributes `grid_*`: names of quantization points, and `RESET`."""
+    of_gates = (f"{g}.{kind}" for kind in GATE_KINDS for g in type_.gates)
+    return ("input", "hidden", *of_gates, *_STATE_QUANTIZERS[type_.op])
+
+
+def point_of(cell: Cell, quantizer: str) -> str:
+    """The quantization point of a quantizer."""
+    if quantizer != RESET:
+        return quantizer
+    return RESET_PRODUCT if cell.linear_before_reset else RESET_HIDDEN
+
+
+QUANTIZERS = quantizers_of(LSTM)
+_BY_COUNT = {len(quantizers_of(t)): (t, quantizers_of(t)) for t in CELL_TYPES.values()}
+assert len(_BY_COUNT) == len(CELL_TYPES)
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class GridNumbers:
 
     Attributes:
         x_mode: "static" or "codes".
-        grid_scale: Of each quantizer in `QUANTIZERS`; 0 for those that pass values on.
+        grid_scale: Of each quantizer of the type of cell (`quantizers_of`); 0 for those that pass values on.
         grid_zero_point: Of each quantizer.
         grid_min: Lowest code of each quantizer.
         grid_max: Highest code of each quantizer.
@@ -103,18 +120,18 @@ class GridNumbers:
     grid_min: list[int]
     grid_max: list[int]
     grid_rounding: list[str]
-    gate_table_offset: list[int] = field(default_factory=lambda: [0] * len(GATES))
+    gate_table_offset: list[int]
     one: float = 1.0
     accumulator_bits: int = 0
     rounded_output: bool = False
     w_group_size: int = 0
     r_group_size: int = 0
     arithmetic: str = GRID
-    grid_offset: list[int] = field(default_factory=lambda: [0] * len(QUANTIZERS))
+    grid_offset: list[int] = field(kw_only=True)
 
     @classmethod
-    def of(cls, x_mode: str, grids: Sequence[Grid], **others: Any) -> GridNumbers:
-        """The numbers of a cell whose quantizers are `grids`, in the order of `QUANTIZERS`."""
+    def of(cls, x_mode: str, grids: Sequence[Grid], gate_table_offset: list[int], **others: Any) -> GridNumbers:
+        """The numbers of a cell whose quantizers are `grids`, in the order of `quantizers_of`."""
         return cls(
             x_mode,
             [g.scale for g in grids],
@@ -122,13 +139,14 @@ class GridNumbers:
             [g.minimum for g in grids],
             [g.maximum for g in grids],
             [g.rounding for g in grids],
+            gate_table_offset,
             grid_offset=[g.offset for g in grids],
             **others,
         )
 
     def grid(self, name: str) -> Grid:
-        """The quantizer of a point in `QUANTIZERS`."""
-        k = QUANTIZERS.index(name)
+        """The quantizer of that name."""
+        k = self._quantizers[1].index(name)
         return Grid(
             self.grid_scale[k],
             self.grid_zero_point[k],
@@ -138,9 +156,14 @@ class GridNumbers:
             self.grid_offset[k],
         )
 
-    def gate_grids(self, kind: str) -> list[Grid]:
-        """The quantizers `<gate>.<kind>` of the four gates."""
-        return [self.grid(f"{g}.{kind}") for g in GATES]
+    def gate_grids(self, kind: str) -> dict[str, Grid]:
+        """The quantizers `<gate>.<kind>` by gate."""
+        return {g: self.grid(f"{g}.{kind}") for g in self._quantizers[0].gates}
+
+    @property
+    def _quantizers(self) -> tuple[CellType, tuple[str, ...]]:
+        """The type of cell, which the number of quantizers tells, and their names."""
+        return _BY_COUNT[len(self.grid_scale)]
 
     @property
     def real(self) -> np.dtype[Any]:
@@ -163,16 +186,19 @@ class GridNumbers:
         return 8 if self.grid("hidden").maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the `QuantLSTMCell` node; those at their defaults are left out."""
+        """The attributes of the fused node; those at their defaults are left out."""
         numbers = asdict(self)
         optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, "w_group_size": 0, "r_group_size": 0}
-        optional["grid_offset"] = [0] * len(QUANTIZERS)
+        optional["grid_offset"] = [0] * len(self.grid_scale)
         kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
         if cell.clip is not None:
-            kept |= {"gate_min": [-cell.clip] * len(GATES), "gate_max": [cell.clip] * len(GATES)}
+            gates = len(cell.type.gates)
+            kept |= {"gate_min": [-cell.clip] * gates, "gate_max": [cell.clip] * gates}
         if cell.input_forget:
             kept |= {"input_forget": 1, "one": self.one}
+        if cell.type is GRU:
+            kept["linear_before_reset"] = int(cell.linear_before_reset)
         return {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",

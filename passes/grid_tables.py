@@ -65,14 +65,14 @@ def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) ->
     """The table of an activation, its values on the grid of `<name>.activation` if that has one.
 
     Raises:
-        NotHandled: There is no Vitis table for this activation and argument.
+        NotHandled: There is no Vitis table for this argument.
     """
     point = cell.points[f"{name}.activation"]
     codes = np.arange(argument.low, argument.high + 1)
     bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
     kind = point.get("table", "exact") if point["bits"] is not None else "exact"
     n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
-    if kind == VITIS:
+    if kind == VITIS and activation.name in STEP_BITS:
         values, steps = _vitis_values(name, activation, argument, codes)
         quantized = on_activation_grid(point, values)
         pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
@@ -90,11 +90,11 @@ def _vitis_values(
 ) -> tuple[FloatArray, VitisSteps]:
     exponent = math.log2(argument.scale)
     half = 2 ** (INDEX_BITS - 1)
-    if activation.name not in STEP_BITS or exponent != int(exponent) or codes[0] < -half or codes[-1] >= half:
+    if exponent != int(exponent) or codes[0] < -half or codes[-1] >= half:
         raise NotHandled(
             f"{activation.name} has no Vitis table with this argument.",
             f"{name}.activation.table = {VITIS}, codes {codes[0]} to {codes[-1]} of {argument.scale:.9g}",
-            f"{' and '.join(STEP_BITS)} of signed powers of two have one; choose another table",
+            "arguments that are signed powers of two have one; choose another table",
         )
     values = vitis_values(activation.name, -int(exponent), INDEX_BITS)[codes + half]
     return np.asarray(values), VitisSteps(activation.name, -int(exponent), int(codes[0]), int(codes[-1]))

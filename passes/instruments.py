@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +16,17 @@ import onnx
 from rnnqc.diagnostics import CompileError, InternalError, NumericsError
 from rnnqc.evaluate import run_model
 from rnnqc.feeds import npz_bytes
+from rnnqc.files import remove_files, serialized, write_folder
 from rnnqc.ir import Model
-from rnnqc.numerics import Close, Float16Close, Numerics
+from rnnqc.numerics import Bitwise, Close, Float16Close, Lossy, Numerics
 from rnnqc.passes.base import Pass, PassResult
+from rnnqc.passes.divergence import first_divergence
 from rnnqc.passes.manager import Instrument
 
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
 NOT_COMPARED = "not compared"
+REPRODUCER_FILES = ("before.onnx", "after.onnx", "feeds.npz", "report.json")
+"""In the order in which they are written: with the last one all are there."""
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -106,6 +111,8 @@ class VerifyNumerics(Instrument):
         self.reproducer = reproducer
         self._executable = executable or (lambda proto: proto)
         self.checks: list[tuple[str, str]] = []
+        if reproducer is not None:
+            remove_files(reproducer, REPRODUCER_FILES)  # of an earlier run
         self._before: onnx.ModelProto | None = None
         self._results: list[dict[str, npt.NDArray[Any]]] | None = None
 
@@ -148,48 +155,35 @@ class VerifyNumerics(Instrument):
         first = first_divergence(self._before, after, feeds, numerics)
         message = f"Pass {pass_.info.name!r} changed output {output!r} by more than it declares: {text}."
         if first is not None:
-            message += f" The first value that diverges is {first[0]!r}: {first[1]}."
+            message += f" The first value that diverges is {first}."
         if self.reproducer is not None:
-            folder = self.reproducer
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "before.onnx").write_bytes(self._before.SerializeToString())
-            (folder / "after.onnx").write_bytes(after.SerializeToString())
-            (folder / "feeds.npz").write_bytes(npz_bytes(feeds))
-            report = {"pass": pass_.info.name, "output": output, "difference": text, "first_divergence": first}
-            (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-            files = [folder / name for name in ("before.onnx", "after.onnx", "feeds.npz")]
-            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}"
+            report = {
+                "pass": pass_.info.name,
+                "declared": str(numerics),
+                "output": output,
+                "difference": text,
+                "first_divergence": None if first is None else first.as_dict(),
+            }
+            data = (
+                serialized(self._before, "The model before the pass"),
+                serialized(after, "The model after the pass"),
+                npz_bytes(feeds),
+                (json.dumps(report, indent=2) + "\n").encode(),
+            )
+            write_folder(self.reproducer, dict(zip(REPRODUCER_FILES, data, strict=True)))
+            files = [shlex.quote(str(self.reproducer / name)) for name in REPRODUCER_FILES]
+            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}{_thresholds(numerics)}"
         raise NumericsError(message)
+
+
+def _thresholds(numerics: Numerics) -> str:
+    """Options of `rnnqc verify` that ask for what was declared."""
+    if isinstance(numerics, Bitwise):
+        return " --min-equal 1"
+    if isinstance(numerics, Close):
+        return f" --max-abs {numerics.atol:g}"
+    return f" --min-sqnr {numerics.min_sqnr_db:g}" if isinstance(numerics, Lossy) else ""
 
 
 def _rounds_to_float16(model: Model) -> bool:
     return any(n.op == "Cast" and n.attrs.get("to") == FLOAT16 for g in model.graphs() for n in g.nodes)
-
-
-def first_divergence(
-    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, numerics: Numerics
-) -> tuple[str, str] | None:
-    """The first value of the main graph, in the order of `before`, that both models make and that differs too much."""
-    made_after = {o for n in after.graph.node for o in n.output if o}
-    common = [o for n in before.graph.node for o in n.output if o and o in made_after]
-    if not common:
-        return None
-    try:
-        a, b = (run_model(_with_outputs(m, common), feeds) for m in (before, after))
-    except CompileError:
-        return None
-    for name in common:
-        verdict = numerics.check(np.asarray(a[name]), np.asarray(b[name]))
-        if not verdict.ok:
-            return name, verdict.text
-    return None
-
-
-def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    listed = {o.name for o in copy.graph.output}
-    for name in names:
-        if name not in listed:
-            copy.graph.output.add(name=name)
-    return copy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass
@@ -15,6 +17,7 @@ from rnnqc.passes.recover_loops import RecoverLoops
 from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
+from rnnqc.properties import Property
 
 
 def normal_form(*, keep_codes: bool = False) -> list[Pass]:
@@ -35,12 +38,13 @@ def normal_form(*, keep_codes: bool = False) -> list[Pass]:
     ]
 
 
-def decompose(model: Model, verb: str) -> None:
+def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = None) -> None:
     """Takes the recurrent layers of a float model apart, in place; then it has cells.
 
     Args:
         model: The model.
         verb: What it is wanted for, for messages.
+        look: Called with the model in normal form; whether it has found something else that is wanted.
 
     Raises:
         CompileError: It has no recurrent layer that can be quantized, or is lowered already.
@@ -52,11 +56,12 @@ def decompose(model: Model, verb: str) -> None:
             supported="float models",
             action=f"{verb} the model that it was lowered from",
         )
-    PassManager([*normal_form(), DecomposeLstm()]).run(model)
-    if not model.cells:
+    PassManager(normal_form()).run(model)
+    more = look is not None and look(model)
+    PassManager([DecomposeLstm()], given=frozenset({Property.CANONICAL})).run(model)
+    if not model.cells and not more:
         raise CompileError(
             "no recurrent layer that can be quantized.",
             supported="models with at least one float LSTM, GRU or RNN layer of constant weights",
-            action="`rnnqc inspect` lists the recurrent layers; cells of Brevitas, and products of other recurrences, "
-            "are lowered without data",
+            action="`rnnqc inspect` lists the recurrent layers; cells of Brevitas are lowered without data",
         )

@@ -38,6 +38,7 @@ class Observed:
         step: Whether each step of the cell's loop makes one, `[B, K]`.
         rank: Of what one run of the cell makes of it, all steps together.
         size: Of the last axis.
+        kind: Element type, a number of `onnx.TensorProto`.
     """
 
     cell: str
@@ -46,6 +47,7 @@ class Observed:
     step: bool
     rank: int
     size: int
+    kind: int = TensorProto.FLOAT
 
 
 def observe_cells(model: Model) -> list[Observed]:
@@ -80,9 +82,17 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
     ranks = {LENGTHS: 1, LAST: 2}
     sizes = {LENGTHS: 1, "input": cell.input_size}
     return [
-        Observed(cell.name, p, v.name, v.name in in_step, ranks.get(p, 3), sizes.get(p, cell.hidden_size))
+        Observed(
+            cell.name,
+            p,
+            v.name,
+            v.name in in_step,
+            ranks.get(p, 3),
+            sizes.get(p, cell.hidden_size),
+            TensorProto.INT32 if p == LENGTHS else TensorProto.FLOAT,
+        )
         for p, v in seen
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tupl
 
 def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...]) -> str:
     """Makes the value known in the main graph; its name there."""
-    kind = TensorProto.INT32 if value.point == LENGTHS else TensorProto.FLOAT
+    kind = value.kind
     current, rank = value.value, value.rank - value.step
     inner = len(levels)
     while inner and levels[inner - 1].owner.op_type == "Scan":

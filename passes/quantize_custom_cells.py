@@ -1,4 +1,4 @@
-"""Gives the products of recurrences that are no LSTM, GRU or RNN integer arithmetic."""
+"""Quantizes recurrences that are no LSTM, GRU or RNN: products, and every other value that the recipe quantizes."""
 
 from __future__ import annotations
 
@@ -9,178 +9,302 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import CUSTOM_TAG, Graph, Model, Value, info, safe_name, shape_of
+from rnnqc.encoding import Rounding
+from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.custom_products import PRODUCT_BITS, CustomProduct, read_product
-from rnnqc.passes.emit_codes import row_codes
-from rnnqc.passes.emit_qcdq import QuantizedWeight, emit_row_fake_quant, emit_weight
-from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
+from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
+from rnnqc.passes.custom_products import CustomProduct
+from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
+from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.passes.quantized_parameters import weight_codes
-from rnnqc.passes.weight_formats import weight_format
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe
+from rnnqc.statistics import Statistics
 
-MIDDLE = 128
-"""Zero point of the codes and of the weights: unsigned by unsigned products are exact on every processor."""
+WIDEST_WEIGHT = 16
+_CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
 class QuantizeCustomCells(Pass):
-    """Quantizes the products of every recurrence that is none of ONNX's, in loops and written out.
+    """Quantizes every recurrence that is none of ONNX's, in loops and written out.
 
-    Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W
+    Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and anything between such products
 
-    After: `QuantizeLinear(x; a scale for each row) -> MatMulInteger(codes, codes of W) -> DequantizeLinear -> Mul ->
-    Add`; in form qcdq `x -> fake quantization`, `codes of W -> DequantizeLinear`, `MatMul -> Add`.
+    After: `codes of x -> MatMulInteger(codes, codes of W) -> Mul -> Add`; where the recipe quantizes values, quantizers
+    behind every operator that computes one. In form qcdq `x -> QuantizeLinear -> DequantizeLinear`,
+    `codes of W -> DequantizeLinear`, `MatMul -> Add`.
 
-    Everything else in the recurrence stays float: what its equations are is not known. The recipe says which bits the
-    weights get, at `<loop>.<product>.weight`; other points have no counterpart here.
+    What the points are, and which values have none, says `rnnqc.passes.custom_points`.
 
+    * Codes of x have a scale for each row where neither the recipe nor the statistics give one.
     * A product whose weights are not constant, not float32 or no matrix stays float.
-    * A recipe with another width than 8 bits for hidden states, or no bits for weights, leaves the products float.
-    * A recurrence of which no product could be quantized stays float, with a remark.
+    * A recurrence of which nothing could be quantized stays float, with a remark.
+    * Points that the recipe quantizes by statistics that are missing stay float, with a remark.
     """
 
     info = PassInfo(
         name="quantize-custom-cells",
-        summary="integer products in recurrences that are no LSTM, GRU or RNN",
+        summary="quantize recurrences that are no LSTM, GRU or RNN",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, recipe: Recipe, *, integer: bool = True) -> None:
+    def __init__(self, recipe: Recipe, statistics: Statistics | None = None, *, integer: bool = True) -> None:
         """A pass with the formats of `recipe`.
 
         Args:
-            recipe: What it says of weights counts.
+            recipe: What it says of weights, hidden states, biases and values counts.
+            statistics: Of a calibration.
             integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
         """
         self.recipe = recipe
+        self.statistics = statistics
         self.integer = integer
 
     def run(self, model: Model) -> PassResult:
-        """Quantizes the products of every such recurrence."""
+        """Quantizes every such recurrence."""
         remarks: list[Remark] = []
-        count = 0
+        counts = {"products": 0, "edges": 0}
         widths: list[int] = []
-        stored: dict[tuple[Any, ...], tuple[Value, ...]] = {}
-        homes = {id(n): g for g in model.graphs() for n in g.nodes}
-        for recurrence in list(float_recurrences(model)):
-            made, refusal = 0, NotHandled("it has no product with constant weights.", recurrence.found, "none")
-            record: dict[str, Any] = {"path": recurrence.path, "op": recurrence.op, "bytes": 0, "float_bytes": 0}
-            for node in recurrence.products:
-                try:
-                    product = read_product(node)
-                    bits = self._quantize(model, homes[id(node)], product, recurrence, stored, record)
-                except NotHandled as error:
-                    refusal = error
-                    continue
-                widths.append(bits)
-                made += 1
-            if made:
-                remarks.append(
-                    self.remark(Outcome.NOTE, recurrence.path, recurrence.op, f"{made} products became integer.")
-                )
-                count += made
-            else:
-                why = (refusal.reason, refusal.found, refusal.action)
-                remarks.append(self.remark(Outcome.FLOAT, recurrence.path, recurrence.op, *why))
+        for cell in custom_cells_of(model):
+            if self.statistics is not None:
+                self.statistics.check_cell(cell.name, custom_identity(cell))
+            work = _Work(self, model, cell)
+            remarks += work.run()
+            counts["products"] += work.products
+            counts["edges"] += work.edges
+            widths += work.widths if work.products + work.edges else []
+        count = sum(counts.values())
         if count:
             model.remove_dead()
             model.sort()
-        usual = all(bits >= USUAL_BITS for bits in widths)
-        return PassResult(count > 0, tuple(remarks), {"products": count}, Lossy(10.0) if usual else None)
+        usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
+        return PassResult(count > 0, tuple(remarks), counts, Lossy(10.0) if usual else None)
 
-    def _quantize(
-        self,
-        model: Model,
-        graph: Graph,
-        product: CustomProduct,
-        recurrence: FloatRecurrence,
-        stored: dict[tuple[Any, ...], tuple[Value, ...]],
-        record: dict[str, Any],
-    ) -> int:
-        """Replaces one product; the bits of its weights. Raises NotHandled."""
-        base = f"{safe_name(recurrence.path)}.{safe_name(product.name)}"
-        hidden = self.recipe.settings(f"{base}.hidden")
-        if hidden.get("bits") != PRODUCT_BITS:
-            raise NotHandled(
-                "the recipe gives hidden states no 8 bits.",
-                f"hidden.bits = {hidden.get('bits') or 'none'}",
-                "choose a recipe with 8-bit activations, such as int8",
+
+class _Work:
+    """The quantization of one recurrence."""
+
+    def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell) -> None:
+        self.owner, self.model, self.cell = owner, model, cell
+        self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
+        self.products = self.edges = 0
+        self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
+        self.stored: dict[tuple[str, int, bool], StoredWeight] = {}
+        self.sizes = [0, 0]
+        self.tagged: list[Node] = []
+        self.replaced: list[Node] = []
+        self.quantized = {id(v) for values in cell.edges.values() for v in values}
+        self.inside = set(cell.region)
+        self.biases: dict[tuple[str, int], Value] = {}
+
+    def run(self) -> list[Remark]:
+        cell, formats = self.cell, self.formats
+        refusals = list(cell.refused)
+        suitable: list[tuple[str, CustomProduct, dict[str, Any]]] = []
+        for name, sites in cell.products.items():
+            weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
+            for product, code in zip(sites, codes, strict=True):
+                refusal = _refusal_of_formats(weight, code)
+                if refusal is None and code is not None:
+                    suitable.append((name, product, code))
+                elif refusal is not None:
+                    refusals.append(refusal)
+        edges = [p for p in cell.edges if formats.grid(p) is not None]
+        if not suitable and (not edges or formats.uncalibrated):
+            return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
+        for name, product, code in suitable:
+            self._product(name, product, code)
+        self.model.remove_nodes(cell.graph, self.replaced)
+        for point in edges:
+            for value in cell.edges[point]:
+                self._edge(point, value)
+        for point, values in cell.entering.items():
+            if formats.grid(point) is not None:
+                for value in {id(v): v for v in values}.values():
+                    self._entering(point, value)
+        self.products, self.edges = len(suitable), len(edges)
+        self._record()
+        return self._notes(refusals)
+
+    def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
+        """Why nothing is quantized."""
+        if self.formats.uncalibrated:
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, _CALIBRATE)
+        return (
+            refusals[0]
+            if refusals
+            else NotHandled("it has no product with constant weights.", self.cell.recurrence.found, "none")
+        )
+
+    def _remark(self, outcome: Outcome, why: NotHandled) -> Remark:
+        at = self.cell.recurrence
+        return self.owner.remark(outcome, at.path, at.op, why.reason, why.found, why.action)
+
+    def _notes(self, refusals: list[NotHandled]) -> list[Remark]:
+        at = self.cell.recurrence
+        text = f"{self.products} products became integer." if self.owner.integer else f"{self.products} products."
+        points = sum(p.endswith(f".{VALUE}") for p in self.cell.points)
+        made = [
+            self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
+        ]
+        missing = self.formats.uncalibrated
+        texts: list[tuple[str, str, str]] = []
+        if missing:
+            reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
+            texts.append((reason, self._missing, _CALIBRATE))
+        if refusals:
+            reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
+            texts.append((reason, refusals[0].found, refusals[0].action))
+        if texts:
+            reasons, found, actions = zip(*texts, strict=True)
+            why = NotHandled(" ".join(reasons), "; ".join(found), "; ".join(actions))
+            made.append(self._remark(Outcome.NOTE, why))
+        return made
+
+    @property
+    def _missing(self) -> str:
+        """The first point without statistics, for messages."""
+        missing = self.formats.uncalibrated
+        return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
+
+    def _product(self, name: str, product: CustomProduct, code: dict[str, Any]) -> None:
+        """Replaces one product."""
+        cell, model = self.cell, self.model
+        weight = self.formats.points[f"{name}.{WEIGHT}"]
+        given = code is self.formats.grid(cell.origins.get(id(product.x)))
+        path = f"{cell.name}.{name}"
+        key = (name, id(product.source), product.turned)
+        if key not in self.stored:
+            seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
+            moment = None if seen is None else seen.second_moment
+            self.stored[key] = store_weight(
+                model, cell.graph, f"{path}.{WEIGHT}", product, weight, moment, integer=self.owner.integer
             )
-        path = f"{base}.weight"
-        s = {k: v for k, v in self.recipe.settings(path).items() if k not in _NOT_HERE}
-        columns = product.weights.shape[1]
-        point = weight_format(s, product.weights, np.ones(columns), path, 1)
-        if point["bits"] is None or not 2 <= point["bits"] <= PRODUCT_BITS:
-            raise NotHandled(
-                "the recipe gives its weights no 2 to 8 bits.",
-                f"weight.bits = {point['bits'] or 'none'}",
-                "choose a recipe with weights of up to 8 bits",
-            )
-        encoding = encoding_of(point)
-        if not encoding.signed or encoding.zero_point or any(encoding.zero_points):
-            raise NotHandled(
-                "the recipe gives its weights codes that are not around 0.",
-                f"signed = {encoding.signed}, zero_point = {encoding.zero_point}",
-                "choose a recipe with symmetric weights",
-            )
-        b = Builder(model, prefix=base)
-        key = (id(graph), id(product.source), product.turned, json.dumps(s, sort_keys=True, default=str))
-        if key not in stored:
-            codes = weight_codes(point, product.weights)
-            scale = np.asarray(encoding.scale, np.float32)
-            scale = scale if encoding.axis is not None else scale[0]
-            unsigned = (codes.astype(np.int16) + MIDDLE).astype(np.uint8)
-            stored[key] = (
-                model.add_initializer(f"{path}.codes", unsigned if self.integer else codes, graph),
-                model.add_initializer(f"{path}.scale", np.array(scale), graph),
-            )
-            record["bytes"] += codes.nbytes + scale.nbytes
-            record["float_bytes"] += product.weights.nbytes
-        codes_value, scale_value = stored[key]
-        if self.integer:
-            y = _integer(b, product, codes_value, scale_value)
-        else:
-            settings: dict[str, Any] = {"bits": PRODUCT_BITS, "signed": False, "zero_point": MIDDLE}
-            x = emit_row_fake_quant(b, "hidden", product.x, settings)
-            zeros = np.zeros(columns if encoding.axis is not None else (), np.int8)
-            zero = model.add_initializer(f"{path}.zero_point", zeros, graph)
-            w = emit_weight(b, "weight", QuantizedWeight(codes_value, scale_value, zero), encoding)
-            y = b.op("MatMul", [x, w], "product")
+            self.sizes[0] += self.stored[key].nbytes
+            self.sizes[1] += product.weights.nbytes
+        b = Builder(model, prefix=path)
+        apart = given and id(product.x) not in self.quantized
+        y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
         if product.bias is not None:
-            b.op("Add", [y, product.bias], "sum")
-        target = product.node.outputs[0]
-        model.insert_nodes(graph, product.node, b.nodes)
-        model.remove_nodes(graph, [product.node])
-        last = b.nodes[-1]
+            b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
+        else:
+            self._bias(name, product)
+        target, last = product.node.outputs[0], b.nodes[-1]
+        product.node.outputs.clear()
         last.outputs.clear()
         last.outputs.append(target)
-        loop = [recurrence.loop] if recurrence.loop is not None else []
-        for node in (last, *loop):  # the products outlive a loop that is unrolled
-            info(node).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
-        return int(point["bits"])
+        cell.graph.nodes.extend(b.nodes)
+        self.inside |= {id(n) for n in b.nodes}
+        self.tagged.append(last)
+        self.replaced.append(product.node)
+
+    def _bias(self, name: str, product: CustomProduct) -> Value | None:
+        """What is added to a product in its format, put into the Add that follows if there is one."""
+        point = self.formats.points.get(f"{name}.{BIAS}")
+        bias = self.cell.bias_of(product)
+        if point is None or point["bits"] is None or bias is None:
+            return None
+        key = (name, id(bias))
+        if key not in self.biases:
+            array = np.asarray(constant_array(bias), np.float32)
+            encoding = encoding_of({**point, "axis": array.ndim - 1} if point["axis"] is not None else point)
+            values = encoding.dequantize(encoding.quantize(array))
+            self.biases[key] = self.model.add_initializer(f"{self.cell.name}.{name}.{BIAS}", values, self.cell.graph)
+        made = self.biases[key]
+        node = self.cell.sums.get(id(product.node))
+        if node is not None:
+            _exchange(node, bias, made)
+        return made
+
+    def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
+        """Nodes that put `value` on the grid of a point."""
+        format_ = dict(self.formats.points[point])
+        if entering and np.frexp(format_["scale"][0])[0] != 0.5:
+            # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
+            format_["rounding"] = Rounding.HALF_EVEN.value
+        b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
+        emit_grid(b, "initial" if entering else VALUE, value, format_, readable=not self.owner.integer)
+        return b.nodes
+
+    def _edge(self, point: str, value: Value) -> None:
+        """Puts a quantizer behind `value`, which keeps its name if it is made here."""
+        if not value.inputs or id(value.inputs[0]) not in self.inside:
+            self._replace_inside(value, self._quantizer(point, value))
+            return
+        maker = value.inputs[0]
+        raw = Builder(self.model, prefix=value.name).value("exact", value.dtype)
+        position = next(k for k, v in enumerate(maker.outputs) if v is value)
+        maker.outputs[position] = raw
+        nodes = self._quantizer(point, raw)
+        self.cell.graph.nodes.extend(nodes)
+        nodes[-1].outputs.clear()
+        nodes[-1].outputs.append(value)
+
+    def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
+        """Makes the recurrence use a value from outside as `nodes` quantize it."""
+        graph, made = self.cell.graph, nodes[-1].outputs[0]
+        for user in list(value.outputs):
+            if id(user) in self.inside:
+                _exchange(user, value, made)
+        graph.nodes.extend(nodes)
+        if self.cell.recurrence.loop is not None:
+            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
+
+    def _entering(self, point: str, value: Value) -> None:
+        """Gives an initial state the format of what the state becomes."""
+        nodes = self._quantizer(point, value, entering=True)
+        loop = self.cell.recurrence.loop
+        if loop is None:
+            self._replace_inside(value, nodes)
+            return
+        first = 2 if loop.op == "Loop" else 0
+        for state in self.cell.states:
+            if state.initial is value and self.cell.origins.get(id(state.before)) == point:
+                loop.inputs[first + state.index] = nodes[-1].outputs[0]
+        self.cell.outer.nodes.extend(nodes)
+
+    def _record(self) -> None:
+        """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled."""
+        at = self.cell.recurrence
+        record: dict[str, Any] = {
+            "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
+            "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
+        }  # fmt: skip
+        text = json.dumps(record, sort_keys=True)
+        for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
+            info(node).metadata[CUSTOM_TAG] = text
 
 
-# Keys that need a layer's statistics, or formats that products here do not have.
-_NOT_HERE = ("compensation", "bias_correction", "shift_limits", "group_size", "wide_channels", "share")
+def _exchange(node: Node, old: Value, new: Value) -> None:
+    """Makes `node` use `new` in place of `old`."""
+    for k, value in enumerate(node.inputs):
+        if value is old:
+            node.inputs[k] = new
 
 
-def _integer(b: Builder, product: CustomProduct, codes: Value, scale: Value) -> Value:
-    """The product of the rows of x with the codes of the weights, as real numbers."""
-    x, shape = product.x, shape_of(product.x)
-    flat = shape is not None and len(shape) == 2
-    rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
-    units, row_scale = row_codes(b, rows, PRODUCT_BITS, "hidden", MIDDLE)
-    acc = b.op("MatMulInteger", [units, codes, b.u8(MIDDLE), b.u8(MIDDLE)], "product")
-    real = b.op("DequantizeLinear", [acc, row_scale], "product.scaled", axis=0)
-    y = b.op("Mul", [real, scale], "product.real")
-    if flat:
-        return y
-    outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
-    whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
-    return b.op("Reshape", [y, whole], "product.shaped")
+def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None) -> NotHandled | None:
+    """Why products have no such formats of their operands; None if they have."""
+    if weight["bits"] is None or not 2 <= weight["bits"] <= WIDEST_WEIGHT:
+        return NotHandled(
+            f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
+            f"weight.bits = {weight['bits'] or 'none'}",
+            f"choose a recipe with weights of up to {WIDEST_WEIGHT} bits",
+        )
+    if code is None:
+        found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
+        return NotHandled("the recipe gives hidden states no bits.", found, action)
+    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > WIDEST):
+        return NotHandled(
+            "the recipe gives its products formats that rows with a scale each do not have.",
+            f"hidden.bits = {code['bits']}, weight.bits = {weight['bits']}",
+            "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
+        )
+    if code["bits"] > WIDEST_WEIGHT:
+        found = f"hidden.bits = {code['bits']}"
+        return NotHandled("the recipe gives hidden states more than 16 bits.", found, "choose up to 16 bits")
+    return None

@@ -12,6 +12,9 @@ from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
 from rnnqc.statistics import PointStatistics, Statistics
+from rnnqc.tracing.dump import dump
+from rnnqc.tracing.trace import Tracer
+from rnnqc.verify import OutputComparison, StepComparison, compare_models
 
 try:
     __version__ = _version("rnnqc")
@@ -24,14 +27,19 @@ __all__ = [
     "Lowered",
     "Model",
     "NumericsError",
+    "OutputComparison",
     "PassManager",
     "PipelineError",
     "PointStatistics",
     "RnnqcError",
     "Statistics",
+    "StepComparison",
+    "Tracer",
     "UsageError",
     "__version__",
     "calibrate",
+    "compare_models",
+    "dump",
     "layer",
     "lower",
     "runtime_ops",

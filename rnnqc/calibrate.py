@@ -10,15 +10,18 @@ import onnx
 
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.observation import Observers, Site, Task
-from rnnqc.calibration.samples import Piece, Selection, batch_axes, batches, checked, sample_count, state_pairs, stream
+from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
 from rnnqc.diagnostics import CompileError, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
+from rnnqc.passes.custom_points import CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.passes.observe_custom import dimensions_of, observe_custom_cell
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics, identity
+from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Progress = Callable[[int, int | None], None]
 
@@ -113,19 +116,42 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
         What to run, and the sizes of the cells.
 
     Raises:
-        CompileError: It has no recurrent layer that can be observed, or is lowered already.
+        CompileError: It has no recurrent layer that can be observed, or is lowered already; one stands where its values
+            cannot be observed. (Of recurrences of unknown equations the latter is no error.)
     """
-    decompose(model, "calibrate")
+    others: list[CustomCell] = []
+
+    def look(normal: Model) -> bool:
+        others.extend(c for c in custom_cells_of(normal) if c.products)
+        return bool(others)
+
+    decompose(model, "calibrate", look)
     model.infer_shapes()
     sites = {}
+    values: list[Observed] = []
+    identities: dict[str, dict[str, Any]] = {}
+    for other in others:
+        length, batch = dimensions_of(other)
+        sites[other.name] = Site(other.name, False, False, length, batch, custom=True)
+        values += observe_custom_cell(model, other)
+        identities[other.name] = custom_identity(other)
     for cell in model.cells.values():
         shape = shape_of(model.find(cell.x)) or [None, None]
         flipped = cell.reverse and cell.sequence_lens is None
         length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
         sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
-    values = tuple(observe_cells(model))
+    values += observe_cells(model)
     proto = model.proto
-    _check_observable(proto, values)
+    hidden = _unobservable(proto, values)
+    for name in hidden:
+        if name not in identities:
+            raise CompileError(
+                f"cell {name!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
+                supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
+                action="write the Scan as a Loop",
+            )
+        del sites[name], identities[name]
+    values = [v for v in values if v.cell in sites]
     inputs = {
         i.name: tuple(
             d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in i.type.tensor_type.shape.dim
@@ -133,23 +159,23 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
         for i in true_inputs(proto)
     }
     axes = None if carried else batch_axes(proto, [s.batch for s in sites.values()])
-    task = Task(serialized(proto, model.source), sites, values, inputs, axes, carried, moments)
-    return task, {cell.name: identity(cell) for cell in model.cells.values()}
+    task = Task(serialized(proto, model.source), sites, tuple(values), inputs, axes, carried, moments)
+    return task, {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
 
 
-def _check_observable(proto: onnx.ModelProto, values: Sequence[Observed]) -> None:
-    cell = ""
+def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
+    """Cells whose values cannot be brought out of the subgraphs they are in."""
     copy = onnx.ModelProto()
     copy.graph.node.extend(proto.graph.node)
-    try:
-        for cell in dict.fromkeys(v.cell for v in values):
+
+    def hidden(cell: str) -> bool:
+        try:
             with_outputs(copy, [v for v in values if v.cell == cell], [])
-    except NotObservableError:
-        raise CompileError(
-            f"cell {cell!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
-            supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
-            action="write the Scan as a Loop",
-        ) from None
+        except NotObservableError:
+            return True
+        return False
+
+    return [cell for cell in dict.fromkeys(v.cell for v in values) if hidden(cell)]
 
 
 class _Counted:

@@ -258,7 +258,8 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     """Feeds from an `.npz`, a directory of `.npz`, or `module:function`, taken one at a time and not checked.
 
     In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
-    leading axis counts samples. Each file of a directory is one feed.
+    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Each
+    file of a directory is one feed.
 
     Args:
         source: Where the data is.
@@ -333,6 +334,8 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
     inputs = true_inputs(proto)
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in inputs if i.type.tensor_type.HasField("shape")}
     stacked = {k for k, r in ranks.items() if k in arrays and arrays[k].ndim == r + 1}
+    if once:
+        stacked |= {i.name for i in inputs if i.name not in {*ranks, *once} and np.ndim(arrays.get(i.name, 0))}
     if not stacked:
         return [arrays]
     for name in sorted(stacked & once):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import google.protobuf.message
@@ -221,6 +221,38 @@ def write_atomically(path: Path, data: bytes) -> None:
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files into a folder that may exist, in their order: the last one says that all are there.
+
+    Raises:
+        CompileError: One cannot be written.
+    """
+    remove_files(folder, contents)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    for name, data in contents.items():
+        write_atomically(folder / name, data)
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Removes files from a folder, the last one first, and the folder if nothing else is in it; both may be missing.
+
+    Raises:
+        CompileError: They cannot be removed.
+    """
+    if not folder.is_dir():
+        return
+    try:
+        for name in reversed(list(names)):
+            (folder / name).unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
 
 
 def _mode(target: Path) -> int:

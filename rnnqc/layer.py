@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.calibration.samples import state_pairs
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import true_inputs
 from rnnqc.files import load_proto
 from rnnqc.soundness import refusing_invalid_models
+from rnnqc.streaming import state_pairs
 from rnnqc.validation import blocks_of, check_model
 
 LENGTHS = "sequence_lens"

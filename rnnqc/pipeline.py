@@ -36,7 +36,8 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
-from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
@@ -51,6 +52,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
@@ -120,10 +122,12 @@ class Lowered:
     Attributes:
         model: The model.
         report: What was done.
+        statistics: Of the calibration, if there was one.
     """
 
     model: Model
     report: Report
+    statistics: Statistics | None = None
     _proto: onnx.ModelProto | None = None
 
     @property
@@ -147,7 +151,7 @@ def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statisti
         seen = statistics.points if statistics is not None else {}
         moments = {name: p.second_moment for name, p in seen.items() if p.second_moment is not None}
         return [*given, QuantizeWeights(recipe, moments), Cleanup()]
-    custom = QuantizeCustomCells(recipe, integer=form != "qcdq")
+    custom = QuantizeCustomCells(recipe, statistics, integer=form != "qcdq")
     passes: list[Pass] = [*given, custom, DecomposeLstm(), InsertQcdq(recipe, statistics)]
     if form != "qcdq":
         passes.append(FoldScales(dispatch=not unroll, functions=form == "fused"))
@@ -304,7 +308,7 @@ def lower(
     else:
         passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report)
+    lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
@@ -313,7 +317,7 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer, executable)
+        verifier = VerifyNumerics(feeds, options.reproducer if verify else None, executable)
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -329,9 +333,10 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        if names:
+        others = points_of_recurrences(loaded)
+        if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) if len(known) == len(names) else names
+            points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
@@ -352,6 +357,10 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        if not own and len(report.float_entries) < len(report.entries):
+            seen = digest(options.statistics) if options.statistics is not None else ""
+            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+            loaded.metadata[RECIPE_KEY] = record.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
@@ -389,6 +398,13 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     readable = Model.load(proto)
     PassManager(normal_form()).run(readable)
     return [generate_feeds(readable.proto, seed=s) for s in range(count)]
+
+
+def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
+    """The calls of a stream for a float model; its first one holds zeros for the states."""
+    calls = generated_feeds(proto, count)
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in calls[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in calls[1:])]
 
 
 def _check_forms(model: Model, form: str, unroll: bool) -> None:
@@ -458,6 +474,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         elif node.path in custom:
             entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
             entry.float_bytes = custom[node.path]["float_bytes"]
+            entry.points = custom[node.path]["points"]
+            entry.summary = described(custom[node.path])
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
@@ -478,10 +496,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
-    described = {c for e in report.entries for c in e.cells}
+    listed = {c for e in report.entries for c in e.cells}
     floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described and cell.node not in floats:
+        if name not in listed and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)

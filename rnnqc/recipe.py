@@ -123,7 +123,7 @@ KEYS: dict[str, Key] = {
     "rounding": Key(", ".join(_ROUNDINGS), "how reals become codes", _one_of(*_ROUNDINGS)),
     "table": Key(
         "piecewise-linear, exact or vitis",
-        "how an activation is tabulated",
+        "how an activation is tabulated; vitis: sigmoid and tanh, which have 15 bits behind the point then",
         _one_of("piecewise-linear", "exact", "vitis"),
     ),
     "equalize": Key(
@@ -186,6 +186,7 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
     "added": (*_STATIC, *_RANGE, *_SHARING),
     "cell_state": (*_STATIC, *_RANGE, *_SHARING),
     "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
+    "value": (*_STATIC, *_RANGE, *_SHARING),
 }  # fmt: skip
 
 
@@ -342,10 +343,22 @@ def parse_recipe(text: str, source: str) -> Recipe:
     kind = data.get("kind", base.kind if base is not None else KINDS[0])
     if kind not in KINDS:
         raise UsageError(f"{source}: kind = {kind!r}.", supported=", ".join(KINDS))
-    rules = []
-    entries = data.get("rule", [])
+    rules = list(parse_rules(data.get("rule", []), source))
+    own = len(rules)
+    if base is not None:
+        rules += base.rules
+    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
+
+
+def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
+    """Rules from a list of tables, each with `points` and the keys that it sets.
+
+    Raises:
+        UsageError: The entries are no rules; says where.
+    """
     if not isinstance(entries, list):
         raise UsageError(f"{source}: 'rule' is no list of tables.", supported="[[rule]]")
+    rules = []
     for number, entry in enumerate(entries, 1):
         where = f"{source}, rule {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
@@ -359,10 +372,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
         _check_points(entry["points"], where)
         settings = {k: _checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
-    own = len(rules)
-    if base is not None:
-        rules += base.rules
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
+    return tuple(rules)
 
 
 def _base(name: Any, source: str) -> Recipe | None:

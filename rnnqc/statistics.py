@@ -177,7 +177,8 @@ class Statistics:
 
     Attributes:
         points: By name, `<cell>.<point>`; a cell that never ran has none.
-        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`.
+        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
+            of a recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
         settings: What was asked for: number of samples, seed, states that were carried.
         source: The file they were read from, for messages.
     """
@@ -200,16 +201,7 @@ class Statistics:
         at = whole.fields(["format", "version", "model", "points", "settings"])
         if at["version"].data != VERSION:
             at["version"].refuse(f"version {VERSION}")
-        cells = {
-            name: {
-                "hidden_size": c["hidden_size"].whole(1),
-                "input_size": c["input_size"].whole(1),
-                "op": c["op"].text(),
-                "reverse": c["reverse"].truth(),
-            }
-            for name, entry in at["model"].fields(["cells"])["cells"].entries().items()
-            for c in [entry.fields(["hidden_size", "input_size", "op", "reverse"])]
-        }
+        cells = {name: _cell(entry) for name, entry in at["model"].fields(["cells"])["cells"].entries().items()}
         points = {}
         for name, entry in at["points"].entries().items():
             if not any(name.startswith(f"{cell}.") for cell in cells):
@@ -254,21 +246,48 @@ class Statistics:
         Raises:
             UsageError: A cell has other sizes here, or is not here.
         """
-        where = f"{self.source}: " if self.source else "The statistics: "
         for cell in cells:
-            found = self.cells.get(cell.name)
-            if found is None:
+            if cell.name not in self.cells:
+                known = ", ".join(sorted(self.cells)) or "none"
                 raise UsageError(
-                    f"{where}nothing about cell {cell.name!r}; cells: {', '.join(sorted(self.cells)) or 'none'}.",
+                    f"{self._where}nothing about cell {cell.name!r}; cells: {known}.",
                     supported="statistics of the same model",
                     action="calibrate this model",
                 )
-            if dict(found) != identity(cell):
-                raise UsageError(
-                    f"{where}cell {cell.name!r} is {_text(found)} there, and {_text(identity(cell))} in the model.",
-                    supported="statistics of the same model",
-                    action="calibrate this model",
-                )
+            self.check_cell(cell.name, identity(cell))
+
+    def check_cell(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """Checks that what is known of a cell, if it is known, is of one like it.
+
+        Raises:
+            UsageError: It has other sizes here.
+        """
+        found = self.cells.get(name)
+        if found is not None and dict(found) != dict(wanted):
+            raise UsageError(
+                f"{self._where}cell {name!r} is {_text(found)} there, and {_text(wanted)} in the model.",
+                supported="statistics of the same model",
+                action="calibrate this model",
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source}: " if self.source else "The statistics: "
+
+
+def _cell(entry: Entry) -> dict[str, Any]:
+    """What is said of a cell: its sizes, or the sizes of the products of a recurrence of unknown equations."""
+    if isinstance(entry.data, dict) and "products" in entry.data:
+        at = entry.fields(["op", "products"])
+        shapes = {n: [size.whole(1) for size in p.items()] for n, p in at["products"].entries().items()}
+        return {"op": at["op"].text(), "products": shapes}
+    at = entry.fields(["hidden_size", "input_size", "op", "reverse"])
+    return {
+        "hidden_size": at["hidden_size"].whole(1),
+        "input_size": at["input_size"].whole(1),
+        "op": at["op"].text(),
+        "reverse": at["reverse"].truth(),
+    }
 
 
 def identity(cell: Cell) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
     """
     opset = standard_opset(proto, source)
     check_structure(proto.graph, source)
+    _check_functions(proto.functions, source)
     functions = {(f.domain, f.name) for f in proto.functions}
     for tensor, where in tensors_of(proto):
         _check_tensor(tensor, f"{source}: {where}")
@@ -172,6 +173,25 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(
                     f"{source}: graph output {value.name!r} is made by nothing.", supported=unique, action=_EXPORT_AGAIN
                 )
+
+
+def _check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
+    """Refuses functions that call each other in a circle."""
+    calls = {
+        (f.domain, f.name, f.overload): {(n.domain, n.op_type, n.overload) for b in blocks_of([f]) for n in b.node}
+        for f in functions
+    }
+    left = {name: called & calls.keys() for name, called in calls.items()}
+    while ready := [key for key, called in left.items() if not called & left.keys()]:
+        for key in ready:
+            del left[key]
+    if left:
+        domain, name, _ = next(iter(left))
+        raise CompileError(
+            f"{source}: function {name!r} of domain {domain!r} calls itself, or functions that call it.",
+            supported="functions without recursion",
+            action=_EXPORT_AGAIN,
+        )
 
 
 # ---- walks ------------------------------------------------------------------------------------------------------

@@ -3,51 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.comparison import OutputComparison, OutputTally, StepComparison
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.ir import Model
-from rnnqc.numerics import max_abs, sqnr_db
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
+from rnnqc.time_axes import TimeAxis, time_axes
+
+__all__ = ["OutputComparison", "StepComparison", "compare_models", "compare_native"]
 
 Array = npt.NDArray[Any]
+Data = Iterable[Mapping[str, Array]] | str | os.PathLike[str]
+State = Mapping[str, str] | Iterable[str] | None
 
 
 @dataclass(frozen=True)
-class OutputComparison:
-    """How one output of two models compares over all feeds.
+class _Side:
+    """One of the two models: what it is called, and how it runs."""
 
-    Attributes:
-        name: Name of the output.
-        sqnr_db: Signal-to-quantization-noise ratio of the second against the first.
-        max_abs: Largest absolute difference.
-        cosine: Cosine similarity of all values as one vector.
-        equal: Share of equal values.
-    """
-
+    model: onnx.ModelProto
     name: str
-    sqnr_db: float
-    max_abs: float
-    cosine: float
-    equal: float
+    native: bool = False
+    optimize: bool = True
+
+    def outputs(self, calls: Sequence[Piece], carried: Mapping[str, str]) -> Iterator[Outputs]:
+        with located(self.name):
+            session = make_session(self.model, native=self.native, optimize=self.optimize)
+            yield from run_calls(partial(run_session, session), calls, carried)
 
 
 def compare_models(
     reference: onnx.ModelProto,
     candidate: onnx.ModelProto,
-    feeds: Iterable[Mapping[str, Array]],
+    feeds: Data,
     *,
     names: tuple[str, str] = ("the float model", "the lowered model"),
+    state: State = None,
 ) -> list[OutputComparison]:
-    """Runs both models on every feed and compares each output.
+    """Runs both models on every feed and compares each output, over time, too.
 
     Where onnxruntime refuses the float model (recurrent layers of float64 or with layout 1), its normal form stands for
     it.
@@ -55,22 +60,51 @@ def compare_models(
     Args:
         reference: The float model.
         candidate: The lowered one; names of inputs and outputs are the same.
-        feeds: Inputs by name.
+        feeds: Inputs by name, or the name of an `.npz`, of a directory of `.npz`, or `module:function`.
         names: How messages call the two.
+        state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are the calls of a
+            stream then, and each model goes on with its own states.
 
     Raises:
-        CompileError: A model does not run, or they have different outputs.
+        CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
-    held = list(feeds)
+    carried = state_pairs(state, reference)
+    calls = list(calls_of(feeds, reference, carried))
+    normal = _normal_form(reference)
+    axes = time_axes(normal if normal is not None else reference)
+    second = _Side(candidate, names[1])
     try:
-        return _compare(reference, candidate, held, names)
+        return _compare(_Side(reference, names[0]), second, calls, carried, axes)
     except CompileError:
-        normal = _normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
-            return _compare(normal, candidate, held, names)
+            return _compare(_Side(normal, names[0]), second, calls, carried, axes)
         raise
+
+
+def compare_native(
+    model: onnx.ModelProto, feeds: Data, *, name: str = "the lowered model", state: State = None
+) -> list[OutputComparison]:
+    """Compares a lowered model without and with the native library: `same_bits` is what the library promises.
+
+    Both run without onnxruntime's optimizations of the graph: it fuses float operators around the cells, and may do so
+    differently where there are functions and where there are kernels.
+
+    Args:
+        model: The lowered model.
+        feeds: As for `compare_models`.
+        name: How messages call the model.
+        state: As for `compare_models`.
+
+    Raises:
+        CompileError: The library is missing, the model does not run, or the data does not fit.
+    """
+    carried = state_pairs(state, model)
+    calls = list(calls_of(feeds, model, carried))
+    stock = _Side(model, f"{name} without the native library", optimize=False)
+    native = _Side(model, f"{name} with the native library", native=True, optimize=False)
+    return _compare(stock, native, calls, carried, time_axes(model))
 
 
 def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -84,45 +118,33 @@ def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _compare(
-    reference: onnx.ModelProto,
-    candidate: onnx.ModelProto,
-    feeds: Iterable[Mapping[str, Array]],
-    names: tuple[str, str],
+    first: _Side, second: _Side, calls: Sequence[Piece], carried: Mapping[str, str], axes: Mapping[str, TimeAxis]
 ) -> list[OutputComparison]:
-    sessions = []
-    for model, what in zip((reference, candidate), names, strict=True):
-        with located(what):
-            sessions.append(make_session(model))
     belong = {"supported": "two forms of one model", "action": "compare a model with what it was lowered to"}
-    collected: dict[str, tuple[list[Array], list[Array]]] = {}
-    for feed in feeds:
-        results = []
-        for session, what in zip(sessions, names, strict=True):
-            with located(what):
-                results.append(run_session(session, feed))
-        a, b = results
+    tallies: dict[str, OutputTally] = {}
+    for call, a, b in zip(calls, first.outputs(calls, carried), second.outputs(calls, carried), strict=True):
         if set(a) != set(b):
             raise CompileError(
-                f"{names[0]} and {names[1]} have different outputs: {sorted(a)} and {sorted(b)}.", **belong
+                f"{first.name} and {second.name} have different outputs: {sorted(a)} and {sorted(b)}.", **belong
             )
-        for name, values in a.items():
-            if values.shape != b[name].shape:
-                shapes = f"{list(values.shape)} and {list(b[name].shape)}"
-                raise CompileError(f"output {name!r} has shape {shapes} in {names[0]} and {names[1]}.", **belong)
-            held = collected.setdefault(name, ([], []))
-            held[0].append(np.asarray(values).ravel())
-            held[1].append(np.asarray(b[name]).ravel())
-    result = []
-    for name, (left, right) in collected.items():
-        x, y = np.concatenate(left), np.concatenate(right)
-        if x.dtype.kind not in "fiub":
-            continue
-        equal = float(np.mean(x == y)) if x.size else 1.0
-        result.append(OutputComparison(name, sqnr_db(x, y), max_abs(x, y), _cosine(x, y), equal))
-    return result
+        for name in a:
+            x, y = np.asarray(a[name]), np.asarray(b[name])
+            if x.shape != y.shape:
+                shapes = f"{list(x.shape)} and {list(y.shape)}"
+                raise CompileError(f"output {name!r} has shape {shapes} in {first.name} and {second.name}.", **belong)
+            if name not in tallies:
+                axis = _fitting(axes.get(name), x, call)
+                tallies[name] = OutputTally(name, axis, bool(carried))
+            tallies[name].add(x, y, call.restart)
+    return [t.result() for t in tallies.values()]
 
 
-def _cosine(x: Array, y: Array) -> float:
-    a, b = x.astype(np.float64), y.astype(np.float64)
-    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(a @ b) / norm if norm else 1.0 if not a.any() and not b.any() else 0.0
+def _fitting(time: TimeAxis | None, value: Array, call: Piece) -> int | None:
+    """The time axis, if the value has it, with the size of the input that gave it."""
+    if time is None or time.axis >= value.ndim:
+        return None
+    if time.source is not None and time.source[0] in call.feed:
+        array = call.feed[time.source[0]]
+        if time.source[1] >= array.ndim or array.shape[time.source[1]] != value.shape[time.axis]:
+            return None
+    return time.axis

@@ -22,11 +22,12 @@ from quant_lstm_cases import (
 from rnnqc.reference import quant_gru_cell as reference
 
 _NAMES = ("X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table")
-_LATER = ("sequence_lens", "initial_h", "", "", "", "", "W_group_multiplier", "R_group_multiplier")
+_ZERO_POINTS = ("W_zero_point", "R_zero_point")
+_LATER = ("sequence_lens", "initial_h", "", "", *_ZERO_POINTS, "W_group_multiplier", "R_group_multiplier")
 OUTPUTS = ("Y", "Y_h", "Y_codes")
 GRU = Operator("QuantGRUCell", (*_NAMES, "hidden_bias", *_LATER), OUTPUTS)
 RNN = Operator("QuantRNNCell", (*_NAMES, "", *_LATER), OUTPUTS)
-PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias")
+PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", *_ZERO_POINTS)
 
 
 def gates_of(operator: Operator) -> int:

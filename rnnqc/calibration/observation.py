@@ -13,12 +13,13 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
-from rnnqc.calibration.samples import Piece
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.files import serialized
 from rnnqc.passes.observe import LAST, LENGTHS, Observed, with_outputs
+from rnnqc.passes.observe_custom import MASK
+from rnnqc.streaming import Piece, with_states
 
 Array = npt.NDArray[Any]
 Dimension = int | str | None
@@ -40,6 +41,7 @@ class Site:
         initial_h: Whether it has an initial hidden state.
         length: Number of steps, its symbol, or None.
         batch: As `length`.
+        custom: Whether it is a recurrence of unknown equations.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Site:
     initial_h: bool
     length: Dimension
     batch: Dimension
+    custom: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Runner:
         for piece in pieces:
             if piece.restart or not self.task.carried:
                 self._states, self._last = {}, {}
-            feed = {**piece.feed, **self._states} if not piece.restart else piece.feed
+            feed = with_states(piece, self._states)
             for number, group in enumerate(self._groups(feed)):
                 outputs, states = self._outputs(group, feed, number == 0)
                 if number == 0:
@@ -166,6 +169,9 @@ class Runner:
         self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
     ) -> None:
         for cell in dict.fromkeys(v.cell for v in values):
+            if self.task.sites[cell].custom:
+                self._reduce_custom([v for v in values if v.cell == cell], outputs, observers, piece)
+                continue
             runs = {v.point: _runs(outputs[v.value], v) for v in values if v.cell == cell}
             lasts = runs.pop(LAST)
             lengths: Sequence[Array | None] = runs.pop(LENGTHS, [None] * len(lasts))
@@ -173,6 +179,20 @@ class Runner:
                 arrays = {point: made[k] for point, made in runs.items()}
                 for point, values_of_run in self._of_run(cell, arrays, last, lens):
                     self._update(f"{cell}.{point}", values_of_run, observers, piece)
+
+    def _reduce_custom(
+        self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
+    ) -> None:
+        """Values of any rank: the last axis are channels, those before it rows."""
+        masks: list[Array] = []
+        for value in sorted(values, key=lambda v: v.point != MASK):
+            runs = [_by_steps(a, value.step) for a in _runs(outputs[value.value], value)]
+            if value.point == MASK:
+                masks = [a.reshape(len(a), -1) != 0 for a in runs]
+                continue
+            for k, array in enumerate(runs):
+                valid = _for_rows(masks[k], array) if len(masks) == len(runs) else None
+                self._update(f"{value.cell}.{value.point}", Values(array, valid), observers, piece)
 
     def _of_run(
         self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None
@@ -209,6 +229,20 @@ class Runner:
                 supported="finite numbers",
                 action="check the data; only padding beyond sequence_lens may hold anything",
             ) from None
+
+
+def _by_steps(array: Array, step: bool) -> Array:
+    """`[T, rows, channels]` of what a run makes: all steps of a value, or one."""
+    whole = array if step else array[None]
+    return whole.reshape(len(whole), -1, whole.shape[-1] if whole.ndim > 1 else 1)
+
+
+def _for_rows(mask: Array, array: Array) -> Array | None:
+    """A mask `[T, B]` for the rows of `array`; None where it has no such rows."""
+    rows, batch = array.shape[1], mask.shape[1]
+    if len(mask) != len(array) or not batch or rows % batch:
+        return None
+    return np.repeat(mask, rows // batch, axis=1)
 
 
 def merge(into: Observers, following: Observers) -> None:

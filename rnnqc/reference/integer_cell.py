@@ -6,7 +6,7 @@ Every float operation is one float32 operation, integer products are exact. Rows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -184,11 +184,17 @@ class IntegerCell(ABC):
     GATES: ClassVar[tuple[str, ...]]
 
     def __init__(
-        self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any], optional: Mapping[str, Any]
+        self,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        attributes: Mapping[str, Any],
+        optional: Mapping[str, Any],
+        ignored: Collection[str] = (),
     ) -> None:
-        """`optional`: the attributes that this operator alone has, with their defaults."""
+        """`optional`: attributes of this operator alone, with their defaults; `ignored`: those of other arithmetics."""
         missing = set(REQUIRED) - set(attributes)
         known = {**defaults(len(self.GATES)), **optional}
+        others = set(ignored) - set(known) - set(REQUIRED)
+        attributes = {k: v for k, v in attributes.items() if k not in others}
         unknown = set(attributes) - set(known) - set(REQUIRED) - {"configuration"}
         if unknown or missing:
             raise ValueError(f"{self.OPERATOR}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.reference import grid_cell
+from rnnqc.reference.grid_gru import GridGru, GridRnn
 from rnnqc.reference.integer_cell import (
     F32,
     LARGEST_MAGNITUDE,
@@ -29,7 +31,7 @@ def run_gru(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any
         attributes: values by the operator's attribute names; defaults may be left out.
 
     Returns:
-        `Y` float32 [T, B, H], `Y_h` float32 [B, H] and, for `h_mode = "static"` with 8 bits, `Y_codes` uint8 [T, B, H].
+        `Y` float32 [T, B, H], `Y_h` float32 [B, H] and, for static hidden codes of 8 bits, `Y_codes` uint8 [T, B, H].
         With the attributes `y_direction_axis` and `state_direction_axis` Y is [T, 1, B, H] and Y_h [1, B, H].
 
     Raises:
@@ -37,17 +39,21 @@ def run_gru(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any
             way round, T = 0, B = 0, a sequence length outside 0 .. T, or packed weights whose groups do not fit
             together.
     """
-    return _run(_Gru, inputs, attributes)
+    return _run(_Gru, GridGru, inputs, attributes)
 
 
 def run_rnn(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
     """Computes all outputs of a QuantRNNCell node, as `run_gru` does."""
-    return _run(_Rnn, inputs, attributes)
+    return _run(_Rnn, GridRnn, inputs, attributes)
 
 
 def _run(
-    cell: type[_Gru | _Rnn], inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]
+    tables: type[_Gru | _Rnn],
+    grid: type[GridGru | GridRnn],
+    inputs: Mapping[str, npt.NDArray[Any]],
+    attributes: Mapping[str, Any],
 ) -> dict[str, npt.NDArray[Any]]:
+    cell = grid if attributes.get("arithmetic") == "grid" else tables
     with np.errstate(all="ignore"):
         results, _ = cell(without_direction_axis(inputs, attributes, ("initial_h",)), attributes).loop()
     with_direction_axes(results, attributes)
@@ -63,7 +69,7 @@ class _Gru(IntegerCell):
     GATES = ("z", "r", "h")
 
     def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-        super().__init__(inputs, attributes, _GRU_OPTIONAL)
+        super().__init__(inputs, attributes, _GRU_OPTIONAL, ignored=grid_cell.attributes_of(GridGru))
         self.linear_before_reset = bool(self.attributes["linear_before_reset"])
         if self.linear_before_reset != ("hidden_bias" in inputs):
             raise ValueError("QuantGRUCell: linear_before_reset and hidden_bias belong together")
@@ -94,7 +100,7 @@ class _Rnn(IntegerCell):
     GATES = ("h",)
 
     def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-        super().__init__(inputs, attributes, {})
+        super().__init__(inputs, attributes, {}, ignored=grid_cell.attributes_of(GridRnn))
 
     def initial_state(self) -> State:
         h = self.initial("initial_h")

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.reference import grid_lstm
+from rnnqc.reference import grid_cell
+from rnnqc.reference.grid_lstm import GridLstm
 from rnnqc.reference.integer_cell import (
     F32,
     LARGEST_MAGNITUDE,
-    REQUIRED,
     Activation,
     FloatArray,
     IntegerCell,
     State,
-    defaults,
     quantize_rows,
     relu,
     rne,
@@ -59,19 +58,9 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
     """
     inner = without_direction_axis(inputs, attributes, ("initial_h", "initial_c"))
     arithmetic = attributes.get("arithmetic", "tables")
-    if arithmetic in ("grid", "grid32"):
-        weights = {
-            key: weight_codes(
-                inputs[key], inputs.get(f"{key}_group_multiplier"), int(attributes.get(f"{key.lower()}_group_size", 0))
-            )
-            for key in ("W", "R")
-        }
-        results = grid_lstm.run(inner, weights, attributes, np.float64 if arithmetic == "grid" else np.float32)
-    elif arithmetic == "tables":
-        with np.errstate(all="ignore"):
-            results = _Lstm(inner, attributes).run()
-    else:
-        raise ValueError(f"QuantLSTMCell: unknown arithmetic {arithmetic!r}")
+    node = GridLstm if arithmetic in grid_cell.GRIDS else _Lstm
+    with np.errstate(all="ignore"):
+        results = node(inner, attributes).run()
     with_direction_axes(results, attributes)
     return results
 
@@ -81,8 +70,7 @@ class _Lstm(IntegerCell):
     GATES = GATES
 
     def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-        ignored = {*grid_lstm.ATTRIBUTES, *grid_lstm.REQUIRED} - {*defaults(len(GATES)), *REQUIRED, *_OPTIONAL}
-        super().__init__(inputs, {k: v for k, v in attributes.items() if k not in ignored}, _OPTIONAL)
+        super().__init__(inputs, attributes, _OPTIONAL, ignored=grid_cell.attributes_of(GridLstm))
         self.quantized_cell = self.attributes["cell_scale"] > 0
 
     def initial_state(self) -> State:

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,14 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
-from rnnqc.calibration.samples import Piece, checked, state_pairs, stream
 from rnnqc.diagnostics import UsageError
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.feeds import Feeds, open_feeds
+from rnnqc.feeds import Feeds
 from rnnqc.numerics import sqnr_db
+from rnnqc.streaming import Outputs, calls_of, run_calls, state_pairs
 from rnnqc.user_code import importable_working_folder, named_object
 
 Array = npt.NDArray[Any]
-Outputs = dict[str, Array]
 Metric = Callable[[Sequence[Outputs], Sequence[Feeds]], float]
 ROUNDS = 10
 NOISE_OF_SILENCE = 1e30
@@ -74,24 +74,15 @@ class Judge:
     ) -> None:
         self._carried = state_pairs(state, model)
         self._metric = metric
-        if isinstance(data, str | os.PathLike):
-            data = open_feeds(os.fspath(data), model, self._carried)
-        valid = checked(data, model, None, self._carried, True)
-        self._pieces: list[Piece] = list(stream(valid, model, self._carried, None))
-        self.feeds: list[Feeds] = [p.feed for p in self._pieces]
-        self._native = _native()
+        self._calls = list(calls_of(data, model, self._carried))
+        self.feeds: list[Feeds] = [c.feed for c in self._calls]
+        self._native = has_native()
         self._reference = self.outputs(model)
 
     def outputs(self, model: onnx.ModelProto) -> list[Outputs]:
         """Outputs of every call, in order."""
         session = make_session(model, native=self._native)
-        results: list[Outputs] = []
-        for piece in self._pieces:
-            feed = piece.feed
-            if results and not piece.restart:
-                feed = {**feed, **{name: results[-1][output] for name, output in self._carried.items()}}
-            results.append(run_session(session, feed))
-        return results
+        return list(run_calls(partial(run_session, session), self._calls, self._carried))
 
     def call_seconds(self, models: Sequence[onnx.ModelProto]) -> list[float]:
         """The shortest of some runs of the first call, for each model; they take turns."""
@@ -143,7 +134,7 @@ class Judge:
         return self._called(self._metric, self._reference) if self._metric is not None else math.inf
 
 
-def _native() -> bool:
+def has_native() -> bool:
     """Whether there is a native library; results are the same bits without it, later."""
     try:
         runtime_ops.register(ort.SessionOptions())

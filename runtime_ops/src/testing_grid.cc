@@ -29,10 +29,10 @@ struct rnnqc_test_bytes {
 struct rnnqc_test_grid {
   int64_t input_size;
   int64_t hidden_size;
-  float scale[rnnqc::GridOrder::kCount];
-  int64_t zero_point[rnnqc::GridOrder::kCount];
-  int64_t min[rnnqc::GridOrder::kCount];
-  int64_t max[rnnqc::GridOrder::kCount];
+  float scale[rnnqc::LstmGrid::kCount];
+  int64_t zero_point[rnnqc::LstmGrid::kCount];
+  int64_t min[rnnqc::LstmGrid::kCount];
+  int64_t max[rnnqc::LstmGrid::kCount];
   int32_t rounding;  // of all
   int64_t table_offset[rnnqc::kGates];
   int32_t input_forget;
@@ -54,7 +54,7 @@ RNNQC_EXPORT int32_t rnnqc_test_find_byte_form(const char* isa, const rnnqc_test
   config.input_forget = cell->input_forget != 0;
   config.one = cell->one;
   const auto rounding = static_cast<rnnqc::GridRounding>(cell->rounding);
-  for (int64_t i = 0; i < rnnqc::GridOrder::kCount; ++i) {
+  for (int64_t i = 0; i < rnnqc::LstmGrid::kCount; ++i) {
     config.grid.points[i] = {cell->scale[i], cell->zero_point[i], cell->min[i], cell->max[i], rounding, 0};
   }
   for (int gate = 0; gate < rnnqc::kGates; ++gate) {
@@ -62,7 +62,7 @@ RNNQC_EXPORT int32_t rnnqc_test_find_byte_form(const char* isa, const rnnqc_test
     config.gates[gate].max = HUGE_VALF;
     config.gates[gate].table_offset = cell->table_offset[gate];
   }
-  rnnqc::GridParameters parameters{};
+  rnnqc::GridLstmParameters parameters{};
   parameters.w.k = cell->input_size;
   parameters.r.k = cell->hidden_size;
   parameters.x_multiplier = cell->multiplier;

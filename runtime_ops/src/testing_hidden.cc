@@ -30,12 +30,23 @@ struct rnnqc_test_hidden_step {
   float* z;
   float* const* y;
   uint8_t* h;
+  // Any of HiddenCellOptions.
+  int32_t has_options;
+  int32_t kind[4];  // in the order of rnnqc::Kind
+  float alpha[4];
+  float beta[4];
+  float index_scale[4];
+  int32_t index_size[4];
+  const float* row_scale;
+  const float* products;
+  float* reset;
 };
 
 static bool FindLinearGates(const rnnqc_test_hidden_step& cell, rnnqc::LinearTables* linear) {
   rnnqc::TableExtent tables{};
   tables.gates = cell.gates;
   for (int64_t gate = 0; gate < cell.gates; ++gate) {
+    if (cell.has_options != 0 && static_cast<rnnqc::Kind>(cell.kind[gate]) != rnnqc::Kind::kTable) continue;
     tables.gate_table[gate] = cell.gate_table[gate];
     tables.gate_max[gate] = cell.gate_max[gate];
   }
@@ -78,6 +89,15 @@ RNNQC_EXPORT void rnnqc_test_hidden_cell(const char* isa, const char* kernel, co
   args.y = cell->y;
   args.h = cell->h;
   args.h_stride = units_padded;
+  rnnqc::HiddenCellOptions options{};
+  if (cell->has_options != 0) args.options = &options;
+  for (int64_t gate = 0; gate < cell->gates; ++gate) {
+    options.gates[gate] = {static_cast<rnnqc::Kind>(cell->kind[gate]), cell->alpha[gate], cell->beta[gate],
+                           cell->index_scale[gate], cell->index_size[gate]};
+  }
+  options.row_scale = cell->row_scale;
+  options.products = cell->products;
+  options.reset = cell->reset;
   const std::string name = kernel;
   (name == "gru_cell"     ? table.gru_cell
    : name == "gru_reset"  ? table.gru_reset

@@ -16,8 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count, state_pairs, stream
+from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
 from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.streaming import state_pairs, stream
 
 Array = npt.NDArray[Any]
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
+from lstm_models import LstmCase, RecurrentCase
 from pass_testing import INT8, apply, before, make_pass
 
+import rnnqc
 from rnnqc.cells.base import GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
-from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32
+from rnnqc.passes.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.tables import piecewise_linear_tanh
 from rnnqc.testing.float_layer import Activation
@@ -29,17 +30,25 @@ STATIC = (
 )
 
 
-def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, list[np.ndarray | None]]:
-    model = before("fold-scales", (case or LstmCase()).model(), INT8.with_overrides([*overrides, *STATIC]))
+RESET_FIRST = RecurrentCase(op="GRU")
+LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)
+RNN = RecurrentCase(op="RNN")
+EACH = pytest.mark.parametrize("case", [RESET_FIRST, LINEAR, RNN], ids=["GRU", "GRU_linear", "RNN"])
+
+
+def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, dict[str, np.ndarray]]:
+    case = case or LstmCase()
+    static = [o for o in STATIC if case.op == "LSTM" or "cell_state" not in o]
+    model = before("fold-scales", case.model(), INT8.with_overrides([*overrides, *static]))
     cell = next(iter(model.cells.values()))
-    names = (cell.W, cell.R, cell.B, cell.P)
-    arrays = [constant_array(model.initializer(n, model.graph)) if n is not None else None for n in names]
-    return cell, arrays
+    names = {"W": cell.W, "R": cell.R, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    held = {k: constant_array(model.initializer(n, model.graph)) for k, n in names.items() if n is not None}
+    return cell, {k: a for k, a in held.items() if a is not None}
 
 
 def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedGrid]:
     cell, arrays = _cell(case, *overrides)
-    return cell, fold_grid(cell, *arrays)  # type: ignore[arg-type]
+    return cell, fold_grid(cell, arrays.pop("W"), arrays.pop("R"), arrays)
 
 
 def test_multipliers_and_bias_are_real() -> None:
@@ -224,3 +233,110 @@ def test_points_of_the_list_are_points_of_cells() -> None:
     cell, _ = _cell()
     assert set(QUANTIZERS) <= set(cell.points)
     assert {q.split(".")[0] for q in QUANTIZERS} >= set(GATES)
+
+
+@EACH
+def test_every_quantizer_of_gru_and_rnn(case: RecurrentCase) -> None:
+    """Each point of the recipe with a scale of its own is found in its place of the lists, and nothing else is."""
+    reset = {RESET_FIRST: ["reset.hidden"], LINEAR: ["hidden_gate.reset_product"], RNN: []}[case]
+    gates = ["update_gate", "reset_gate", "hidden_gate"][-case.gates :]
+    state = ["hidden_state.kept", "hidden_state.added", "hidden_state"] if case.op == "GRU" else []
+    names = ["input", "hidden", *(f"{g}.{k}" for k in ("input_product", "hidden_product", "acc") for g in gates)]
+    names += [*reset, *state]
+    bits = [f"*.forward.{n}.bits=8" for n in names]
+    scales = [f"*.forward.{n}.scale={2.0 ** -(k + 1)!r}" for k, n in enumerate(names)]
+    cell, folded = _folded(case, *scales, *bits, "*.weight.scale=0.5")
+    assert folded.numbers.grid_scale == [2.0 ** -(k + 1) for k in range(len(names))]
+    assert [point_of(cell, n) for n in quantizers_of(cell.type)] == names
+    attributes = folded.numbers.attributes(cell)
+    assert len(attributes["grid_scale"]) == {"GRU": 15, "RNN": 5}[case.op]
+    assert attributes.get("linear_before_reset") == {RESET_FIRST: 0, LINEAR: 1}.get(case)
+    assert not {"one", "input_forget", "rounded_output"} & set(attributes)
+    # The product with R has the scale of what R meets.
+    h = case.H
+    of_hidden = np.full(case.gates * h, 0.5 * 2.0**-2)
+    if case == RESET_FIRST:
+        of_hidden[2 * h :] = 0.5 * 2.0 ** -(names.index("reset.hidden") + 1)
+        assert folded.numbers.grid("reset") == Grid(2.0 ** -(names.index("reset.hidden") + 1), 128, 0, 255)
+    np.testing.assert_array_equal(folded.h_multiplier, of_hidden)
+    np.testing.assert_array_equal(folded.x_multiplier, np.full(case.gates * h, 0.5 * 0.5))
+
+
+@EACH
+def test_parameters_of_gru_and_rnn(case: RecurrentCase) -> None:
+    _, folded = _folded(case, "*.activation.table=exact")
+    given, recurrent = case.parameters()["B"].reshape(2, case.gates, case.H)
+    expected = given + recurrent
+    if case == LINEAR:
+        expected[2] = given[2]
+        np.testing.assert_array_equal(folded.hidden_bias, recurrent[2])
+    else:
+        assert folded.hidden_bias is None
+    np.testing.assert_array_equal(folded.B, expected.ravel())
+    assert (folded.P, folded.cell_table) == (None, None)
+    positions = np.arange(-128, 128) * 0.0625
+    tables = {"sigmoid": 1 / (1 + np.exp(-positions)), "tanh": np.tanh(positions)}
+    found = [t.values for t in folded.gate_tables]
+    for table, expected_table in zip(found, list(tables.values())[-len(found) :], strict=True):
+        np.testing.assert_allclose(table, expected_table, atol=1e-7)
+    assert folded.numbers.gate_table_offset == ([0, 0, 256] if case.op == "GRU" else [0])
+
+
+@pytest.mark.parametrize(
+    ("case", "override", "reason"),
+    [
+        (RESET_FIRST, "*.reset.hidden.bits=none", "reset.hidden stays float"),
+        (RESET_FIRST, "*.reset.hidden.bits=17", "reset.hidden has a format without integer form"),
+        (LINEAR, "*.update_gate.acc.bits=none", "update_gate.acc stays float"),
+        (RNN, "*.hidden.bits=24", "hidden has a format without integer form"),
+    ],
+)
+def test_gru_and_rnn_decline(case: RecurrentCase, override: str, reason: str) -> None:
+    with pytest.raises(NotHandled) as caught:
+        _folded(case, override)
+    assert reason in caught.value.reason
+    assert "qcdq" in caught.value.action
+
+
+def test_the_product_after_the_reset_gate_may_stay_exact() -> None:
+    _, folded = _folded(LINEAR)
+    assert folded.numbers.grid("reset") == Grid()
+
+
+@pytest.mark.parametrize(
+    ("case", "override", "expected"),
+    [
+        (LINEAR, "*.kept.bits=none", False),
+        (LINEAR, "*.hidden_gate.reset_product.bits=8", True),
+        (RESET_FIRST, "*.hidden_state.bits=8", True),
+        (RESET_FIRST, "*.hidden_state.added.bits=8", True),
+        (RESET_FIRST, "*.accumulator.bits=16", True),
+        (RNN, "*.input_product.bits=8", True),
+        (RNN, "*.activation.table=vitis", True),
+        (RNN, "*.hidden.rounded_output=true", False),
+        (RNN, "*.R.weight.symmetric=false", True),
+    ],
+)
+def test_formats_of_gru_and_rnn_that_the_other_arithmetic_would_leave_out(
+    case: RecurrentCase, override: str, expected: bool
+) -> None:
+    scales = ["*.kept.scale=0.1", "*.added.scale=0.1", "*_product.scale=0.1", "*.hidden_state.scale=0.1"]
+    known = [s for s in scales if case.op == "GRU" or "product" in s]
+    cell, _ = _cell(case, override, *known)
+    assert needs_grid(cell) == expected
+
+
+@pytest.mark.parametrize("name", ["Relu", "Elu", "Softsign", "HardSigmoid"])
+def test_vitis_tables_are_those_of_sigmoid_and_tanh(name: str) -> None:
+    """Others are exact, and have the format of their own range."""
+    case = RecurrentCase(op="RNN", activations=(Activation(name),), gain=3.0)
+    lowered = rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()])
+    (cell,) = lowered.model.cells.values()
+    point = cell.points["hidden_gate.activation"]
+    largest = np.abs(case.expected(case.feeds())["Y"]).max()
+    assert cell.form == "fused"
+    assert point["scale"][0] * 2**15 > largest, "it holds the largest value that was seen"
+    case = case.replace(activations=(Activation("Tanh"),))
+    lowered = rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()])
+    (cell,) = lowered.model.cells.values()
+    assert cell.points["hidden_gate.activation"]["scale"] == [2.0**-15]

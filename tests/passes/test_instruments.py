@@ -7,11 +7,13 @@ believed.
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from commands import in_process
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from lstm_models import LstmCase, Op, RecurrentCase, stacked_model
@@ -187,7 +189,7 @@ def test_a_wrong_pass_is_found_and_can_be_reproduced(tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["pass"] == "wrong-bias"
     assert report["output"] in results[0]
-    assert report["first_divergence"][0] == "Y1"
+    assert report["first_divergence"]["value"] == "Y1" and report["declared"] == "at most 0.001 apart"
 
 
 def test_a_wrong_pass_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,3 +239,58 @@ def test_a_model_that_onnxruntime_does_not_run() -> None:
     PassManager([Canonicalize(), DecomposeLstm()], [verifier]).run(Model.load(case.model()))
     assert verifier.checks[0] == ("canonicalize", "not compared: onnxruntime does not run the model before it")
     assert [n for n, _ in verifier.checks[1:]] == ["decompose-lstm"] * 3
+
+
+class Rounding(Pass):
+    """Rounds the cell state inside the loop of a fused cell's function down, where it should be to nearest."""
+
+    info = PassInfo("rounding", "spoil a value in the function of a cell", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        proto = model.proto
+        blocks: list[onnx.GraphProto | onnx.FunctionProto] = [*proto.functions]
+        while blocks:
+            for node in blocks.pop().node:
+                blocks += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+                if node.op_type == "Round" and "cell_state" in node.output[0]:
+                    node.op_type = "Floor"
+        wrong = Model.load(proto)
+        model.__dict__.update(wrong.__dict__)
+        return PassResult(True)
+
+
+def test_a_value_in_the_loop_of_a_function_is_named_and_the_command_reproduces_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The printed command works when it is pasted, from a folder whose name has to be quoted."""
+    case = LstmCase()
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    (folder / "report.json").write_text("of an earlier run")
+    (folder / "mine.txt").write_text("kept")
+    verifier = VerifyNumerics([case.feeds()], folder)
+    assert [f.name for f in folder.iterdir()] == ["mine.txt"], "nothing of an earlier run is left"
+    fused = Model.load(rnnqc.lower(case.model()).proto)
+    with pytest.raises(NumericsError) as caught:
+        PassManager([Rounding()], [verifier]).run(fused)
+    message = str(caught.value)
+    assert "diverges is 'the_lstm.forward/int8/cell_state.rounded' in Scan " in message and " at step 0: " in message
+    command = shlex.split(message.split("Reproducer: ")[1])
+    result = in_process(capfd, *command[1:])
+    assert command[0] == "rnnqc" and result.code == 1, result.text
+    assert "--min-equal: output 'Y' is equal in" in result.err
+    report = json.loads((folder / "report.json").read_text())
+    assert report["pass"] == "rounding" and report["first_divergence"]["step"] == 0
+    assert {f.name for f in folder.iterdir()} == {"mine.txt", "before.onnx", "after.onnx", "feeds.npz", "report.json"}
+
+
+def test_nothing_of_an_earlier_failure_is_left(tmp_path: Path) -> None:
+    case = LstmCase()
+    folder = tmp_path / "r"
+    with pytest.raises(NumericsError):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()], folder)]).run(Model.load(case.model()))
+    assert (folder / "report.json").exists()
+    rnnqc.lower(case.model(), reproducer=folder)
+    assert folder.exists(), "not asked to verify: left alone"
+    rnnqc.lower(case.model(), verify=True, reproducer=folder)
+    assert not folder.exists()

@@ -7,7 +7,7 @@ or write beyond the named extents (buffers end at guard pages), blocks of anothe
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from kernel_calls import BLOCK, ISAS, NATIVE, SENTINEL, Guarded, blocks
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
 
 Array = npt.NDArray[Any]
+KINDS = ("table", "relu_table", "Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid", "Softsign")
 # Gates of the cell and of the accumulators; what is written.
 KERNELS = {
     "gru_cell": (3, 3, ("y", "state", "h")),
@@ -40,7 +41,37 @@ class _Call(ctypes.Structure):
         ("h_scale", ctypes.c_float),
         ("h_zero_point", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("state", "z", "y", "h")),
+        ("has_options", ctypes.c_int32),
+        ("kind", ctypes.c_int32 * 4),
+        *((name, ctypes.c_float * 4) for name in ("alpha", "beta", "index_scale")),
+        ("index_size", ctypes.c_int32 * 4),
+        *((name, ctypes.c_void_p) for name in ("row_scale", "products", "reset")),
     )
+
+
+@dataclass
+class Options:
+    """HiddenCellOptions; lists have a value for each gate."""
+
+    kinds: list[str]
+    alpha: list[float]
+    beta: list[float]
+    index_scale: list[float]
+    index_size: list[int]
+    row_scale: Array | None = None
+    products: Array | None = None
+    codes: bool = True
+
+    def fill(self, call: _Call, guarded: Guarded) -> None:
+        call.has_options = 1
+        call.kind[: len(self.kinds)] = [KINDS.index(kind) for kind in self.kinds]
+        for name in ("alpha", "beta", "index_scale", "index_size"):
+            getattr(call, name)[: len(self.kinds)] = getattr(self, name)
+        for name in ("row_scale", "products"):
+            if (values := getattr(self, name)) is not None:
+                setattr(call, name, guarded.array(values, 64 if name == "products" else 4).ctypes.data)
+        if not self.codes:
+            call.h = None
 
 
 def columns(units: int, gates: int) -> int:
@@ -65,7 +96,7 @@ class HiddenCase:
     gate_max: list[float]
     h_scale: float = 1 / 127
     h_zero_point: int = 128
-    results: dict[str, Array] = field(default_factory=dict)
+    options: Options | None = None
 
     def run(self, isa: str, guarded: Guarded, span: tuple[int, int] | None = None) -> tuple[bool, dict[str, Array]]:
         """Whether the tables have a linear form, and everything that may be written, all blocks or those of `span`."""
@@ -76,6 +107,7 @@ class HiddenCase:
             for name in ("acc", "p", "h_multiplier", "hidden_bias", "state", "z")
         }
         arrays["h"] = guarded.empty(self.state.shape, np.uint8, 16)
+        arrays["reset"] = guarded.empty(self.state.shape, np.float32, 64)
         y = [guarded.empty((self.units,), np.float32) for _ in range(rows)]
         pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
         tables = [guarded.array(table) for table in self.tables]
@@ -95,9 +127,11 @@ class HiddenCase:
             y=pointers.ctypes.data,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
+        if self.options is not None:
+            self.options.fill(call, guarded)
         linear = bool(NATIVE.rnnqc_test_has_linear_gates(ctypes.byref(call)))
         NATIVE.rnnqc_test_hidden_cell(isa.encode(), self.kernel.encode(), ctypes.byref(call))
-        return linear, {"y": np.array(y), **{name: arrays[name].copy() for name in ("state", "z", "h")}}
+        return linear, {"y": np.array(y), **{name: arrays[name].copy() for name in ("state", "z", "h", "reset")}}
 
     def check(self, isa: str, guarded: Guarded) -> bool:
         """All units as the reference has them; padding counts for nothing. Whether the tables were linear."""
@@ -257,7 +291,7 @@ def test_some_blocks(isa: str, kernel: str, begin: int, end: int, guarded: Guard
         inside = slice(begin * BLOCK, min(end * BLOCK, units))
         for name, value in part.items():
             before = getattr(case, name).copy() if name in ("state", "z") else np.zeros_like(value)
-            if name in ("y", "h"):
+            if name in ("y", "h", "reset"):
                 before.view(np.uint8)[...] = SENTINEL
             if name in KERNELS[kernel][2]:
                 before[:, inside] = whole[name][:, inside]
@@ -272,3 +306,76 @@ def test_cases_show_something(kernel: str, guarded: Guarded) -> None:
     _, results = case.run("reference", guarded)
     for name in KERNELS[kernel][2]:
         assert np.unique(results[name][:, :300]).size > 50, name
+
+
+def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: int, linear: bool = True) -> HiddenCase:
+    """Gates of these kinds, with pre-activations of all sizes that they have reason to see."""
+    case = _case(kernel, rows, units, _linear_tables(kernel) if linear else _random_tables(kernel), seed, wild=True)
+    rng = np.random.default_rng([seed, 1])
+    count = len(kinds)
+    for gate, kind in enumerate(kinds):
+        case.gate_min[gate], case.gate_max[gate] = {
+            "table": (case.gate_min[gate], case.gate_max[gate]),
+            "relu_table": (-(2.0**60), 2.0**60),
+            "Softsign": (-1e4, np.inf),
+            "HardSigmoid": (-np.inf, np.inf),
+            "Affine": (-np.inf, np.inf),
+        }.get(kind, (-(2.0**60), 2.0**60))
+    case.options = Options(
+        kinds=kinds,
+        alpha=[float(np.float32(value)) for value in rng.choice([0.0, 0.01, -0.5, 0.2, 1.0], count)],
+        beta=[float(np.float32(value)) for value in rng.choice([0.0, -0.0, 0.5, -3.0], count)],
+        index_scale=[0.01] * count,
+        index_size=[table.size // 2 * 2 for table in case.tables],
+    )
+    return case
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("units", [1, 16, 24, 61, 96, 300])
+def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, guarded: Guarded) -> None:
+    """One gate at a time beside tables, then all gates."""
+    gates = KERNELS[kernel][0]
+    rest = ["table"] * gates
+    for linear in (True, False):
+        for seed, kinds in enumerate([*([*rest[:g], kind, *rest[g + 1 :]] for g in range(gates)), [kind] * gates]):
+            case = _with_options(kernel, 2, units, kinds, seed, linear)
+            assert case.check(isa, guarded) == (linear and "table" in kinds)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize("products", ["sums", "scaled", "joined"])
+@pytest.mark.parametrize("units", [7, 64, 140, 300])
+def test_products_and_codes(isa: str, kernel: str, products: str, codes: bool, units: int, guarded: Guarded) -> None:
+    """Products of dynamic rows and of 16-bit codes, and values without codes."""
+    rng = np.random.default_rng(units)
+    for seed, kinds in enumerate((["table"] * 3, ["table", "table", "Relu"], ["Relu"] * 3)):
+        case = _with_options(kernel, 3, units, kinds[-KERNELS[kernel][0] :], seed)
+        assert case.options is not None
+        case.options.codes = codes
+        if products == "scaled":
+            case.options.row_scale = rng.uniform(0.1, 2, 3).astype(np.float32)
+        elif products == "joined":
+            case.options.products = (rng.normal(0, 1, case.acc.shape) * 4096).astype(np.float32)
+        case.check(isa, guarded)
+        _, results = case.run(isa, guarded)
+        assert (results["h"] == SENTINEL).all() == (not codes)
+        assert (results["reset"].view(np.uint8) == SENTINEL).all() == (codes or kernel != "gru_reset")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", ["gru_reset", "rnn_cell"])
+def test_no_number_has_the_code_of_zero(isa: str, kernel: str, guarded: Guarded) -> None:
+    gates = KERNELS[kernel][0]
+    case = _with_options(kernel, 2, 40, ["Affine"] * gates, 0)
+    assert case.options is not None
+    case.options.alpha = [0.0] * gates
+    case.p[:] = np.inf
+    case.h_zero_point = 77
+    case.check(isa, guarded)
+    _, results = case.run(isa, guarded)
+    assert (results["h"][:, :40] == 77).all()

@@ -91,18 +91,51 @@ void ValidateCodes(const CellConfig& config) {
   CheckZeroPoint("h_zero_point", config.h_zero_point, config.h_bits);
 }
 
+std::vector<GridUse> GridUses(const CellConfig& config, const std::vector<GridUse>& own) {
+  const GridPlaces& places = config.grid.places;
+  std::vector<GridUse> uses(static_cast<size_t>(places.own()), GridUse::kOptional);
+  uses[GridPlaces::kInput] = uses[GridPlaces::kHidden] = GridUse::kCodes;
+  for (int64_t gate = 0; gate < config.gate_count; ++gate)
+    uses[static_cast<size_t>(places.acc(gate))] = GridUse::kIndex;
+  uses.insert(uses.end(), own.begin(), own.end());
+  return uses;
+}
+
+void ValidateGrid(const CellConfig& config, const std::vector<GridUse>& uses) {
+  if (config.x_mode == CodeMode::kDynamicRow) {
+    FailAttribute("x_mode", "\"dynamic_row\"", "\"static\" or \"codes\" for arithmetic \"grid\"");
+  }
+  const GridConfig& grid = config.grid;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    ValidatePoint(grid.points[i], static_cast<int64_t>(i), uses[i], config.arithmetic == Arithmetic::kGrid32);
+  }
+  const int64_t bits = grid.accumulator_bits;
+  if (bits != 0 && (bits < 2 || bits > 48)) FailAttribute("accumulator_bits", bits, "0, or 2 .. 48");
+  if (config.x_mode == CodeMode::kCodes && grid.input().max > 255) {
+    FailAttribute("grid_max[0]", grid.input().max, "up to 255 for x_mode codes");
+  }
+  for (int64_t gate = 0; gate < config.gate_count; ++gate) {
+    if (uses[static_cast<size_t>(grid.places.acc(gate))] == GridUse::kOptional) continue;
+    const std::string at = "[" + std::to_string(gate) + "]";
+    CheckLimits(config.gates[gate], at);
+    CheckTableOffset(config.gates[gate], at);
+  }
+}
+
 int64_t MaxInputSize(const CellConfig& config) {
   return config.x_mode == CodeMode::kDynamicRow ? kMaxDynamicInputSize : kMaxDepth;
 }
 
-int64_t RequiredTableSize(const GateConfig& gate) {
+int64_t RequiredTableSize(const CellConfig& config, int64_t g) {
+  const GateConfig& gate = config.gates[g];
+  if (config.is_grid()) return gate.table_offset + config.grid.acc(g).max - config.grid.acc(g).min + 1;
   if (gate.kind == Kind::kTable) return gate.table_offset + static_cast<int64_t>(gate.max) + 1;
   return gate.kind == Kind::kReluTable ? gate.table_offset + gate.index_size : 0;
 }
 
 int64_t RequiredGateTableSize(const CellConfig& config) {
   int64_t size = 0;
-  for (int64_t g = 0; g < config.gate_count; ++g) size = std::max(size, RequiredTableSize(config.gates[g]));
+  for (int64_t g = 0; g < config.gate_count; ++g) size = std::max(size, RequiredTableSize(config, g));
   return size;
 }
 

@@ -3,23 +3,18 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "cells/grid_config.h"
+#include "kernels/activation.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
 
 enum class Direction { kForward, kReverse };
 enum class CodeMode { kDynamicRow, kStatic, kCodes };
-enum class Kind {
-  kTable,
-  kReluTable,
-  kRelu,
-  kLeakyRelu,
-  kThresholdedRelu,
-  kAffine,
-  kHardSigmoid,
-  kSoftsign,
-};
+// kGrid32: the arithmetic "grid" in binary32, with the bias after the sum of both products.
+enum class Arithmetic { kTables, kGrid, kGrid32 };
 
 struct GateConfig {
   Kind kind = Kind::kTable;
@@ -40,7 +35,7 @@ struct CodeRange {
 
 // The attributes that all operators have.
 struct CellConfig {
-  explicit CellConfig(int64_t count) : gate_count(count) {}
+  explicit CellConfig(int64_t count) : gate_count(count), grid(count) {}
 
   int64_t gate_count;
   int64_t hidden_size = 0;
@@ -60,6 +55,12 @@ struct CellConfig {
   int64_t h_bits = 8;
   CodeRange x_codes;  // of static codes of 8 bits
   CodeRange h_codes;
+  // With kGrid and kGrid32 bits, zero points, scales and codes of x and h follow from `grid`; of the gates' members
+  // min, max and table_offset count, and scales and kinds do not.
+  Arithmetic arithmetic = Arithmetic::kTables;
+  GridConfig grid;
+
+  bool is_grid() const { return arithmetic != Arithmetic::kTables; }
 };
 
 // The functions below throw std::invalid_argument, naming the attribute, for values the operators do not allow.
@@ -71,17 +72,21 @@ void CheckLimits(const GateConfig& gate, const std::string& at);
 void CheckTableOffset(const GateConfig& gate, const std::string& at);
 void CheckGate(const GateConfig& gate, const std::string& at);
 
-// hidden_size and the groups, which also operators of other arithmetics have.
+// hidden_size and the groups, which every arithmetic has.
 void ValidateSizes(const CellConfig& config);
-// The rest but for the gates.
+// The rest of arithmetic "tables", but for the gates.
 void ValidateCodes(const CellConfig& config);
+// The rest of arithmetic "grid". Gates whose `uses[places.acc(gate)]` is kOptional are not used.
+void ValidateGrid(const CellConfig& config, const std::vector<GridUse>& uses);
+// Of all quantizers: `own` of those that only the type of cell has.
+std::vector<GridUse> GridUses(const CellConfig& config, const std::vector<GridUse>& own);
 
 // Largest input size the operators allow.
 int64_t MaxInputSize(const CellConfig& config);
 
 // Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is
 // out of range.
-int64_t RequiredTableSize(const GateConfig& gate);
+int64_t RequiredTableSize(const CellConfig& config, int64_t gate);
 // Of all gates.
 int64_t RequiredGateTableSize(const CellConfig& config);
 

@@ -1,9 +1,9 @@
 #ifndef RNNQC_CELLS_DIVISION_H_
 #define RNNQC_CELLS_DIVISION_H_
 
-#include <algorithm>
 #include <cstdint>
 
+#include "cells/groups.h"
 #include "cells/scratch.h"
 #include "cells/sequence_run.h"
 #include "cells/team.h"
@@ -24,35 +24,10 @@ Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidd
 // make(first, stride) is a SequenceRun of the rows first, first + stride, ...
 template <typename Make>
 void RunDivided(const Division& division, const Make& make, Scratch* scratch, Parallel* parallel) {
-  if (division.groups > 1) {
-    struct Groups {
-      const Make& make;
-      Scratch* scratch;
-      int64_t count;
-    };
-    Groups groups{make, scratch, division.groups};
-    // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
-    const int64_t largest = make(0, groups.count).ScratchBytes();
-    const int64_t smallest = make(groups.count - 1, groups.count).ScratchBytes();
-    scratch->Reset(groups.count, std::max(largest, smallest));
-    parallel->For(
-        groups.count,
-        [](void* user, size_t index) {
-          const Groups& all = *static_cast<const Groups*>(user);
-          auto run = all.make(static_cast<int64_t>(index), all.count);
-          run.TakeScratch(all.scratch->Share(static_cast<int64_t>(index)));
-          run.Run();
-        },
-        &groups);
-    return;
-  }
+  if (division.groups > 1 || division.parts == 1) return RunGroups(division.groups, make, scratch, parallel);
   auto run = make(0, 1);
   scratch->Reset(1, run.ScratchBytes());
   run.TakeScratch(scratch->Share(0));
-  if (division.parts == 1) {
-    run.Run();
-    return;
-  }
   struct Work {
     SequenceRun* run;
     int64_t parts;

@@ -198,13 +198,13 @@ bool AddsMultiples(const KernelTable& kernels, const GridPoint& kept, const Grid
 }
 
 // Whether no argument of rne() can be too large.
-bool IsLimited(const LstmConfig& config, const GridParameters& parameters) {
+bool IsLimited(const LstmConfig& config, const GridLstmParameters& parameters) {
   const int64_t hidden = config.hidden_size;
   const double x_sum = 255.0 * 128.0 * static_cast<double>(parameters.w.k);
   const double h_sum = 255.0 * 128.0 * static_cast<double>(parameters.r.k);
   for (int64_t gate = 0; gate < kGates; ++gate) {
     if (!config.gate_is_used(static_cast<int>(gate))) continue;
-    const double scale = static_cast<double>(config.grid.points[GridOrder::kAcc + gate].scale);
+    const double scale = static_cast<double>(config.grid.acc(gate).scale);
     for (int64_t j = gate * hidden; j < (gate + 1) * hidden; ++j) {
       const double largest = x_sum * std::fabs(static_cast<double>(parameters.x_multiplier[j])) +
                              h_sum * std::fabs(static_cast<double>(parameters.h_multiplier[j])) +
@@ -217,22 +217,23 @@ bool IsLimited(const LstmConfig& config, const GridParameters& parameters) {
 
 bool IsNormal(float scale) { return scale > 1 / kLargestNumber && scale < kLargestNumber; }
 
-bool MayHaveBytes(const LstmConfig& config, const GridParameters& parameters) {
+bool MayHaveBytes(const LstmConfig& config, const GridLstmParameters& parameters) {
   if (config.arithmetic != Arithmetic::kGrid32 || !config.grid.rounded_output) return false;
   if (config.grid.accumulator_bits != 0 || config.x_bits != 8 || config.h_bits != 8) return false;
   const bool plain = parameters.w.wide == nullptr && parameters.r.wide == nullptr &&
                      parameters.w.zero_point == nullptr && parameters.r.zero_point == nullptr;
   if (!plain || parameters.peephole != nullptr) return false;
   const GridPoint* points = config.grid.points;
-  for (const int64_t i : {GridOrder::kInput, GridOrder::kHidden, GridOrder::kCell}) {
+  for (const int64_t i : {GridPlaces::kInput, GridPlaces::kHidden, LstmGrid::kCell}) {
     if (!RoundsLikeBytes(points[i])) return false;
   }
-  for (int64_t i = 0; i < GridOrder::kCount; ++i) {
-    const bool product = i >= GridOrder::kInputProduct && i < GridOrder::kAcc;
-    const bool unused = config.input_forget && i == GridOrder::kAcc + kForgetGate;
+  const GridPlaces& places = config.grid.places;
+  for (int64_t i = 0; i < LstmGrid::kCount; ++i) {
+    const bool product = i >= places.input_product(0) && i < places.acc(0);
+    const bool unused = config.input_forget && i == places.acc(kForgetGate);
     if (unused) continue;
     if (product ? points[i].scale != 0 : !IsNormal(points[i].scale)) return false;
-    if (!product && i != GridOrder::kInput && !Fits(points[i])) return false;
+    if (!product && i != GridPlaces::kInput && !Fits(points[i])) return false;
   }
   for (int gate = 0; gate < kGates; ++gate) {
     if (std::isfinite(config.gates[gate].min) || std::isfinite(config.gates[gate].max)) return false;
@@ -242,21 +243,21 @@ bool MayHaveBytes(const LstmConfig& config, const GridParameters& parameters) {
 
 }  // namespace
 
-bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const GridLstmParameters& parameters,
                    const float* gate_table, const float* cell_table, GridBytes* form) {
   if (!MayHaveBytes(config, parameters)) return false;
   const GridPoint* points = config.grid.points;
-  const GridPoint& cell = points[GridOrder::kCell];
-  const GridPoint& kept = points[GridOrder::kKept];
-  const GridPoint& added = points[GridOrder::kAdded];
-  const GridPoint& hidden = points[GridOrder::kHidden];
+  const GridPoint& cell = points[LstmGrid::kCell];
+  const GridPoint& kept = points[LstmGrid::kKept];
+  const GridPoint& added = points[LstmGrid::kAdded];
+  const GridPoint& hidden = config.grid.hidden();
   *form = GridBytes{};
   form->input_forget = config.input_forget;
   Codes gates[kGates];
   for (int gate = 0; gate < kGates; ++gate) {
     const bool coupled = config.input_forget && gate == kForgetGate;
     const int source = coupled ? kInputGate : gate;
-    const GridPoint& acc = points[GridOrder::kAcc + source];
+    const GridPoint& acc = config.grid.acc(source);
     gates[gate] = Entries(gate_table + config.gates[source].table_offset, acc);
     if (coupled) {
       for (float& value : gates[gate].values) value = config.one - value;

@@ -1,7 +1,7 @@
 #ifndef RNNQC_CELLS_GRID_BYTE_FORM_H_
 #define RNNQC_CELLS_GRID_BYTE_FORM_H_
 
-#include "cells/grid_cell.h"
+#include "cells/grid_lstm.h"
 #include "cells/lstm_config.h"
 #include "kernels/grid_bytes.h"
 #include "kernels/kernel_table.h"
@@ -10,7 +10,7 @@ namespace rnnqc {
 
 // Whether the cell gives the same bits in the form of kernels/grid_bytes.h, which is then written to `form`. Every
 // quantizer and product of codes is compared for every value that changes its result.
-bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const GridLstmParameters& parameters,
                    const float* gate_table, const float* cell_table, GridBytes* form);
 
 }  // namespace rnnqc

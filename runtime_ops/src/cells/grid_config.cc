@@ -15,13 +15,16 @@ constexpr int64_t kLargestWidth = 65535;
 constexpr int64_t kLargestSingle = int64_t{1} << 20;
 constexpr int64_t kLargestOffset = int64_t{1} << 20;
 
-void CheckPoint(const GridPoint& point, int64_t index, bool needed, bool single) {
+}  // namespace
+
+void ValidatePoint(const GridPoint& point, int64_t index, GridUse use, bool single) {
   const std::string at = "[" + std::to_string(index) + "]";
   if (!(std::isfinite(point.scale) && point.scale >= 0)) {
     FailAttribute("grid_scale" + at, point.scale, "a finite number, 0 or more");
   }
   if (point.scale == 0) {
-    if (needed) FailAttribute("grid_scale" + at, point.scale, "a number above 0: this quantizer is needed");
+    if (use != GridUse::kOptional)
+      FailAttribute("grid_scale" + at, point.scale, "a number above 0: this quantizer is needed");
     return;
   }
   if (point.min < -kLargestCode || point.min > kLargestCode) {
@@ -40,27 +43,14 @@ void CheckPoint(const GridPoint& point, int64_t index, bool needed, bool single)
   if (single && (point.low() < -kLargestSingle || point.high() > kLargestSingle)) {
     FailAttribute("grid_max" + at, point.max, "codes up to 2^20 from the zero point for arithmetic \"grid32\"");
   }
-}
-
-}  // namespace
-
-void ValidateGrid(const GridConfig& config, bool forget_gate, bool single) {
-  for (int64_t i = 0; i < GridOrder::kCount; ++i) {
-    const GridPoint& point = config.points[i];
-    const bool codes = i == GridOrder::kInput || i == GridOrder::kHidden;
-    const bool acc = i >= GridOrder::kAcc && i < GridOrder::kKept && (forget_gate || i != GridOrder::kAcc + 2);
-    const bool index = acc || i == GridOrder::kCell;
-    CheckPoint(point, i, codes || index, single);
-    const std::string at = "[" + std::to_string(i) + "]";
-    if (codes && point.min < 0) FailAttribute("grid_min" + at, point.min, "0 or more for codes of x and h");
-    if (codes && point.max > kLargestWidth)
-      FailAttribute("grid_max" + at, point.max, "up to 65535 for codes of x and h");
-    if (index && point.max - point.min > kLargestWidth) {
-      FailAttribute("grid_max" + at, point.max, "at most grid_min" + at + " + 65535 for codes that index a table");
-    }
+  if (use == GridUse::kCodes && point.min < 0)
+    FailAttribute("grid_min" + at, point.min, "0 or more for codes of a matrix product");
+  if (use == GridUse::kCodes && point.max > kLargestWidth) {
+    FailAttribute("grid_max" + at, point.max, "up to 65535 for codes of a matrix product");
   }
-  const int64_t bits = config.accumulator_bits;
-  if (bits != 0 && (bits < 2 || bits > 48)) FailAttribute("accumulator_bits", bits, "0, or 2 .. 48");
+  if (use == GridUse::kIndex && point.max - point.min > kLargestWidth) {
+    FailAttribute("grid_max" + at, point.max, "at most grid_min" + at + " + 65535 for codes that index a table");
+  }
 }
 
 }  // namespace rnnqc

@@ -39,14 +39,21 @@ GridQuantizer<Real> Quantizer(const GridPoint& point) {
   return quantizer;
 }
 
-// The order of the attributes grid_*.
-struct GridOrder {
+// The order of the attributes grid_* for a cell of so many gates; those that only its type has begin at own().
+struct GridPlaces {
   static constexpr int64_t kInput = 0;
   static constexpr int64_t kHidden = 1;
-  static constexpr int64_t kInputProduct = 2;  // of the gates i, o, f, c
-  static constexpr int64_t kHiddenProduct = kInputProduct + kGates;
-  static constexpr int64_t kAcc = kHiddenProduct + kGates;
-  static constexpr int64_t kKept = kAcc + kGates;
+
+  int64_t gates;
+
+  constexpr int64_t input_product(int64_t gate) const { return kHidden + 1 + gate; }
+  constexpr int64_t hidden_product(int64_t gate) const { return input_product(gates) + gate; }
+  constexpr int64_t acc(int64_t gate) const { return hidden_product(gates) + gate; }
+  constexpr int64_t own() const { return acc(gates); }
+};
+
+struct LstmGrid {
+  static constexpr int64_t kKept = GridPlaces{kGates}.own();
   static constexpr int64_t kAdded = kKept + 1;
   static constexpr int64_t kCell = kAdded + 1;
   static constexpr int64_t kCount = kCell + 1;
@@ -54,15 +61,26 @@ struct GridOrder {
 
 // What the arithmetic "grid" needs besides the attributes both arithmetics have.
 struct GridConfig {
-  GridPoint points[GridOrder::kCount];
-  int64_t accumulator_bits = 0;  // sums of products saturate; 0: they do not
-  bool rounded_output = false;
+  explicit GridConfig(int64_t gates) : places{gates} {}
+
+  GridPlaces places;
+  GridPoint points[LstmGrid::kCount];  // of the type with most of them
+  int64_t accumulator_bits = 0;        // sums of products saturate; 0: they do not
+  bool rounded_output = false;         // LSTM only
+
+  const GridPoint& input() const { return points[GridPlaces::kInput]; }
+  const GridPoint& hidden() const { return points[GridPlaces::kHidden]; }
+  const GridPoint& input_product(int64_t gate) const { return points[places.input_product(gate)]; }
+  const GridPoint& hidden_product(int64_t gate) const { return points[places.hidden_product(gate)]; }
+  const GridPoint& acc(int64_t gate) const { return points[places.acc(gate)]; }
 };
 
-// "grid_scale[2]" and so on; throws std::invalid_argument, naming the attribute, for a value the operator does not
-// allow. `forget_gate`: whether gate f is used.
+// kCodes: of codes that matrices multiply. kIndex: of codes that index a table. Both are needed.
+enum class GridUse { kOptional, kCodes, kIndex };
+
+// Throws std::invalid_argument, naming "grid_scale[index]" and so on, for a value the operators do not allow.
 // `single`: whether the arithmetic is in binary32.
-void ValidateGrid(const GridConfig& config, bool forget_gate, bool single);
+void ValidatePoint(const GridPoint& point, int64_t index, GridUse use, bool single);
 
 }  // namespace rnnqc
 

@@ -10,12 +10,30 @@
 
 namespace rnnqc {
 
-// Codes of a matrix W [k, 4H], one of the two pointers, and the zero points [4H] of its columns, or null.
+// Codes of a matrix [k, gates * units], one of the two pointers, and the zero points of its columns, or null.
 struct GridMatrix {
   const int8_t* narrow;
   const int16_t* wide;
   const int32_t* zero_point;
   int64_t k;
+  int64_t gates;
+  int64_t units;
+
+  int64_t columns() const { return gates * units; }
+};
+
+// The columns of some gates of a matrix, and the memory behind them.
+class GateColumns {
+ public:
+  GateColumns(const GridMatrix& all, int64_t first, int64_t count);
+  GateColumns(const GateColumns&) = delete;
+  GateColumns& operator=(const GateColumns&) = delete;
+  const GridMatrix& matrix() const { return matrix_; }
+
+ private:
+  GridMatrix matrix_;
+  std::vector<int8_t> narrow_;
+  std::vector<int16_t> wide_;
 };
 
 // One side of a matrix product. A 16-bit weight is 256 * high + low + 128 with int8 high and low.
@@ -25,20 +43,24 @@ struct GridProduct {
   AlignedArray<double> zero_point;   // planar; empty with `start`, or if all are 0
   std::vector<int32_t> no_start;     // block order, zeros; used exactly if `start` is
   int64_t code_zero_point = 0;
+  int64_t gates = 0;
 };
 
-// Throws std::invalid_argument, naming the input `zero_point_name`, for a zero point that is no code of its matrix.
-GridProduct PackGridProduct(const KernelTable& kernels, const char* zero_point_name, const GridMatrix& matrix,
-                            int64_t units, int64_t code_zero_point, bool wide_codes);
+// Throws std::invalid_argument, naming the input, for a zero point that is no code of its matrix.
+void CheckZeroPoints(const char* name, const GridMatrix& matrix);
+
+GridProduct PackGridProduct(const KernelTable& kernels, const GridMatrix& matrix, int64_t code_zero_point,
+                            bool wide_codes);
 
 // `gates` times `units` values in planar order: each gate's padded with zeros to whole blocks.
 template <typename Value, typename Source>
 AlignedArray<Value> PlanarArray(const Source* values, int64_t gates, int64_t units) {
-  AlignedArray<Value> planar(BlockCount(units) * kBlockColumns);
+  const int64_t padded = BlockCount(units) * kBlockUnits;
+  AlignedArray<Value> planar(gates * padded);
   std::fill(planar.data(), planar.data() + planar.size(), Value(0));
   for (int64_t gate = 0; gate < gates; ++gate) {
     for (int64_t unit = 0; unit < units; ++unit) {
-      planar.data()[gate * planar.size() / kGates + unit] = static_cast<Value>(values[gate * units + unit]);
+      planar.data()[gate * padded + unit] = static_cast<Value>(values[gate * units + unit]);
     }
   }
   return planar;

@@ -5,7 +5,6 @@
 
 #include "cells/division.h"
 #include "cells/hidden_run.h"
-#include "kernels/rounding.h"
 
 namespace rnnqc {
 namespace {
@@ -54,143 +53,68 @@ class GruRun final : public HiddenRun {
   static constexpr int kSecond = 1;
 
   void VisitScratch(ScratchPieces& pieces) override {
+    HiddenRun::VisitScratch(pieces);
     const int64_t units = rows_ * units_padded_;
     pieces(state_, units);
     pieces(z_, halves_ ? units : 0);
-    pieces(v_, halves_ && !table_kernels_ ? rows_ * hidden_ : 0);
-    pieces(v_codes_, halves_ ? units * h_planes_ : 0);
-    pieces(v_zero_point_, halves_ ? rows_ * h_planes_ : 0);
-    pieces(v_scale_, halves_ ? rows_ : 0);
-    pieces(v_acc_, halves_ ? rows_ * h_planes_ * output_columns_ : 0);
-    pieces(joined_, h_planes_ == 1 ? 0 : rows_ * columns_);
-    pieces(no_bias_, h_planes_ == 1 ? 0 : columns_);
+    pieces(reset_, halves_ && !kernels_quantize() ? units : 0);
+    pieces(reset_codes_, halves_ ? units * h_planes_ : 0);
+    pieces(reset_zero_point_, halves_ ? rows_ * h_planes_ : 0);
+    pieces(reset_scale_, halves_ ? rows_ : 0);
+    pieces(output_acc_, halves_ ? rows_ * h_planes_ * output_columns_ : 0);
   }
 
   void InitializeStates() override {
     std::fill(state_, state_ + rows_ * units_padded_, 0.0f);
     for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
-      LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, State(r));
-      QuantizeHidden(r, State(r), CodesBefore(0));
+      float* state = state_ + r * units_padded_;
+      LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, state);
+      QuantizeHidden(r, state, CodesBefore(0));
     }
     PrepareSteps();
     step_args_.hidden_bias = weights_.hidden_bias.data();
     step_args_.state = state_;
     step_args_.z = z_;
-    // Adding -0 changes nothing.
-    if (h_planes_ > 1) std::fill(no_bias_, no_bias_ + columns_, -0.0f);
     if (!halves_) return;
-    FillZeroPoints(gru_.reset_zero_point, v_zero_point_);
-    std::fill(v_codes_, v_codes_ + rows_ * h_planes_ * units_padded_, uint8_t{0});
+    FillZeroPoints(gru_.reset_zero_point, reset_zero_point_);
+    std::fill(reset_codes_, reset_codes_ + rows_ * h_planes_ * units_padded_, uint8_t{0});
   }
 
   void RunStep() override {
     RunPhase(kFirst);
-    if (!halves_) {
-      if (!table_kernels_) GenericCells();
-      return;
+    if (halves_) {
+      QuantizeDynamicRows(ResetCodes());
+      RunPhase(kSecond);
     }
-    if (!table_kernels_) GenericReset();
-    RunPhase(kSecond);
-    if (!table_kernels_) GenericOutput();
+    QuantizeDynamicRows(HiddenCodes());
   }
 
   void DoPhase(int phase, const Blocks& units) override {
-    const Product product = phase == kFirst ? FirstProduct() : SecondProduct();
-    Multiply(product, units);
-    if (h_planes_ == 2) JoinPlanes(product, units, no_bias_, 0, joined_);
-    if (!table_kernels_) return;
-    HiddenCellArgs step = StepOf(product, units);
     if (phase == kFirst && halves_) {
-      step.h_scale = gru_.reset_scale;
-      step.h_zero_point = static_cast<int32_t>(gru_.reset_zero_point);
-      step.h = v_codes_;
-      kernels_.gru_reset(step);
-      return;
+      return MultiplyAndStep(kernels_.gru_reset, FirstProduct(), ResetCodes(), units);
     }
-    (halves_ ? kernels_.gru_output : kernels_.gru_cell)(step);
+    if (halves_) {
+      MultiplyAndStep(kernels_.gru_output, SecondProduct(), HiddenCodes(), units);
+    } else {
+      MultiplyAndStep(kernels_.gru_cell, HiddenProduct(), HiddenCodes(), units);
+    }
     CopyCodes(units.begin * kBlockUnits, std::min(units.end * kBlockUnits, hidden_));
   }
 
-  float* State(int64_t r) const { return state_ + r * units_padded_; }
+  // Of r * h.
+  Target ResetCodes() const { return {gru_.reset_scale, gru_.reset_zero_point, reset_codes_, reset_scale_, reset_}; }
 
+  // Without linear_before_reset: of h, and of r * h.
   Product FirstProduct() const {
-    const int64_t gates = halves_ ? int64_t{kHiddenGate} : kGruGates;
-    return {packed_.r, gates, packed_.h_multiplier.data(), CodesBefore(step_), h_zero_point_, Scales(h_scale_), acc_};
+    Product product = HiddenProduct();
+    product.gates = kHiddenGate;
+    return product;
   }
 
   Product SecondProduct() const {
-    return {weights_.r_hidden, 1, weights_.hidden_multiplier.data(), v_codes_, v_zero_point_, Scales(v_scale_), v_acc_};
-  }
-
-  const float* Scales(const float* rows) const { return config_.h_mode == CodeMode::kDynamicRow ? rows : nullptr; }
-
-  // Those of a phase, of row r.
-  HiddenProducts RowProducts(const Product& product, int64_t r) const {
-    HiddenProducts products = ProductsOf(product, r);
-    if (h_planes_ == 2) products.joined = joined_ + r * product.columns();
-    return products;
-  }
-
-  static int64_t Column(int64_t gates, int64_t gate, int64_t unit) {
-    return (unit / kBlockUnits * gates + gate) * kBlockUnits + unit % kBlockUnits;
-  }
-
-  float Activate(int gate, float g) const { return ActivateGate(config_.gates[gate], args_.gate_table, g); }
-
-  void WriteState(int64_t r, int64_t unit, float z, float n) const {
-    float* h = State(r) + unit;
-    const float added = (1.0f - z) * n;
-    const float kept = z * *h;
-    *h = y_rows_[r][unit] = Limit(added + kept, -kLargestMagnitude, kLargestMagnitude);
-  }
-
-  void GenericCells() const {
-    const Product product = FirstProduct();
-    for (int64_t r = 0; r < active_; ++r) {
-      const HiddenProducts u = RowProducts(product, r);
-      const float* p = p_step_ + r * columns_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        const int64_t update = Column(kGruGates, kUpdateGate, unit);
-        const int64_t reset = Column(kGruGates, kResetGate, unit);
-        const int64_t hidden = Column(kGruGates, kHiddenGate, unit);
-        const float z = Activate(kUpdateGate, u[update] + p[update]);
-        const float rest = Activate(kResetGate, u[reset] + p[reset]);
-        const float product_part = rest * (u[hidden] + weights_.hidden_bias.data()[unit]);
-        WriteState(r, unit, z, Activate(kHiddenGate, product_part + p[hidden]));
-      }
-      QuantizeHidden(r, State(r), CodesAfter(step_));
-    }
-    CopyCodes(0, hidden_);
-  }
-
-  void GenericReset() const {
-    const Product product = FirstProduct();
-    for (int64_t r = 0; r < active_; ++r) {
-      const HiddenProducts u = RowProducts(product, r);
-      const float* p = p_step_ + r * columns_;
-      float* v = v_ + r * hidden_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        const float update = u[Column(kHiddenGate, kUpdateGate, unit)] + p[Column(kGruGates, kUpdateGate, unit)];
-        const float reset = u[Column(kHiddenGate, kResetGate, unit)] + p[Column(kGruGates, kResetGate, unit)];
-        z_[r * units_padded_ + unit] = Activate(kUpdateGate, update);
-        v[unit] = Activate(kResetGate, reset) * State(r)[unit];
-      }
-      QuantizeHidden(r, v, gru_.reset_scale, gru_.reset_zero_point, v_codes_, v_scale_);
-    }
-  }
-
-  void GenericOutput() const {
-    const Product product = SecondProduct();
-    for (int64_t r = 0; r < active_; ++r) {
-      const HiddenProducts u = RowProducts(product, r);
-      const float* p = p_step_ + r * columns_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        const float n = Activate(kHiddenGate, u[unit] + p[Column(kGruGates, kHiddenGate, unit)]);
-        WriteState(r, unit, z_[r * units_padded_ + unit], n);
-      }
-      QuantizeHidden(r, State(r), CodesAfter(step_));
-    }
-    CopyCodes(0, hidden_);
+    const float* scales = is_dynamic() ? reset_scale_ : nullptr;
+    return {weights_.r_hidden, 1, weights_.hidden_multiplier.data(), reset_codes_, reset_zero_point_, scales,
+            output_acc_};
   }
 
   const GruConfig& gru_;
@@ -200,13 +124,10 @@ class GruRun final : public HiddenRun {
 
   float* state_ = nullptr;
   float* z_ = nullptr;
-  float* v_ = nullptr;  // r * h
-  uint8_t* v_codes_ = nullptr;
-  int32_t* v_zero_point_ = nullptr;
-  float* v_scale_ = nullptr;
-  int32_t* v_acc_ = nullptr;
-  float* joined_ = nullptr;  // products of 16-bit codes
-  float* no_bias_ = nullptr;
+  uint8_t* reset_codes_ = nullptr;  // of r * h
+  int32_t* reset_zero_point_ = nullptr;
+  float* reset_scale_ = nullptr;
+  int32_t* output_acc_ = nullptr;
 };
 
 }  // namespace

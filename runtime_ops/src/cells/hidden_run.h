@@ -1,7 +1,6 @@
 #ifndef RNNQC_CELLS_HIDDEN_RUN_H_
 #define RNNQC_CELLS_HIDDEN_RUN_H_
 
-#include "cells/activations.h"
 #include "cells/sequence_run.h"
 
 namespace rnnqc {
@@ -13,15 +12,40 @@ class HiddenRun : public SequenceRun {
             int64_t first, int64_t stride);
   ~HiddenRun() = default;
 
+  // Codes that a kernel's values become.
+  struct Target {
+    float scale;  // of static codes
+    int64_t zero_point;
+    uint8_t* codes;
+    float* row_scale;     // of dynamic rows
+    const float* values;  // rows of units_padded_; null for those of y
+  };
+  Target HiddenCodes() const;
+
+  void VisitScratch(ScratchPieces& pieces) override;
   // To be called before the first step: what the steps have in common.
   void PrepareSteps();
-  // The arguments of a step but for states and the bias.
-  HiddenCellArgs StepOf(const Product& product, const Blocks& units) const;
-  // Products of row r of 8-bit codes.
-  HiddenProducts ProductsOf(const Product& product, int64_t r) const;
+  // A product, the kernel that follows it, and the codes of what it gives but those of dynamic rows.
+  void MultiplyAndStep(HiddenCellFn* kernel, const Product& product, const Target& target, const Blocks& units) const;
+  // The codes of dynamic rows, which take all units.
+  void QuantizeDynamicRows(const Target& target) const;
+
+  bool is_dynamic() const { return config_.h_mode == CodeMode::kDynamicRow; }
+  // Whether the kernels write the codes themselves.
+  bool kernels_quantize() const { return !is_dynamic() && h_planes_ == 1; }
 
   HiddenCellArgs step_args_{};
-  const bool table_kernels_;  // whether those with HiddenCellArgs run the configuration
+  float* reset_ = nullptr;  // r * h of a GRU whose kernels do not write its codes
+
+ private:
+  const float* ValuesOf(const Target& target, int64_t r) const {
+    return target.values == nullptr ? y_rows_[r] : target.values + r * units_padded_;
+  }
+
+  const bool has_options_;
+  HiddenCellOptions options_{};  // those of all steps
+  float* joined_ = nullptr;      // products of 16-bit codes
+  float* no_bias_ = nullptr;
 };
 
 // Whether the gates' tables of such a configuration have a linear form, which is then written to `linear`.

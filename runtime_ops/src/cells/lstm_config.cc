@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "cells/config_errors.h"
 
@@ -12,20 +13,9 @@ namespace {
 constexpr float kLargestCellMax = 0x1p60f;
 
 void ValidateGridNode(const LstmConfig& config) {
-  if (config.x_mode == CodeMode::kDynamicRow) {
-    FailAttribute("x_mode", "\"dynamic_row\"", "\"static\" or \"codes\" for arithmetic \"grid\"");
-  }
-  ValidateGrid(config.grid, !config.input_forget, config.arithmetic == Arithmetic::kGrid32);
-  const int64_t largest = config.grid.points[GridOrder::kInput].max;
-  if (config.x_mode == CodeMode::kCodes && largest > 255) {
-    FailAttribute("grid_max[0]", largest, "up to 255 for x_mode codes");
-  }
-  for (int gate = 0; gate < kGates; ++gate) {
-    if (!config.gate_is_used(gate)) continue;
-    const std::string at = "[" + std::to_string(gate) + "]";
-    CheckLimits(config.gates[gate], at);
-    CheckTableOffset(config.gates[gate], at);
-  }
+  std::vector<GridUse> uses = GridUses(config, {GridUse::kOptional, GridUse::kOptional, GridUse::kIndex});
+  if (config.input_forget) uses[static_cast<size_t>(config.grid.places.acc(kForgetGate))] = GridUse::kOptional;
+  ValidateGrid(config, uses);
 }
 
 }  // namespace
@@ -55,21 +45,15 @@ void ValidateConfig(const LstmConfig& config) {
 
 int64_t RequiredGateTableSize(const LstmConfig& config) {
   int64_t size = 0;
-  for (int g = 0; g < kGates; ++g) {
-    if (!config.gate_is_used(g)) continue;
-    int64_t needed = RequiredTableSize(config.gates[g]);
-    if (config.is_grid()) {
-      const GridPoint& acc = config.grid.points[GridOrder::kAcc + g];
-      needed = config.gates[g].table_offset + acc.max - acc.min + 1;
-    }
-    size = std::max(size, needed);
+  for (int gate = 0; gate < kGates; ++gate) {
+    if (config.gate_is_used(gate)) size = std::max(size, RequiredTableSize(config, gate));
   }
   return size;
 }
 
 int64_t RequiredCellTableSize(const LstmConfig& config) {
   if (config.is_grid()) {
-    const GridPoint& cell = config.grid.points[GridOrder::kCell];
+    const GridPoint& cell = config.grid.points[LstmGrid::kCell];
     return cell.max - cell.min + 1;
   }
   if (config.output_kind != Kind::kTable && config.output_kind != Kind::kReluTable) return 0;

@@ -5,16 +5,12 @@
 #include <string>
 
 #include "cells/cell_config.h"
-#include "cells/grid_config.h"
 #include "kernels/packing.h"
 
 namespace rnnqc {
 
 // Gate order everywhere: i, o, f, c.
 enum Gate : int { kInputGate = 0, kOutputGate = 1, kForgetGate = 2, kCellGate = 3 };
-
-// kGrid32: the arithmetic "grid" in binary32, with the bias after the sum of both products.
-enum class Arithmetic { kTables, kGrid, kGrid32 };
 
 // The attributes of a QuantLSTMCell node.
 struct LstmConfig : CellConfig {
@@ -28,12 +24,7 @@ struct LstmConfig : CellConfig {
   float cell_index_scale = 0;
   bool input_forget = false;
   float one = 1;
-  // With kGrid bits, zero points, scales and codes of x, h and the cell follow from `grid`; of the gates' members min,
-  // max and table_offset count, and scales and kinds do not.
-  Arithmetic arithmetic = Arithmetic::kTables;
-  GridConfig grid;
 
-  bool is_grid() const { return arithmetic != Arithmetic::kTables; }
   bool cell_is_quantized() const { return cell_scale > 0; }
   bool gate_is_used(int gate) const { return !(input_forget && gate == kForgetGate); }
 };

@@ -15,8 +15,6 @@ class RnnRun final : public HiddenRun {
       : HiddenRun(config, kernels, packed, args, first, stride) {}
 
  private:
-  void VisitScratch(ScratchPieces&) override {}
-
   void InitializeStates() override {
     for (int64_t r = 0; r < rows_; ++r) QuantizeInitialHidden(r);
     PrepareSteps();
@@ -24,31 +22,12 @@ class RnnRun final : public HiddenRun {
 
   void RunStep() override {
     RunPhase(0);
-    if (!table_kernels_) GenericCells();
+    QuantizeDynamicRows(HiddenCodes());
   }
 
   void DoPhase(int, const Blocks& units) override {
-    const Product product = HiddenProduct();
-    Multiply(product, units);
-    if (h_planes_ == 2) JoinPlanes(product, units, p_step_, columns_, p_step_);
-    if (!table_kernels_) return;
-    kernels_.rnn_cell(StepOf(product, units));
+    MultiplyAndStep(kernels_.rnn_cell, HiddenProduct(), HiddenCodes(), units);
     CopyCodes(units.begin * kBlockUnits, std::min(units.end * kBlockUnits, hidden_));
-  }
-
-  void GenericCells() {
-    const Product product = HiddenProduct();
-    for (int64_t r = 0; r < active_; ++r) {
-      const HiddenProducts products = ProductsOf(product, r);
-      const float* p = p_step_ + r * columns_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) {
-        // With 16-bit codes the products are in p already.
-        const float g = h_planes_ == 2 ? p[unit] : products[unit] + p[unit];
-        y_rows_[r][unit] = ActivateGate(config_.gates[0], args_.gate_table, g);
-      }
-      QuantizeHidden(r, y_rows_[r], CodesAfter(step_));
-    }
-    CopyCodes(0, hidden_);
   }
 };
 

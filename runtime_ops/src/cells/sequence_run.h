@@ -162,18 +162,16 @@ class SequenceRun {
 
 inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
                          int64_t block_begin, int64_t block_end) {
-  MatmulArgs matmul{};
-  matmul.a = a;
-  matmul.a_stride = a_stride;
-  matmul.rows = rows;
-  matmul.weights = matrix.weights.data();
-  matmul.k_padded = matrix.k_padded;
-  matmul.multipliers = matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data();
-  matmul.group_size = matrix.group_size;
-  matmul.start = matrix.start.data();
-  matmul.block_begin = block_begin;
-  matmul.block_end = block_end;
-  return matmul;
+  return {a,
+          a_stride,
+          rows,
+          matrix.weights.data(),
+          matrix.k_padded,
+          matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data(),
+          matrix.group_size,
+          matrix.start.data(),
+          block_begin,
+          block_end};
 }
 
 inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
@@ -197,13 +195,10 @@ inline SequenceRun::Product SequenceRun::HiddenProduct() const {
 
 inline void SequenceRun::Multiply(const Product& product, const Blocks& units) const {
   const Blocks blocks = ColumnBlocks(units, product.gates);
-  RecurrentArgs recurrent{};
-  recurrent.matmul =
-      Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end);
+  RecurrentArgs recurrent{
+      Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end), product.acc,
+      product.columns(), step_ % 2 != 0};
   if (h_planes_ == 2) recurrent.matmul.start = no_start_;
-  recurrent.acc = product.acc;
-  recurrent.acc_stride = product.columns();
-  recurrent.descending = step_ % 2 != 0;
   MultiplyRows(kernels_, product.matrix, recurrent);
   if (product.matrix.wide != nullptr) AddWideColumns(product, blocks);
 }

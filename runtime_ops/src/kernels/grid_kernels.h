@@ -7,8 +7,8 @@
 
 namespace rnnqc {
 
-// The elementwise part of the arithmetic "grid". Columns of a row are planar here: [gate i,o,f,c][units padded to
-// blocks], zeros in the padding. Every operation on a Real is one IEEE operation in the order written.
+// The elementwise part of the arithmetic "grid". Columns of a row are planar here: [gates][units padded to blocks],
+// zeros in the padding. Every operation on a Real is one IEEE operation in the order written.
 
 // kHalfEvenUp: half to even above zero, halves up below.
 enum class GridRounding { kHalfEven, kHalfAway, kHalfUp, kFloor, kCeil, kHalfEvenUp, kTowardZero };
@@ -33,7 +33,8 @@ struct GridQuantizer {
 // Whole numbers below 2^53 everywhere up to Real(sum).
 template <typename Real>
 struct GridJoinArgs {
-  int64_t blocks;
+  int64_t blocks;  // of units
+  int64_t gates;
   int64_t planes;
   const int32_t* acc[4];  // block order
   double factor[4];
@@ -45,37 +46,57 @@ struct GridJoinArgs {
   double saturation_high;
   const Real* multiplier;                // planar
   const Real* bias;                      // planar; null for none
-  const GridQuantizer<Real>* quantizer;  // of the four gates
+  const GridQuantizer<Real>* quantizer;  // of the gates
   Real* out;                             // planar
 };
 
-// A step of one row, from pre-activations to hidden codes.
+// What the steps of all cells have, from pre-activations to hidden codes, for one row.
 template <typename Real>
 struct GridStepArgs {
-  int64_t units;         // padded
-  const Real* p;         // planar: the input's share
-  Real* g;               // planar: the hidden state's share; changed
-  const Real* bias;      // planar: added to the sum of both; null for none
-  const Real* peephole;  // planar, gates i, o, f; null for none
+  int64_t units;     // padded
+  const Real* p;     // planar: the input's share
+  Real* g;           // planar: the hidden state's share; changed
+  const Real* bias;  // planar: added to the sum of both; null for none
   Real gate_min[kGates];
   Real gate_max[kGates];
   GridQuantizer<Real> acc[kGates];
   bool limited;                     // whether gate_min and gate_max count
   const float* gate_table[kGates];  // the entry of multiple 0
+  GridQuantizer<Real> hidden;
+  int32_t hidden_zero_point;
+  Real* scratch;  // [units]
+  float* y;       // [units]
+  uint8_t* high;  // [units], upper bytes of the codes; null for codes of 8 bits
+  uint8_t* low;   // [units], codes or their lower bytes
+};
+
+// Gates i, o, f, c.
+template <typename Real>
+struct GridLstmArgs : GridStepArgs<Real> {
+  const Real* peephole;  // planar, gates i, o, f; null for none
   bool input_forget;
   Real one;
   GridQuantizer<Real> kept;
   GridQuantizer<Real> added;
   GridQuantizer<Real> cell;
   const float* cell_table;  // the entry of multiple 0
-  GridQuantizer<Real> hidden;
-  int32_t hidden_zero_point;
   bool rounded_output;
-  Real* c;        // [units], real values; in and out
-  Real* scratch;  // [units]
-  float* y;       // [units]
-  uint8_t* high;  // [units], upper bytes of the codes; null for codes of 8 bits
-  uint8_t* low;   // [units], codes or their lower bytes
+  Real* c;  // [units], real values; in and out
+};
+
+// Gates z, r, h; `y` has the state h and gets the next one, limited to +-largest_state. A step is gru_gates and then
+// gru_output, which finds in `g` gate z's values and gate h's share of the hidden state. gru_gates makes the latter if
+// there is a hidden_bias (linear_before_reset); if not, it writes the codes of r * h, and their product has to follow.
+struct GridGruArgs : GridStepArgs<double> {
+  const double* hidden_bias;    // [units], or null
+  GridQuantizer<double> reset;  // of r * (g_h + hidden_bias), or of r * h
+  int32_t reset_zero_point;
+  uint8_t* reset_high;  // as `high` and `low`
+  uint8_t* reset_low;
+  GridQuantizer<double> kept;
+  GridQuantizer<double> added;
+  GridQuantizer<double> state;
+  double largest_state;
 };
 
 // One row of real values, NaN counting as 0: their multiples of the scale, and codes unless `low` is null.
@@ -93,8 +114,12 @@ struct GridCodesArgs {
 template <typename Real>
 struct GridKernels {
   void (*join)(const GridJoinArgs<Real>& args);
-  void (*step)(const GridStepArgs<Real>& args);
   void (*codes)(const GridCodesArgs<Real>& args);
+  void (*lstm_step)(const GridLstmArgs<Real>& args);
+  // In binary64, whatever Real is.
+  void (*gru_gates)(const GridGruArgs& args);
+  void (*gru_output)(const GridGruArgs& args);
+  void (*rnn_step)(const GridStepArgs<double>& args);
 };
 
 // One for each of the files grid_<isa>.cc.

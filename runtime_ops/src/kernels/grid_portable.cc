@@ -5,14 +5,15 @@ namespace rnnqc {
 namespace {
 
 #include "kernels/grid_kernels.inc"
-// After it, whose functions it calls.
+// After it, whose functions they call.
 #include "kernels/grid_bytes.inc"
+#include "kernels/grid_hidden.inc"
 
 }  // namespace
 
 template <typename Real>
 GridKernels<Real> GridKernelsPortable() {
-  return {Join<Real>, Step<Real>, Codes<Real>};
+  return {Join<Real>, Codes<Real>, LstmStep<Real>, GruGates, GruOutput, RnnStep};
 }
 
 template GridKernels<double> GridKernelsPortable<double>();

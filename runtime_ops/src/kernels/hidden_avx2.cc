@@ -37,6 +37,31 @@ inline Floats Limit(const Floats& v, const Floats& lo, const Floats& hi) {
   return {Limit(v.low, lo.low, hi.low), Limit(v.high, lo.high, hi.high)};
 }
 
+inline Floats Divide(const Floats& a, const Floats& b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+inline Floats Max(const Floats& a, const Floats& b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+inline Floats Min(const Floats& a, const Floats& b) {
+  return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
+inline __m256 Magnitude(__m256 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+inline Floats Magnitude(const Floats& v) { return {Magnitude(v.low), Magnitude(v.high)}; }
+inline Floats WhereNegative(const Floats& v, const Floats& a, const Floats& b) {
+  return {_mm256_blendv_ps(b.low, a.low, v.low), _mm256_blendv_ps(b.high, a.high, v.high)};
+}
+inline __m256 WhereGreater(__m256 v, __m256 limit) { return _mm256_and_ps(v, _mm256_cmp_ps(v, limit, _CMP_GT_OQ)); }
+inline Floats WhereGreater(const Floats& v, const Floats& limit) {
+  return {WhereGreater(v.low, limit.low), WhereGreater(v.high, limit.high)};
+}
+inline __m256 Number(__m256 v) { return _mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q)); }
+inline Floats Number(const Floats& v) { return {Number(v.low), Number(v.high)}; }
+inline Floats Entries(const float* table, const Floats& v) {
+  return {_mm256_i32gather_ps(table, _mm256_cvttps_epi32(v.low), 4),
+          _mm256_i32gather_ps(table, _mm256_cvttps_epi32(v.high), 4)};
+}
+
 inline void StoreFirst(float* to, int64_t count, const Floats& value) {
   if (count >= kBlockUnits) return Store(to, value);
   _mm256_maskstore_ps(to, FirstLanes(count), value.low);
@@ -124,30 +149,12 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 }
 
 template <typename Step>
-void Run(const HiddenCellArgs& args, const Step& step) {
-  if (args.linear != nullptr) {
-    ForEachChunk<Tables<true>>(args, step);
-  } else {
-    ForEachChunk<Tables<false>>(args, step);
-  }
+void Run(const HiddenCellArgs& args, int64_t, const Step& step) {
+  RunTables<Tables>(args, step);
 }
 
 }  // namespace
 
-void s32_gru_cell_16__avx2(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Gru(at...); });
-}
-
-void s32_gru_reset_16__avx2(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Reset(at...); });
-}
-
-void s32_gru_output_16__avx2(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Output(at...); });
-}
-
-void s32_rnn_cell_16__avx2(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Rnn(at...); });
-}
+RNNQC_HIDDEN_KERNELS(avx2)
 
 }  // namespace rnnqc

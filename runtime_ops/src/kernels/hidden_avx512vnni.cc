@@ -24,6 +24,19 @@ inline Floats Subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 inline Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats Limit(Floats v, Floats lo, Floats hi) { return _mm512_max_ps(_mm512_min_ps(v, hi), lo); }
 
+inline Floats Divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+inline Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats Magnitude(Floats v) { return _mm512_abs_ps(v); }
+inline Floats WhereNegative(Floats v, Floats a, Floats b) {
+  return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(v)), a);
+}
+inline Floats WhereGreater(Floats v, Floats limit) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, limit, _CMP_GT_OQ), v);
+}
+inline Floats Number(Floats v) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), v); }
+inline Floats Entries(const float* table, Floats v) { return _mm512_i32gather_ps(_mm512_cvttps_epi32(v), table, 4); }
+
 inline void StoreFirst(float* to, int64_t count, Floats value) {
   if (count >= kBlockUnits) {
     _mm512_storeu_ps(to, value);
@@ -153,20 +166,6 @@ void Run(const HiddenCellArgs& args, int64_t gates, const Step& step) {
 
 }  // namespace
 
-void s32_gru_cell_16__avx512vnni(const HiddenCellArgs& args) {
-  Run(args, 3, [](const auto& cells, auto... at) { cells.Gru(at...); });
-}
-
-void s32_gru_reset_16__avx512vnni(const HiddenCellArgs& args) {
-  Run(args, 3, [](const auto& cells, auto... at) { cells.Reset(at...); });
-}
-
-void s32_gru_output_16__avx512vnni(const HiddenCellArgs& args) {
-  Run(args, 3, [](const auto& cells, auto... at) { cells.Output(at...); });
-}
-
-void s32_rnn_cell_16__avx512vnni(const HiddenCellArgs& args) {
-  Run(args, 1, [](const auto& cells, auto... at) { cells.Rnn(at...); });
-}
+RNNQC_HIDDEN_KERNELS(avx512vnni)
 
 }  // namespace rnnqc

@@ -48,6 +48,32 @@ inline Floats Limit(const Floats& v, const Floats& lo, const Floats& hi) {
   return ForEachPart([&](int i) { return vmaxnmq_f32(vminnmq_f32(v.part[i], hi.part[i]), lo.part[i]); });
 }
 
+inline Floats Divide(const Floats& a, const Floats& b) {
+  return ForEachPart([&](int i) { return vdivq_f32(a.part[i], b.part[i]); });
+}
+inline Floats Max(const Floats& a, const Floats& b) {
+  return ForEachPart([&](int i) { return vbslq_f32(vcgtq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+}
+inline Floats Min(const Floats& a, const Floats& b) {
+  return ForEachPart([&](int i) { return vbslq_f32(vcltq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+}
+inline Floats Magnitude(const Floats& v) {
+  return ForEachPart([&](int i) { return vabsq_f32(v.part[i]); });
+}
+inline Floats WhereNegative(const Floats& v, const Floats& a, const Floats& b) {
+  return ForEachPart([&](int i) { return vbslq_f32(vcltzq_f32(v.part[i]), a.part[i], b.part[i]); });
+}
+inline Floats WhereGreater(const Floats& v, const Floats& limit) {
+  return ForEachPart(
+      [&](int i) { return vbslq_f32(vcgtq_f32(v.part[i], limit.part[i]), v.part[i], vdupq_n_f32(0.0f)); });
+}
+inline Floats Number(const Floats& v) {
+  return ForEachPart([&](int i) { return vbslq_f32(vceqq_f32(v.part[i], v.part[i]), v.part[i], vdupq_n_f32(0.0f)); });
+}
+inline Floats Entries(const float* table, const Floats& v) {
+  return ForEachPart([&](int i) { return Entries(table, vcvtq_s32_f32(v.part[i])); });
+}
+
 inline void StoreFirst(float* to, int64_t count, const Floats& value) {
   if (count >= kBlockUnits) return Store(to, value);
   float all[kBlockUnits];
@@ -118,30 +144,12 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 #include "kernels/hidden_cells.inc"
 
 template <typename Step>
-void Run(const HiddenCellArgs& args, const Step& step) {
-  if (args.linear != nullptr) {
-    ForEachChunk<Tables<true>>(args, step);
-  } else {
-    ForEachChunk<Tables<false>>(args, step);
-  }
+void Run(const HiddenCellArgs& args, int64_t, const Step& step) {
+  RunTables<Tables>(args, step);
 }
 
 }  // namespace
 
-void s32_gru_cell_16__neondot(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Gru(at...); });
-}
-
-void s32_gru_reset_16__neondot(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Reset(at...); });
-}
-
-void s32_gru_output_16__neondot(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Output(at...); });
-}
-
-void s32_rnn_cell_16__neondot(const HiddenCellArgs& args) {
-  Run(args, [](const auto& cells, auto... at) { cells.Rnn(at...); });
-}
+RNNQC_HIDDEN_KERNELS(neondot)
 
 }  // namespace rnnqc

@@ -1,5 +1,6 @@
 // Plain C++ that compilers vectorise for the baseline of the architecture.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -43,6 +44,30 @@ inline Floats Subtract(const Floats& a, const Floats& b) {
 }
 inline Floats Multiply(const Floats& a, const Floats& b) {
   return ForEachUnit([&](int64_t u) { return a.unit[u] * b.unit[u]; });
+}
+inline Floats Divide(const Floats& a, const Floats& b) {
+  return ForEachUnit([&](int64_t u) { return a.unit[u] / b.unit[u]; });
+}
+inline Floats Max(const Floats& a, const Floats& b) {
+  return ForEachUnit([&](int64_t u) { return a.unit[u] > b.unit[u] ? a.unit[u] : b.unit[u]; });
+}
+inline Floats Min(const Floats& a, const Floats& b) {
+  return ForEachUnit([&](int64_t u) { return a.unit[u] < b.unit[u] ? a.unit[u] : b.unit[u]; });
+}
+inline Floats Magnitude(const Floats& v) {
+  return ForEachUnit([&](int64_t u) { return std::fabs(v.unit[u]); });
+}
+inline Floats WhereNegative(const Floats& v, const Floats& a, const Floats& b) {
+  return ForEachUnit([&](int64_t u) { return v.unit[u] < 0 ? a.unit[u] : b.unit[u]; });
+}
+inline Floats WhereGreater(const Floats& v, const Floats& limit) {
+  return ForEachUnit([&](int64_t u) { return v.unit[u] > limit.unit[u] ? v.unit[u] : 0.0f; });
+}
+inline Floats Number(const Floats& v) {
+  return ForEachUnit([&](int64_t u) { return v.unit[u] == v.unit[u] ? v.unit[u] : 0.0f; });
+}
+inline Floats Entries(const float* table, const Floats& v) {
+  return ForEachUnit([&](int64_t u) { return table[static_cast<int32_t>(v.unit[u])]; });
 }
 inline Floats Limit(const Floats& v, const Floats& lo, const Floats& hi) {
   return ForEachUnit([&](int64_t u) { return rnnqc::Limit(v.unit[u], lo.unit[u], hi.unit[u]); });
@@ -97,22 +122,13 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 #define RNNQC_HIDDEN_UNROLL
 #include "kernels/hidden_cells.inc"
 
+template <typename Step>
+void Run(const HiddenCellArgs& args, int64_t, const Step& step) {
+  ForEachChunk<Tables>(args, step);
+}
+
 }  // namespace
 
-void s32_gru_cell_16__portable(const HiddenCellArgs& args) {
-  ForEachChunk<Tables>(args, [](const auto& cells, auto... at) { cells.Gru(at...); });
-}
-
-void s32_gru_reset_16__portable(const HiddenCellArgs& args) {
-  ForEachChunk<Tables>(args, [](const auto& cells, auto... at) { cells.Reset(at...); });
-}
-
-void s32_gru_output_16__portable(const HiddenCellArgs& args) {
-  ForEachChunk<Tables>(args, [](const auto& cells, auto... at) { cells.Output(at...); });
-}
-
-void s32_rnn_cell_16__portable(const HiddenCellArgs& args) {
-  ForEachChunk<Tables>(args, [](const auto& cells, auto... at) { cells.Rnn(at...); });
-}
+RNNQC_HIDDEN_KERNELS(portable)
 
 }  // namespace rnnqc

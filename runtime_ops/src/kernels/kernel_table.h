@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "kernels/grid_bytes.h"
 #include "kernels/linear_tables.h"
 #include "kernels/packing.h"
@@ -102,10 +103,19 @@ struct TableCellArgs {
   int64_t h_stride;
 };
 
-// Steps of the cells that have a hidden state only, from accumulators to hidden codes: table gates, static scales.
-// They work on blocks of units [block_begin, block_end); "[gates]" below is block order with so many gates.
+// What a step of a cell with a hidden state only may have besides table gates and codes of one grid.
+struct HiddenCellOptions {
+  Activation gates[kGates];
+  const float* row_scale;  // a = (f32(acc) * row_scale[row]) * h_multiplier; or null
+  const float* products;   // a, laid out as acc, in its place; or null
+  float* reset;            // where gru_reset writes r * state if it writes no codes; rows as of the state
+};
+
+// Steps of the cells that have a hidden state only, from accumulators to hidden codes. They work on blocks of units
+// [block_begin, block_end); "[gates]" below is block order with so many gates.
 //
-// With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))].
+// With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))], or what
+// kernels/activation.h says of limit(v, gate_min[g], gate_max[g]), which sends NaN to gate_max[g].
 struct HiddenCellArgs {
   int64_t rows;
   int64_t units;
@@ -118,16 +128,17 @@ struct HiddenCellArgs {
   int64_t p_stride;
   float gate_min[kGates];
   float gate_max[kGates];
-  const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
-  const LinearTables* linear;       // the same tables in another form; null if they have none
-  const float* hidden_bias;         // 16 * blocks values
-  float h_scale;                    // of the codes that are written
+  const float* gate_table[kGates];   // valid at trunc(gate_min) .. trunc(gate_max), or 0 .. index_size - 1
+  const LinearTables* linear;        // the same tables in another form; null if they have none
+  const HiddenCellOptions* options;  // null if there are none; NaN, which may come of them, has the code of 0
+  const float* hidden_bias;          // 16 * blocks values
+  float h_scale;                     // of the codes that are written
   int32_t h_zero_point;
   float* state;  // in and out, h of the GRU; rows of 16 * blocks
   float* z;      // rows as of the state
   int64_t state_stride;
   float* const* y;  // `rows` pointers to `units` floats
-  uint8_t* h;       // codes; rows of 16 * blocks
+  uint8_t* h;       // codes; rows of 16 * blocks; with options it may be null
   int64_t h_stride;
 };
 

@@ -96,26 +96,30 @@ bool FindCell(const TableExtent& tables, const Form& gate, LinearTables* linear)
 
 bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
   Form gate[kGates];
-  const int32_t gate_zero = (static_cast<int32_t>(tables.gate_max[0]) + 1) / 2;
+  int64_t first = 0;
+  while (first < tables.gates && tables.gate_table[first] == nullptr) ++first;
+  if (first == tables.gates) return false;
+  const int32_t gate_zero = (static_cast<int32_t>(tables.gate_max[first]) + 1) / 2;
   if (gate_zero < 1 || gate_zero > kMaxCodes) return false;
-  for (int64_t g = 0; g < tables.gates; ++g) {
+  for (int64_t g = first; g < tables.gates; ++g) {
+    if (tables.gate_table[g] == nullptr) continue;
     const float* zero = tables.gate_table[g] + gate_zero;
     const int32_t last = static_cast<int32_t>(tables.gate_max[g]) - gate_zero;
     if (last >= kMaxCodes) return false;
     if (!FitAny({zero, zero, -gate_zero, last}, &gate[g])) return false;
-    if (gate[g].shift != gate[0].shift || !SameKnots(gate[g], gate[0])) return false;
+    if (gate[g].shift != gate[first].shift || !SameKnots(gate[g], gate[first])) return false;
     linear->gate_scale[g] = gate[g].scale;
     linear->gate_offset[g] = gate[g].offset;
   }
-  if (tables.cell_table != nullptr && !FindCell(tables, gate[0], linear)) return false;
+  if (tables.cell_table != nullptr && !FindCell(tables, gate[first], linear)) return false;
   linear->gate_zero = gate_zero;
-  linear->gate_shift = gate[0].shift;
+  linear->gate_shift = gate[first].shift;
   for (int64_t j = 0; j < kSegments; ++j) {
-    const int32_t rise = gate[0].knots[j + 1] - gate[0].knots[j];
-    linear->knots[j] = static_cast<int16_t>(gate[0].knots[j]);
+    const int32_t rise = gate[first].knots[j + 1] - gate[first].knots[j];
+    linear->knots[j] = static_cast<int16_t>(gate[first].knots[j]);
     linear->rises[j] = static_cast<int16_t>(rise);
-    linear->bytes[0][j] = static_cast<uint8_t>(gate[0].knots[j] & 0xff);
-    linear->bytes[1][j] = static_cast<uint8_t>((gate[0].knots[j] >> 8) & 0xff);
+    linear->bytes[0][j] = static_cast<uint8_t>(gate[first].knots[j] & 0xff);
+    linear->bytes[1][j] = static_cast<uint8_t>((gate[first].knots[j] >> 8) & 0xff);
     linear->bytes[2][j] = static_cast<uint8_t>(rise & 0xff);
     linear->bytes[3][j] = static_cast<uint8_t>((rise >> 8) & 0xff);
   }

@@ -33,13 +33,14 @@ struct LinearTables {
 
 struct TableExtent {
   int64_t gates;
-  const float* gate_table[kGates];  // valid at 0 .. trunc(gate_max)
+  const float* gate_table[kGates];  // valid at 0 .. trunc(gate_max); null if the gate has no table
   float gate_max[kGates];
   const float* cell_table;  // code k stands at k, or at k + cell_table_size if k < 0; null if there is none
   int64_t cell_table_size;
 };
 
-// Whether every entry of the tables has a linear form, which is then written to `linear`.
+// Whether there are tables of gates, and every entry of the tables has a linear form, which is then written to
+// `linear`.
 bool FindLinearTables(const TableExtent& tables, LinearTables* linear);
 
 }  // namespace rnnqc

@@ -60,6 +60,37 @@ uint8_t Code(float x, float scale, int32_t zero_point) {
   return static_cast<uint8_t>(value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value);
 }
 
+float Larger(float a, float b) { return a > b ? a : b; }
+float Smaller(float a, float b) { return a < b ? a : b; }
+
+float Activate(const Activation& activation, const float* table, float v) {
+  const float scaled = activation.alpha * v;
+  switch (activation.kind) {
+    case Kind::kTable:
+      return table[static_cast<int32_t>(v)];
+    case Kind::kReluTable: {
+      const float middle = static_cast<float>(activation.index_size / 2) + 0.5f;
+      const float last = static_cast<float>(activation.index_size) - 0.5f;
+      const float position = v * activation.index_scale;
+      const float index = Larger(Smaller(position + middle, last), 0.0f);
+      return Larger(v, 0.0f) + table[static_cast<int32_t>(index)];
+    }
+    case Kind::kRelu:
+      return Larger(v, 0.0f);
+    case Kind::kLeakyRelu:
+      return (v < 0 ? scaled : v) + 0.0f;
+    case Kind::kThresholdedRelu:
+      return (v > activation.alpha ? v : 0.0f) + 0.0f;
+    case Kind::kAffine:
+      return scaled + activation.beta;
+    case Kind::kHardSigmoid:
+      return Smaller(Larger(scaled + activation.beta, 0.0f), 1.0f);
+    case Kind::kSoftsign:
+      return v / (1.0f + std::fabs(v));
+  }
+  return v;
+}
+
 // One unit of one row of HiddenCellArgs.
 struct HiddenUnit {
   const HiddenCellArgs& args;
@@ -71,16 +102,22 @@ struct HiddenUnit {
   }
   float A(int64_t gates, int64_t gate) const {
     const int64_t j = Column(gates, gate);
-    return static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+    const HiddenCellOptions* options = args.options;
+    if (options != nullptr && options->products != nullptr) return options->products[row * args.acc_stride + j];
+    float sum = static_cast<float>(args.acc[row * args.acc_stride + j]);
+    if (options != nullptr && options->row_scale != nullptr) sum = sum * options->row_scale[row];
+    return sum * args.h_multiplier[j];
   }
   float P(int64_t gates, int64_t gate) const { return args.p[row * args.p_stride + Column(gates, gate)]; }
   float Look(int64_t gate, float v) const {
-    const float limited = std::fmax(std::fmin(v, args.gate_max[gate]), args.gate_min[gate]);
-    return args.gate_table[gate][static_cast<int32_t>(limited)];
+    const float limited = Larger(Smaller(v, args.gate_max[gate]), args.gate_min[gate]);
+    if (args.options == nullptr) return args.gate_table[gate][static_cast<int32_t>(limited)];
+    return Activate(args.options->gates[gate], args.gate_table[gate], limited);
   }
   float* State() const { return args.state + row * args.state_stride + unit; }
   float* Z() const { return args.z + row * args.state_stride + unit; }
   void WriteCode(float value) const {
+    if (args.h == nullptr) return;
     args.h[row * args.h_stride + unit] = Code(value, args.h_scale, args.h_zero_point);
   }
   void Write(float y) const {
@@ -91,7 +128,7 @@ struct HiddenUnit {
     const float rest = 1.0f - z;
     const float added = rest * n;
     const float kept = z * *State();
-    *State() = std::fmax(std::fmin(added + kept, 0x1p60f), -0x1p60f);
+    *State() = Larger(Smaller(added + kept, 0x1p60f), -0x1p60f);
     Write(*State());
   }
 };
@@ -235,10 +272,12 @@ void s32_gru_cell_1__reference(const HiddenCellArgs& args) {
 }
 
 void s32_gru_reset_1__reference(const HiddenCellArgs& args) {
-  ForEachUnit(args, [](const HiddenUnit& unit) {
+  ForEachUnit(args, [&args](const HiddenUnit& unit) {
     *unit.Z() = unit.Look(0, unit.A(2, 0) + unit.P(3, 0));
     const float r = unit.Look(1, unit.A(2, 1) + unit.P(3, 1));
-    unit.WriteCode(r * *unit.State());
+    const float reset = r * *unit.State();
+    unit.WriteCode(reset);
+    if (args.h == nullptr) args.options->reset[unit.row * args.state_stride + unit.unit] = reset;
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "ops/grid_attributes.h"
+
 namespace rnnqc {
 namespace {
 
@@ -21,11 +23,14 @@ const Choices<CodeMode>& HiddenModes() {
   return choices;
 }
 
-// The one arithmetic of cells other than LSTM.
-void ReadTablesArithmetic(const ort::KernelInfo& info) {
-  static const Choices<bool> choices = {{"tables", true}};
-  bool tables = true;
-  ReadChoice(info, "arithmetic", choices, &tables);
+// What GRU and RNN have in common; `points` quantizers.
+void ReadHiddenCell(const ort::KernelInfo& info, int64_t points, const char* gate_names, CellConfig* config) {
+  static const Choices<Arithmetic> choices = {{"tables", Arithmetic::kTables}, {"grid", Arithmetic::kGrid}};
+  ReadChoice(info, "arithmetic", choices, &config->arithmetic);
+  ReadCell(info, config);
+  if (config->is_grid()) return ReadGrid(info, points, gate_names, config);
+  ReadCodes(info, config);
+  ReadGates(info, gate_names, config);
 }
 
 }  // namespace
@@ -120,10 +125,7 @@ void ReadGates(const ort::KernelInfo& info, const char* gate_names, CellConfig* 
 
 GruConfig ReadGruConfig(const ort::KernelInfo& info) {
   GruConfig config;
-  ReadTablesArithmetic(info);
-  ReadCell(info, &config);
-  ReadCodes(info, &config);
-  ReadGates(info, "z, r, h", &config);
+  ReadHiddenCell(info, GruGrid::kCount, "z, r, h", &config);
   config.linear_before_reset = ReadFlag(info, "linear_before_reset");
   info.Read("reset_scale", &config.reset_scale);
   info.Read("reset_zero_point", &config.reset_zero_point);
@@ -133,10 +135,7 @@ GruConfig ReadGruConfig(const ort::KernelInfo& info) {
 
 RnnConfig ReadRnnConfig(const ort::KernelInfo& info) {
   RnnConfig config;
-  ReadTablesArithmetic(info);
-  ReadCell(info, &config);
-  ReadCodes(info, &config);
-  ReadGates(info, "h", &config);
+  ReadHiddenCell(info, GridPlaces{config.gate_count}.own(), "h", &config);
   ValidateConfig(config);
   return config;
 }

@@ -1,5 +1,6 @@
 #include "ops/cell_inputs.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "cells/packed_int4.h"
@@ -21,14 +22,14 @@ const CellOperator kQuantGruCell = {
     "QuantGRUCell",
     3,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
-     nullptr, nullptr, nullptr, nullptr, "W_group_multiplier", "R_group_multiplier"},
+     nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
     3};
 
 const CellOperator kQuantRnnCell = {
     "QuantRNNCell",
     1,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", nullptr, "sequence_lens", "initial_h", nullptr,
-     nullptr, nullptr, nullptr, "W_group_multiplier", "R_group_multiplier"},
+     nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
     3};
 
 namespace {
@@ -149,13 +150,13 @@ ort::ElementType CellInputs::ExpectedType(size_t input) const {
 
 void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes) {
   const char* name = i < kUsedInputs ? op_.input_names[i] : nullptr;
-  if (name == nullptr || (IsZeroPoint(i) && !grid_)) {
+  if (name == nullptr || (IsZeroPoint(i) && !config_.is_grid())) {
     throw std::invalid_argument("input " + std::to_string(i) + " " + (name == nullptr ? "(reserved)" : name) +
                                 " is reserved for later versions. Use a newer rnnqc library.");
   }
   const ort::ElementType expected = ExpectedType(i);
   const bool packed = IsWeights(i) && type.element == ort::kUint8;
-  const bool wide = IsWeights(i) && type.element == ort::kInt16 && grid_;
+  const bool wide = IsWeights(i) && type.element == ort::kInt16 && config_.is_grid();
   if (i == kW) sizes->packed_w = sizes_.packed_w = packed;
   if (i == kR) sizes->packed_r = sizes_.packed_r = packed;
   if (i == kW) sizes->wide_w = sizes_.wide_w = wide;
@@ -164,7 +165,7 @@ void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes)
     throw std::invalid_argument(
         "input " + std::string(name) + " has element type " + ort::ToText(type.element) + ", expected " +
         ort::ToText(expected) +
-        (IsWeights(i) ? grid_ ? ", int16 or uint8 (packed int4)" : " or uint8 (packed int4)" : "") +
+        (IsWeights(i) ? config_.is_grid() ? ", int16 or uint8 (packed int4)" : " or uint8 (packed int4)" : "") +
         (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
   }
   if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, *sizes), *sizes);
@@ -228,6 +229,12 @@ void CellInputs::ReadConstants(const ort::KernelInfo& info, const OrtValue** inp
   }
 }
 
+void CellInputs::Keep(size_t input, const OrtValue* table, int64_t count) {
+  const float* values = ort::DataOf<const float>(api_, table);
+  kept_[input].assign(values, values + count);
+  needed_count_ = static_cast<size_t>(std::remove(needed_, needed_ + needed_count_, input) - needed_);
+}
+
 void CellInputs::Read(OrtKernelContext* context, const OrtValue** inputs) const {
   for (size_t i = 0; i < needed_count_; ++i) {
     const size_t input = needed_[i];
@@ -261,6 +268,7 @@ Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArg
 }
 
 void CellInputs::UseGateTable(const OrtValue* const* inputs, int64_t required, CellArgs* args) const {
+  args->gate_table = kept(kGateTable);
   if (inputs[kGateTable] == nullptr) return;
   if (!gate_table_is_constant_) CheckGateTable(inputs[kGateTable], required);
   args->gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
@@ -272,7 +280,12 @@ void CellInputs::CheckGateTable(const OrtValue* table, int64_t required) const {
   if (shape[0] >= required) return;
   throw std::invalid_argument("input gate_table has shape " + ort::ToText(shape) + ", expected at least " +
                               std::to_string(required) + " entries for gate_table_offset, " +
-                              (grid_ ? "grid_min and grid_max" : "gate_max and gate_index_size"));
+                              (config_.is_grid() ? "grid_min and grid_max" : "gate_max and gate_index_size"));
+}
+
+void CellInputs::FailWithoutGateTable() const {
+  throw std::invalid_argument(std::string("input gate_table is missing, but ") +
+                              (config_.is_grid() ? "arithmetic \"grid\" needs" : "a kind in gate_kinds uses") + " it");
 }
 
 int64_t CellInputs::CheckedInputSize(const OrtValue* const* inputs, const Sizes& sizes) const {
@@ -303,6 +316,24 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
     matrix.weights = weights.codes.data();
   } else {
     matrix.weights = CheckedData<int8_t>(input, inputs, sizes);
+  }
+  return weights;
+}
+
+CellInputs::GridWeights CellInputs::UnpackedGridWeights(size_t input, const OrtValue* const* inputs,
+                                                        const Sizes& sizes) const {
+  const bool is_w = input == kW;
+  GridWeights weights{};
+  GridMatrix& matrix = weights.matrix;
+  matrix.k = is_w ? sizes.input : sizes.hidden;
+  matrix.gates = op_.gates;
+  matrix.units = sizes.hidden;
+  matrix.zero_point = CheckedData<int32_t>(is_w ? kWZeroPoint : kRZeroPoint, inputs, sizes);
+  if (is_w ? sizes.wide_w : sizes.wide_r) {
+    matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
+  } else {
+    weights.narrow = UnpackedWeights(input, inputs, sizes);
+    matrix.narrow = weights.narrow.matrix.weights;
   }
   return weights;
 }

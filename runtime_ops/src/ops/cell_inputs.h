@@ -6,6 +6,7 @@
 
 #include "cells/cell_config.h"
 #include "cells/cell_run.h"
+#include "cells/grid_product.h"
 #include "ort_support.h"
 
 namespace rnnqc {
@@ -68,9 +69,8 @@ struct Sizes {
 // std::invalid_argument that names the input and what is expected.
 class CellInputs {
  public:
-  // With `grid` W and R may be int16, and have zero points.
-  CellInputs(const ort::OrtApi& api, const CellOperator& op, const CellConfig& config, bool grid)
-      : api_(api), op_(op), config_(config), grid_(grid) {}
+  CellInputs(const ort::OrtApi& api, const CellOperator& op, const CellConfig& config)
+      : api_(api), op_(op), config_(config) {}
 
   // At creation: what is declared.
   void CheckDeclared(const ort::KernelInfo& info);
@@ -81,6 +81,11 @@ class CellInputs {
   // Whether all of the inputs that become packed weights are constant. They are not read by Read() then.
   bool has_constant_weights() const { return constant_weights_; }
   bool has_constant_gate_table() const { return gate_table_is_constant_; }
+
+  // Keeps the `count` values of a constant table that no run is expected to look up, so that runs need not ask for it.
+  void Keep(size_t input, const ort::OrtValue* table, int64_t count);
+  // Its values, or null.
+  const float* kept(size_t input) const { return kept_[input].empty() ? nullptr : kept_[input].data(); }
 
   // At a run.
   void Read(ort::OrtKernelContext* context, const ort::OrtValue** inputs) const;
@@ -94,6 +99,7 @@ class CellInputs {
   void CheckShape(size_t input, const ort::Shape& found, const ort::Shape& expected,
                   const Sizes& sizes = Sizes()) const;
   void CheckGateTable(const ort::OrtValue* table, int64_t required) const;
+  [[noreturn]] void FailWithoutGateTable() const;
   // The input size that W has, within what the operator allows.
   int64_t CheckedInputSize(const ort::OrtValue* const* inputs, const Sizes& sizes) const;
   ort::Shape CheckedShape(size_t input, const ort::OrtValue* value, const Sizes& sizes) const;
@@ -113,7 +119,14 @@ class CellInputs {
   };
   Weights UnpackedWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
 
-  // The vectors of CellParameters.
+  // The same for the arithmetic "grid", where matrices may be int16 and have zero points.
+  struct GridWeights {
+    GridMatrix matrix;
+    Weights narrow;  // not for int16
+  };
+  GridWeights UnpackedGridWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
+
+  // The vectors of CellParameters and GridParameters.
   template <typename Parameters>
   void ReadVectors(const ort::OrtValue* const* inputs, const Sizes& sizes, Parameters* parameters) const {
     parameters->x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
@@ -136,12 +149,12 @@ class CellInputs {
   const ort::OrtApi& api_;
   const CellOperator& op_;
   const CellConfig& config_;
-  const bool grid_;
   Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
   size_t needed_count_ = 0;
   bool has_output_[kMostOutputs] = {};
+  std::vector<float> kept_[kUsedInputs];
   bool gate_table_is_constant_ = false;
   bool constant_weights_ = false;
 };

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "cells/grid_gru.h"
+#include "cells/grid_rnn.h"
 #include "cells/gru_cell.h"
 #include "cells/rnn_cell.h"
 #include "kernels/dispatch.h"
@@ -22,7 +24,10 @@ using ort::OrtValue;
 
 struct Gru {
   using Config = GruConfig;
-  using Packed = PackedGru;
+  using Tables = PackedGru;
+  using Grid = PackedGridGru;
+  using TableParameters = GruParameters;
+  using GridParameters = GridGruParameters;
   static const CellOperator& Operator() { return kQuantGruCell; }
   static Config Read(const ort::KernelInfo& info) { return ReadGruConfig(info); }
 
@@ -34,30 +39,34 @@ struct Gru {
         (config.linear_before_reset ? "1; expected both or neither" : "0; expected both or neither"));
   }
 
-  static Packed Pack(const Config& config, const KernelTable& kernels, const CellInputs& inputs,
-                     const CellParameters& common, const OrtValue* const* values, const Sizes& sizes) {
-    GruParameters parameters{};
-    static_cast<CellParameters&>(parameters) = common;
-    parameters.hidden_bias = inputs.CheckedData<float>(kHiddenBias, values, sizes);
-    return PackGru(config, kernels, parameters);
+  template <typename Parameters>
+  static void ReadOwn(const CellInputs& inputs, const OrtValue* const* values, const Sizes& sizes,
+                      Parameters* parameters) {
+    parameters->hidden_bias = inputs.CheckedData<float>(kHiddenBias, values, sizes);
   }
 
-  static constexpr auto Run = RunGru;
+  static constexpr auto PackTables = PackGru;
+  static constexpr auto PackGrid = PackGridGru;
+  static constexpr auto RunTables = RunGru;
+  static constexpr auto RunGrid = RunGridGru;
 };
 
 struct Rnn {
   using Config = RnnConfig;
-  using Packed = PackedCell;
+  using Tables = PackedCell;
+  using Grid = PackedGrid<double>;
+  using TableParameters = CellParameters;
+  using GridParameters = rnnqc::GridParameters;
   static const CellOperator& Operator() { return kQuantRnnCell; }
   static Config Read(const ort::KernelInfo& info) { return ReadRnnConfig(info); }
   static void CheckInputs(const Config&, const CellInputs&) {}
+  template <typename Parameters>
+  static void ReadOwn(const CellInputs&, const OrtValue* const*, const Sizes&, Parameters*) {}
 
-  static Packed Pack(const Config& config, const KernelTable& kernels, const CellInputs&, const CellParameters& common,
-                     const OrtValue* const*, const Sizes&) {
-    return PackRnn(config, kernels, common);
-  }
-
-  static constexpr auto Run = RunRnn;
+  static constexpr auto PackTables = PackRnn;
+  static constexpr auto PackGrid = PackGridRnn;
+  static constexpr auto RunTables = RunRnn;
+  static constexpr auto RunGrid = RunGridRnn;
 };
 
 // Of a cell without a state besides the hidden one.
@@ -68,19 +77,18 @@ class HiddenCellKernel {
       : api_(api),
         context_(std::move(context)),
         config_(Cell::Read(info)),
-        inputs_(api, Cell::Operator(), config_, false),
+        inputs_(api, Cell::Operator(), config_),
         kernels_(SelectedTable()) {
     inputs_.CheckDeclared(info);
     Cell::CheckInputs(config_, inputs_);
     const int64_t table_size = RequiredGateTableSize(config_);
-    if (table_size > 0 && !inputs_.present(kGateTable)) {
-      throw std::invalid_argument("input gate_table is missing, but a kind in gate_kinds uses it");
-    }
+    if (table_size > 0 && !inputs_.present(kGateTable)) inputs_.FailWithoutGateTable();
     const OrtValue* inputs[kInputCount] = {};
     inputs_.ReadConstants(info, inputs);
     if (inputs[kGateTable] != nullptr) {
       inputs_.CheckGateTable(inputs[kGateTable], table_size);
-      FindLinearForm(ort::DataOf<const float>(api_, inputs[kGateTable]));
+      if (!config_.is_grid()) FindLinearForm(ort::DataOf<const float>(api_, inputs[kGateTable]));
+      if (linear_ != nullptr) inputs_.Keep(kGateTable, inputs[kGateTable], table_size);
     }
     if (inputs_.has_constant_weights()) weights_ = Pack(inputs, inputs_.sizes());
   }
@@ -92,35 +100,65 @@ class HiddenCellKernel {
     const OrtValue* inputs[kInputCount] = {};
     inputs_.Read(context, inputs);
     CellArgs args{};
-    const Sizes sizes = inputs_.Use(inputs, weights_ == nullptr ? -1 : weights_->w.k, &args);
+    const Sizes sizes = inputs_.Use(inputs, weights_.input_size(), &args);
     inputs_.UseGateTable(inputs, RequiredGateTableSize(config_), &args);
     args.linear = linear_.get();
     inputs_.UseOutputs(context, sizes, &args);
 
-    const std::unique_ptr<Packed> weights_now = weights_ == nullptr ? Pack(inputs, sizes) : nullptr;
-    const Packed& weights = weights_ == nullptr ? *weights_now : *weights_;
+    const PackedWeights weights_now = weights_.empty() ? Pack(inputs, sizes) : PackedWeights();
+    const PackedWeights& weights = weights_.empty() ? weights_now : weights_;
     const ScratchPool::Lease scratch(&scratch_pool_);
     ContextParallel parallel(api_, context);
-    Cell::Run(config_, kernels_, weights, args, scratch.get(), &parallel);
+    if (weights.grid != nullptr) {
+      Cell::RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
+    } else {
+      Cell::RunTables(config_, kernels_, *weights.tables, args, scratch.get(), &parallel);
+    }
   }
 
  private:
-  using Packed = typename Cell::Packed;
+  // What the weights became in one of the arithmetics.
+  struct PackedWeights {
+    std::unique_ptr<typename Cell::Tables> tables;
+    std::unique_ptr<typename Cell::Grid> grid;
+
+    bool empty() const { return tables == nullptr && grid == nullptr; }
+    int64_t input_size() const {
+      if (grid != nullptr) return grid->input_size();
+      return tables != nullptr ? tables->w.k : -1;
+    }
+  };
 
   void FindLinearForm(const float* gate_table) {
     auto linear = std::make_unique<LinearTables>();
     if (FindLinearTables(config_, gate_table, linear.get())) linear_ = std::move(linear);
   }
 
-  std::unique_ptr<Packed> Pack(const OrtValue* const* inputs, Sizes sizes) const {
+  PackedWeights Pack(const OrtValue* const* inputs, Sizes sizes) const {
     sizes.input = inputs_.CheckedInputSize(inputs, sizes);
-    const CellInputs::Weights w = inputs_.UnpackedWeights(kW, inputs, sizes);
-    const CellInputs::Weights r = inputs_.UnpackedWeights(kR, inputs, sizes);
-    CellParameters parameters{};
-    parameters.w = w.matrix;
-    parameters.r = r.matrix;
+    PackedWeights packed;
+    if (config_.is_grid()) {
+      const CellInputs::GridWeights w = inputs_.UnpackedGridWeights(kW, inputs, sizes);
+      const CellInputs::GridWeights r = inputs_.UnpackedGridWeights(kR, inputs, sizes);
+      const auto parameters = Parameters<typename Cell::GridParameters>(w.matrix, r.matrix, inputs, sizes);
+      packed.grid = std::make_unique<typename Cell::Grid>(Cell::PackGrid(config_, kernels_, parameters));
+    } else {
+      const CellInputs::Weights w = inputs_.UnpackedWeights(kW, inputs, sizes);
+      const CellInputs::Weights r = inputs_.UnpackedWeights(kR, inputs, sizes);
+      const auto parameters = Parameters<typename Cell::TableParameters>(w.matrix, r.matrix, inputs, sizes);
+      packed.tables = std::make_unique<typename Cell::Tables>(Cell::PackTables(config_, kernels_, parameters));
+    }
+    return packed;
+  }
+
+  template <typename Result, typename Weights>
+  Result Parameters(const Weights& w, const Weights& r, const OrtValue* const* inputs, const Sizes& sizes) const {
+    Result parameters{};
+    parameters.w = w;
+    parameters.r = r;
     inputs_.ReadVectors(inputs, sizes, &parameters);
-    return std::make_unique<Packed>(Cell::Pack(config_, kernels_, inputs_, parameters, inputs, sizes));
+    Cell::ReadOwn(inputs_, inputs, sizes, &parameters);
+    return parameters;
   }
 
   const OrtApi& api_;
@@ -129,7 +167,7 @@ class HiddenCellKernel {
   CellInputs inputs_;
   const KernelTable& kernels_;
   std::unique_ptr<LinearTables> linear_;  // null if the table is not constant or has no such form
-  std::unique_ptr<Packed> weights_;       // null if the weights are not constant
+  PackedWeights weights_;                 // empty if the weights are not constant
   ScratchPool scratch_pool_;
 };
 

@@ -6,7 +6,7 @@
 
 #include "cells/byte_cell.h"
 #include "cells/grid_byte_form.h"
-#include "cells/grid_cell.h"
+#include "cells/grid_lstm.h"
 #include "cells/lstm_cell.h"
 #include "kernels/dispatch.h"
 #include "ops/cell_inputs.h"
@@ -30,7 +30,7 @@ class QuantLstmCellKernel {
       : api_(api),
         context_(std::move(context)),
         config_(ReadLstmConfig(info)),
-        inputs_(api, kQuantLstmCell, config_, config_.is_grid()),
+        inputs_(api, kQuantLstmCell, config_),
         kernels_(SelectedTable()) {
     inputs_.CheckDeclared(info);
     CheckTables();
@@ -55,9 +55,9 @@ class QuantLstmCellKernel {
     const ScratchPool::Lease scratch(&scratch_pool_);
     ContextParallel parallel(api_, context);
     if (weights.grid != nullptr) {
-      RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
+      RunGridLstm(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);
     } else if (weights.grid32 != nullptr) {
-      RunGrid(config_, kernels_, *weights.grid32, args, scratch.get(), &parallel);
+      RunGridLstm(config_, kernels_, *weights.grid32, args, scratch.get(), &parallel);
     } else if (weights.bytes != nullptr) {
       RunByteCell(config_, kernels_, *weights.bytes, args, scratch.get(), &parallel);
     } else {
@@ -69,26 +69,23 @@ class QuantLstmCellKernel {
   // What the weights became in one of the arithmetics.
   struct PackedWeights {
     std::unique_ptr<PackedLstm> tables;
-    std::unique_ptr<PackedGrid<double>> grid;
-    std::unique_ptr<PackedGrid<float>> grid32;
+    std::unique_ptr<PackedGridLstm<double>> grid;
+    std::unique_ptr<PackedGridLstm<float>> grid32;
     std::unique_ptr<PackedByteCell> bytes;
 
     bool empty() const { return tables == nullptr && grid == nullptr && grid32 == nullptr && bytes == nullptr; }
     int64_t input_size() const {
       if (tables != nullptr) return tables->w.k;
       if (bytes != nullptr) return bytes->w.k;
-      if (grid != nullptr) return grid->w.planes[0].k;
-      return grid32 != nullptr ? grid32->w.planes[0].k : -1;
+      if (grid != nullptr) return grid->input_size();
+      return grid32 != nullptr ? grid32->input_size() : -1;
     }
   };
 
   bool IsGrid() const { return config_.is_grid(); }
 
   void CheckTables() const {
-    if (RequiredGateTableSize(config_) > 0 && !inputs_.present(kGateTable)) {
-      throw std::invalid_argument(std::string("input gate_table is missing, but ") +
-                                  (IsGrid() ? "arithmetic \"grid\" needs" : "a kind in gate_kinds uses") + " it");
-    }
+    if (RequiredGateTableSize(config_) > 0 && !inputs_.present(kGateTable)) inputs_.FailWithoutGateTable();
     if (RequiredCellTableSize(config_) > 0 && !inputs_.present(kCellTable)) {
       throw std::invalid_argument("input cell_table is missing, but output_kind uses it");
     }
@@ -111,6 +108,8 @@ class QuantLstmCellKernel {
     const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
     if (FindLinearTables(config_, gate_table, cell_table, constant_cell_table_size_, linear.get())) {
       linear_ = std::move(linear);
+      inputs_.Keep(kGateTable, inputs[kGateTable], RequiredGateTableSize(config_));
+      inputs_.Keep(kCellTable, inputs[kCellTable], constant_cell_table_size_);
     }
   }
 
@@ -123,12 +122,14 @@ class QuantLstmCellKernel {
     }
     const GridOperands operands = ReadGridOperands(inputs, sizes);
     if (config_.arithmetic == Arithmetic::kGrid) {
-      packed.grid = std::make_unique<PackedGrid<double>>(PackGrid<double>(config_, kernels_, operands.parameters));
+      packed.grid =
+          std::make_unique<PackedGridLstm<double>>(PackGridLstm<double>(config_, kernels_, operands.parameters));
       return packed;
     }
     packed.bytes = PackForBytes(inputs, operands);
     if (packed.bytes == nullptr) {
-      packed.grid32 = std::make_unique<PackedGrid<float>>(PackGrid<float>(config_, kernels_, operands.parameters));
+      packed.grid32 =
+          std::make_unique<PackedGridLstm<float>>(PackGridLstm<float>(config_, kernels_, operands.parameters));
     }
     return packed;
   }
@@ -143,30 +144,20 @@ class QuantLstmCellKernel {
     return PackLstm(config_, kernels_, parameters);
   }
 
-  // What the arithmetic "grid" multiplies, with the memory behind it; no `Weights` for 16-bit codes.
+  // What the arithmetic "grid" multiplies, with the memory behind it.
   struct GridOperands {
-    GridParameters parameters;
-    CellInputs::Weights w;
-    CellInputs::Weights r;
+    CellInputs::GridWeights w;
+    CellInputs::GridWeights r;
+    GridLstmParameters parameters;
   };
 
   GridOperands ReadGridOperands(const OrtValue* const* inputs, const Sizes& sizes) const {
     GridOperands operands{};
-    GridParameters& parameters = operands.parameters;
-    for (const size_t input : {size_t{kW}, size_t{kR}}) {
-      const bool is_w = input == kW;
-      GridMatrix& matrix = is_w ? parameters.w : parameters.r;
-      matrix.k = is_w ? sizes.input : sizes.hidden;
-      matrix.zero_point = inputs_.CheckedData<int32_t>(is_w ? kWZeroPoint : kRZeroPoint, inputs, sizes);
-      if (is_w ? sizes.wide_w : sizes.wide_r) {
-        matrix.wide = inputs_.CheckedData<int16_t>(input, inputs, sizes);
-      } else {
-        CellInputs::Weights& weights = is_w ? operands.w : operands.r;
-        weights = inputs_.UnpackedWeights(input, inputs, sizes);
-        matrix.narrow = weights.matrix.weights;
-      }
-    }
-    ReadVectors(inputs, sizes, &parameters);
+    operands.w = inputs_.UnpackedGridWeights(kW, inputs, sizes);
+    operands.r = inputs_.UnpackedGridWeights(kR, inputs, sizes);
+    operands.parameters.w = operands.w.matrix;
+    operands.parameters.r = operands.r.matrix;
+    ReadVectors(inputs, sizes, &operands.parameters);
     return operands;
   }
 
@@ -176,10 +167,10 @@ class QuantLstmCellKernel {
     GridBytes form{};
     const float* gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);
     const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
-    const GridParameters& from = operands.parameters;
+    const GridLstmParameters& from = operands.parameters;
     if (!FindGridBytes(config_, kernels_, from, gate_table, cell_table, &form)) return nullptr;
-    const CellParameters parameters{operands.w.matrix, operands.r.matrix, from.x_multiplier, from.h_multiplier,
-                                    from.bias};
+    const CellParameters parameters{operands.w.narrow.matrix, operands.r.narrow.matrix, from.x_multiplier,
+                                    from.h_multiplier, from.bias};
     return std::make_unique<PackedByteCell>(PackByteCell(config_, kernels_, parameters, form));
   }
 
@@ -208,7 +199,10 @@ class QuantLstmCellKernel {
 
   void UseTables(const OrtValue* const* inputs, LstmArgs* args) const {
     inputs_.UseGateTable(inputs, RequiredGateTableSize(config_), args);
-    if (inputs[kCellTable] != nullptr) {
+    if (inputs_.kept(kCellTable) != nullptr) {
+      args->cell_table_size = constant_cell_table_size_;
+      args->cell_table = inputs_.kept(kCellTable);
+    } else if (inputs[kCellTable] != nullptr) {
       args->cell_table_size =
           constant_cell_table_size_ > 0 ? constant_cell_table_size_ : CheckedCellTableSize(inputs[kCellTable]);
       args->cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);

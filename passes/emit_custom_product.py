@@ -1,0 +1,219 @@
+"""Products of a recurrence of unknown equations with quantized weights, in standard operators.
+
+Sums of products of codes are exact: in MatMulInteger where codes and weights have up to 8 bits, or a product for each
+byte of wider codes; in float64 where weights are wider. Unsigned by unsigned bytes are exact on every processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.builder import Builder
+from rnnqc.encoding import Encoding, Rounding
+from rnnqc.ir import Graph, Model, Value, shape_of
+from rnnqc.passes.custom_products import CustomProduct
+from rnnqc.passes.emit_codes import row_codes, row_scales
+from rnnqc.passes.emit_qcdq import WIDEST, QuantizedWeight, emit_fake_quant, emit_qcdq, emit_row_fake_quant, emit_weight
+from rnnqc.passes.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
+from rnnqc.passes.quantization import encoding_of, stored_multiplier
+from rnnqc.passes.quantized_parameters import weight_codes
+
+MIDDLE = 128
+"""Zero point of codes of rows with a scale each, and what makes signed bytes unsigned."""
+WIDE_MIDDLE = 2**15
+_OPSET_OF_PROPAGATION = 21
+_LARGEST_SUM = 2**31
+_FLOAT32_BITS = 24
+Format = Mapping[str, Any]
+
+
+def emit_grid(b: Builder, name: str, value: Value, point: Format, *, readable: bool) -> Value:
+    """`value` on the grid of a point with one scale.
+
+    Args:
+        b: Collects the nodes.
+        name: Of the values.
+        value: Float32.
+        point: Its format.
+        readable: Whether to use QuantizeLinear and DequantizeLinear where they can say it. onnxruntime computes between
+            them in ways of its own; and from operator set 21 on it moves them past views and refuses the model.
+    """
+    emit = emit_qcdq if readable and has_quantize_linear(b.model, point) else emit_fake_quant
+    return emit(b, name, value, encoding_of(point))
+
+
+def has_quantize_linear(model: Model, point: Format) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used for values of a point."""
+    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
+    return bool(point["bits"] <= WIDEST and half_even and model.opset < _OPSET_OF_PROPAGATION)
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """The weights of a product.
+
+    Attributes:
+        encoding: Their format.
+        codes: `[K,N]`: uint8 codes, raised by 128 where they are signed, for an integer product; the codes otherwise.
+        scale: `[N]` or one number.
+        zero_point: Of the codes as they are stored, in the same form.
+        array: The codes.
+    """
+
+    encoding: Encoding
+    codes: Value
+    scale: Value
+    zero_point: Value
+    array: npt.NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of codes and scales."""
+        return int(self.array.nbytes) + 4 * len(self.encoding.scale)
+
+
+def store_weight(
+    model: Model, graph: Graph, path: str, product: CustomProduct, point: Format, moment: Any, *, integer: bool
+) -> StoredWeight:
+    """Adds the weights of a product, as codes, to the graph that it stands in.
+
+    Args:
+        model: The model.
+        graph: The graph.
+        path: Of the quantization point.
+        product: The product.
+        point: The format of its weights.
+        moment: Second moments of what they are multiplied with, or None.
+        integer: Whether the product is one of codes.
+    """
+    encoding, codes = encoding_of(point), weight_codes(point, product.weights, moment)
+    channels = () if encoding.axis is None else (len(encoding.scale),)
+    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point), channels)
+    stored = codes
+    if integer and encoding.bits <= WIDEST:
+        raised = MIDDLE if encoding.signed else 0
+        stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
+    arrays = {
+        "codes": stored,
+        "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
+        "zero_point": np.asarray(zero_point).astype(stored.dtype),
+    }
+    held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
+    return StoredWeight(encoding, **held, array=stored)
+
+
+def emit_product(
+    b: Builder, product: CustomProduct, weight: StoredWeight, point: Format, *, given: bool, apart: bool, integer: bool
+) -> Value:
+    """`x W`, without what is added to it.
+
+    Args:
+        b: Collects the nodes.
+        product: What is multiplied.
+        weight: Its weights.
+        point: The format of x: one scale, or one for each row.
+        given: Whether x is on that grid already.
+        apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
+        integer: Whether to multiply codes, or real numbers.
+    """
+    x = product.x
+    static = point["mode"] == "static"
+    if static and not given and not (integer and _takes_bytes(point)):
+        x = emit_grid(b, "hidden", x, point, readable=not integer)
+    if not integer:
+        if not static:
+            middle = 2 ** (point["bits"] - 1)
+            x = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+        dequantized = static and not apart and has_quantize_linear(b.model, point)
+        return _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+    shape = shape_of(x)
+    flat = shape is not None and len(shape) == 2
+    rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
+    y = _static(b, rows, weight, encoding_of(point)) if static else _by_rows(b, rows, weight, point["bits"])
+    if flat:
+        return y
+    outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
+    whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
+    return b.op("Reshape", [y, whole], "product.shaped")
+
+
+def _takes_bytes(point: Format) -> bool:
+    """Whether one QuantizeLinear makes the codes of a value that is on no grid yet."""
+    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
+    return bool(point["bits"] == WIDEST and half_even and not point["narrow"])
+
+
+def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, readable: bool) -> Value:
+    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
+
+    Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
+    by Cast, Sub, Mul: of DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8 bits so.
+    """
+    depth = weight.array.shape[0]
+    held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+    w = emit_weight(b, "weight", held, weight.encoding, written_out=not readable)
+    wide = max(point["bits"], weight.encoding.bits) > WIDEST and point["mode"] == "static"
+    if not wide or point["bits"] + weight.encoding.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
+        return b.op("MatMul", [x, w], "product")
+    exact = [b.cast(v, np.float64, f"{n}.float64") for n, v in (("hidden", x), ("weight", w))]
+    return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
+
+
+def _static(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+    """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
+    depth = weight.array.shape[0]
+    w = weight.encoding
+    narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
+    zeros = np.asarray(w.zero_points or (w.zero_point,))
+    largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))
+    unit = np.float64(code.scale[0]) * np.asarray(w.scale, np.float64)
+    unit = unit if w.axis is not None else unit.reshape(())
+    if w.bits <= WIDEST and code.bits <= WIDEST and depth * narrow * largest < _LARGEST_SUM:
+        zero = code.zero_point + (MIDDLE if code.signed else 0)
+        units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
+        acc = b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product")
+        return b.op("Mul", [b.cast(acc, np.float32, "product.float"), b.f32(stored_multiplier(unit))], "product.real")
+    if w.bits <= WIDEST and code.bits <= WIDE_BITS and depth * 255 * largest < _LARGEST_SUM:
+        zero = code.zero_point + (WIDE_MIDDLE if code.signed else 0)
+        units = wide_codes(b, x, b.f32(code.scale[0]), b.f32(zero), "hidden.codes")
+        high, low = (b.cast(v, np.float64, f"product.{n}.float") for n, v in _planes(b, units, zero, weight))
+        acc = b.op("Add", [b.op("Mul", [high, _f64(b, 256.0)], "product.high.scaled"), low], "product.float")
+    else:
+        exact = b.cast(weight.codes, np.float64, "weight.float")
+        if np.any(weight.encoding.zero_points or weight.encoding.zero_point):
+            exact = b.op("Sub", [exact, b.cast(weight.zero_point, np.float64, "weight.zero")], "weight.centred")
+        units = b.op("Round", [b.op("Div", [x, b.f32(code.scale[0])], "hidden.units")], "hidden.rounded")
+        acc = b.op("MatMul", [b.cast(units, np.float64, "hidden.codes"), exact], "product.float")
+    return b.cast(b.op("Mul", [acc, _f64(b, unit)], "product.scaled"), np.float32, "product.real")
+
+
+def _by_rows(b: Builder, rows: Value, weight: StoredWeight, bits: int) -> Value:
+    """The product of `rows [N,K]` whose codes have a scale for each row."""
+    if bits == WIDEST:
+        units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
+        acc = b.op("MatMulInteger", [units, weight.codes, b.u8(MIDDLE), weight.zero_point], "product")
+        real = b.op("DequantizeLinear", [acc, row_scale], "product.scaled", axis=0)
+    else:
+        scale = b.op("Unsqueeze", [row_scales(b, rows, bits, "hidden"), b.i64([1])], "hidden.scale.column")
+        units = wide_codes(b, rows, scale, b.f32(WIDE_MIDDLE), "hidden.codes")
+        (_, high), (_, low) = _planes(b, units, WIDE_MIDDLE, weight)
+        real = b.op("Mul", [weighted_sum(b, high, low, "product"), scale], "product.scaled")
+    return b.op("Mul", [real, weight.scale], "product.real")
+
+
+def _planes(b: Builder, units: Value, zero: int, weight: StoredWeight) -> list[tuple[str, Value]]:
+    """The products of the high and of the low bytes of codes 0 .. 65535."""
+    parts = zip(("high", "low"), separate_planes(b, units, "hidden"), (zero >> 8, zero & 255), strict=True)
+    return [
+        (n, b.op("MatMulInteger", [part, weight.codes, b.u8(point), weight.zero_point], f"product.{n}"))
+        for n, part, point in parts
+    ]
+
+
+def _f64(b: Builder, value: Any) -> Value:
+    return b.model.constant(value, np.float64)

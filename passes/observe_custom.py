@@ -1,0 +1,88 @@
+"""Makes the values at the quantization points of recurrences of unknown equations observable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.builder import Builder
+from rnnqc.ir import Graph, Model, Value, attribute, shape_of
+from rnnqc.passes.custom_points import HIDDEN, CustomCell
+from rnnqc.passes.loop_states import behind_views
+from rnnqc.passes.observe import Observed
+
+MASK = "mask"
+"""Stands for the value that says which rows are no padding."""
+Dimension = int | str | None
+
+
+def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
+    """Adds copies of the values at the points of `cell` to the model, in place, and says where they stand.
+
+    A value of unknown rank is left out.
+    """
+    found: list[Observed] = []
+    made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
+    loop = cell.recurrence.loop
+
+    def note(point: str, value: Value, *, mask: bool = False) -> None:
+        shape = shape_of(value)
+        if shape is None:
+            return
+        inside = id(value) in made
+        graph: Graph = cell.graph if inside else cell.outer
+        b = Builder(model, prefix=f"{cell.name}.{point}")
+        copy = b.cast(value, np.float32, "observed") if mask else b.op("Identity", [value], "observed")
+        graph.nodes.extend(b.nodes)
+        step = inside and loop is not None and loop.op == "Scan"
+        size = shape[-1] if shape and isinstance(shape[-1], int) else 1
+        found.append(Observed(cell.name, point, copy.name, step, len(shape) + step, size))
+
+    for name, sites in cell.products.items():
+        for product in sites:
+            note(f"{name}.{HIDDEN}", product.x)
+    for point, values in cell.edges.items():
+        for value in values:
+            note(point, value)
+    condition = _mask(cell)
+    if condition is not None:
+        note(MASK, condition, mask=True)
+    return found
+
+
+def _mask(cell: CustomCell) -> Value | None:
+    """What decides for every state whether it is kept: which rows of the batch have not ended."""
+    conditions: list[Value] = []
+    for state in cell.states:
+        value = behind_views(state.after)
+        if state.new is not state.after:
+            conditions.append(value.inputs[0].inputs[0])
+    carried = [s for s in cell.states if not s.invariant]
+    same = bool(conditions) and len(conditions) == len(carried) and all(c is conditions[0] for c in conditions)
+    return conditions[0] if same else None
+
+
+def dimensions_of(cell: CustomCell) -> tuple[Dimension, Dimension]:
+    """The number of steps and the batch size, as far as shapes tell them."""
+    loop = cell.recurrence.loop
+    if loop is None:
+        sizes = [shape_of(v) for v in cell.edges.get(cell.state_point or "", ())]
+        return cell.recurrence.steps, _first(sizes)
+    length: Dimension = None
+    batch = _first([shape_of(s.initial) for s in cell.states])
+    if loop.op == "Scan":
+        count = attribute(loop, "num_scan_inputs", 1)
+        axes = attribute(loop, "scan_input_axes", None) or [0] * count
+        for value, axis in zip(loop.inputs[len(loop.inputs) - count :], axes, strict=True):
+            shape = shape_of(value)
+            if shape is None or len(shape) < 3:
+                continue
+            length = shape[axis] if length is None else length
+            rest = [d for k, d in enumerate(shape) if k != axis % len(shape)]
+            batch = rest[0] if batch is None else batch
+    return length, batch
+
+
+def _first(shapes: Sequence[Sequence[Dimension] | None]) -> Dimension:
+    return next((s[0] for s in shapes if s is not None and len(s) == 2), None)

@@ -1,0 +1,89 @@
+"""`rnnqc inspect`: lists recurrent layers and what lowering would do with each."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.table import Table
+
+from rnnqc.commands.common import OK, Commands, json_text
+from rnnqc.commands.terminal import err, escape, out
+from rnnqc.diagnostics import Outcome, Remark, located
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("inspect", help="list recurrent layers and what lowering would do with each")
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.ir import Model
+    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
+    from rnnqc.passes.custom_products import described
+    from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+    from rnnqc.passes.lost_layers import ACTION, independent_outputs
+    from rnnqc.passes.normal_form import normal_form
+    from rnnqc.pipeline import brings_its_own
+    from rnnqc.soundness import blaming_invalid
+
+    with blaming_invalid(a.model), located(a.model):
+        model = Model.load(a.model)
+        opset = model.opset
+        independent = independent_outputs(model)
+        earlier = lowered_nodes(model)
+        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
+        present = recurrent_nodes(model)
+        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
+        refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+        notes: dict[str, list[Remark]] = {}
+        for remark in remarks:
+            if remark.outcome is Outcome.NOTE and remark.action:
+                notes.setdefault(remark.node, []).append(remark)
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
+    cells: dict[str, list[str]] = {}
+    for cell in model.cells.values():
+        cells.setdefault(cell.node, []).append(cell.name)
+    if a.json:
+        entries = [
+            {
+                "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
+                "lowering": n.status, "form": n.form, "cells": cells.get(n.path, []),
+                "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+                "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in notes.get(n.path, [])],
+            }
+            for n in nodes
+        ]  # fmt: skip
+        print(json_text({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
+        return OK
+    out(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
+    table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
+    for n in nodes:
+        at = n.attributes
+        options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
+        options += ["input_forget"] if at.get("input_forget") else []
+        options += at.get("activations", [])
+        options += [at["type"]] if at.get("type") else []
+        sizes = [
+            str(at.get(k) if at.get(k) is not None else "?")
+            for k in ("input_size", "hidden_size", "sequence_length", "batch")
+        ]
+        others = sum(p.endswith(".value") for p in at.get("points", ()))
+        parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
+        verdict = {
+            "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or parts),
+            "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
+            "done": f"done ({n.form})" + (f": {described(at)}" if n.form == "products" else ""),
+        }[n.status]
+        for r in notes.get(n.path, []):
+            verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
+        table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
+    if nodes:
+        out(table)
+    if independent:
+        names = ", ".join(map(repr, independent))
+        err(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
+    return OK

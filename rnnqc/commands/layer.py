@@ -1,0 +1,37 @@
+"""`rnnqc layer`: makes a layer of a model of its cell."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.terminal import escape, out
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
+    parser.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="a state and what becomes of it; by default the inputs after the first and the first outputs, in order",
+    )  # fmt: skip
+    parser.add_argument("--reverse", action="store_true", help="run from the last step to the first")
+    parser.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
+    parser.add_argument("--initial-states", action="store_true", help="make the initial states inputs")
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.files import check_writable, serialized, write_atomically
+    from rnnqc.layer import layer
+
+    check_writable(Path(a.output), [a.cell])
+    made = layer(a.cell, state=a.state, reverse=a.reverse, lengths=a.lengths, initial_states=a.initial_states)
+    write_atomically(Path(a.output), serialized(made, a.output))
+    inputs, outputs = (", ".join(v.name for v in values) for values in (made.graph.input, made.graph.output))
+    out(escape(f"{a.output}: {inputs} -> {outputs}"))
+    return OK

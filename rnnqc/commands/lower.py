@@ -1,0 +1,183 @@
+"""`rnnqc lower`: quantizes the recurrent layers of a model."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
+from rnnqc.commands.report import check_page, stage_text
+from rnnqc.commands.terminal import err, error_console, escape, out
+from rnnqc.diagnostics import UsageError
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("lower", help="lower a float model to a quantized one")
+    parser.add_argument("model", metavar="IN.onnx")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    parser.add_argument(
+        "--recipe", metavar="NAME|FILE.toml",
+        help="default int8, or none for a model that brings its own quantization; `rnnqc recipes` lists them",
+    )  # fmt: skip
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
+    )
+    source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
+    )  # fmt: skip
+    parser.add_argument(
+        "--form",
+        choices=("fused", "integer", "qcdq", "qonnx"),
+        default=None,
+        help="default fused; qonnx: Brevitas' cells",
+    )
+    parser.add_argument(
+        "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
+    )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=N", help="bind symbolic dimensions; several may follow"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="PATH=VALUE",
+        help="override a recipe entry, the first match wins; several may follow",
+    )
+    parser.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node stays float")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
+    )
+    parser.add_argument("--min-sqnr", type=decibels, metavar="DB", help="fail if an output has less, on generated data")
+    parser.add_argument(
+        "--report", metavar="OUT.html", dest="report_path",
+        help="write a page that says where errors come from: on the calibration data, or on generated data",
+    )  # fmt: skip
+    parser.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
+    verbosity(parser)
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.files import check_writable, write_atomically
+    from rnnqc.passes.instruments import NOT_COMPARED
+    from rnnqc.pipeline import lower
+    from rnnqc.reporting.page import page
+
+    output = Path(a.output)
+    read = [a.stats, a.calibration, a.recipe]
+    check_writable(output, [a.model, *read])
+    if a.json_path:
+        check_writable(Path(a.json_path), read)
+    if a.json_path and Path(a.json_path).resolve() in (output.resolve(), Path(a.model).resolve()):
+        raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
+    if a.report_path:
+        check_page(a.report_path, [a.model, a.output, a.json_path, *read])
+    start = time.perf_counter()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = error_console()
+    with Progress(*columns, console=console, transient=True, disable=a.quiet or not console.is_terminal) as progress:
+        task = progress.add_task("load", total=None)
+
+        def tell(name: str) -> None:
+            progress.update(task, description=name)
+
+        lowered = lower(
+            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
+            unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
+            reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
+        )  # fmt: skip
+        evidence = _evidence(a, lowered, tell) if a.report_path else None
+    report = lowered.report
+    for entry in report.entries:
+        if entry.reason:
+            err(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
+    if not report.entries:
+        err("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
+    for warning in report.warnings:
+        err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
+    for name in sorted({n for n, text in report.checks if text.startswith(NOT_COMPARED)}):
+        reason = "onnxruntime does not run the model before it"
+        err(f"[yellow]rnnqc: --verify:[/yellow] pass {name!r} was not compared: {reason}.")
+    code = OK
+    if a.strict and report.float_entries:
+        count = len(report.float_entries)
+        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float; nothing was written.")
+        code = STRICT
+    below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
+    if code == OK and below:
+        name, value = min(below.items(), key=lambda p: p[1])
+        text = f"output {name!r} has {value:.1f} dB, {a.min_sqnr:g} dB asked for; nothing was written."
+        err(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)}")
+        code = CHECK_FAILED
+    if a.json_path:
+        data = {k: v for k, v in report.as_dict().items() if k != "seconds"}  # two runs write the same bytes
+        if evidence is not None:
+            data["evidence"] = evidence.as_dict()
+        write_atomically(Path(a.json_path), (json_text(data) + "\n").encode())
+    if code == OK:
+        lowered.save(output)
+    if evidence is not None:
+        write_atomically(Path(a.report_path), page(evidence).encode())
+    if not a.quiet and report.entries:
+        _print_entries(report)
+        if code == OK:
+            sizes = f"{byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
+            out(f"{escape(a.output)}: {sizes}, {time.perf_counter() - start:.1f} s")
+    if not a.quiet and code == OK:
+        if a.verify:
+            out(f"verified: {len({n for n, _ in report.checks})} passes changed no more than they declare")
+        if report.sqnr_db:
+            name, value = min(report.sqnr_db.items(), key=lambda p: p[1])
+            out(f"SQNR on generated data: at least {value:.1f} dB (output {escape(repr(name))})")
+    if a.verbose:
+        for note in report.notes:
+            err(escape(note))
+        for name, seconds in report.seconds:
+            err(f"{seconds:8.3f} s  {name}")
+        for name, text in report.checks:
+            err(f"verified {escape(name)}: {escape(text)}")
+    return code
+
+
+def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) -> Any:
+    """Measures what the page says, on the calibration data or on generated data."""
+    from rnnqc.files import load_proto_and_size
+    from rnnqc.reporting.gather import Options, Subject, gather
+
+    proto, size = load_proto_and_size(Path(a.model))
+    subject = Subject(
+        proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
+        a.calibration, a.state,
+    )  # fmt: skip
+    return gather(subject, Options(progress=lambda stage, done, total: tell(stage_text(stage, done, total))))
+
+
+def _print_entries(report: Any) -> None:
+    table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
+    for e in report.entries:
+        status = f"{e.status} ({e.summary or e.form})" if e.form else e.status
+        weights = (
+            f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
+            if e.status == "lowered"
+            else byte_count(e.float_bytes)
+        )
+        table.add_row(
+            escape(e.node),
+            e.op,
+            status + (f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""),
+            weights,
+        )
+    out(table)

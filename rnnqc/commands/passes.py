@@ -1,0 +1,41 @@
+"""`rnnqc passes`: lists the passes."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.table import Table
+
+from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.terminal import out
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("passes", help="list the passes of the default pipeline")
+    parser.add_argument("--markdown", action="store_true", help="as a table for documents")
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.passes import Unroll, WriteQonnx
+    from rnnqc.pipeline import default_passes
+    from rnnqc.recipe import load_recipe
+
+    infos = []
+    weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
+    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), WriteQonnx(), *weights_only]:
+        if pass_.info not in infos:
+            infos.append(pass_.info)
+    if a.markdown:
+        print("| pass | does | may change |\n|---|---|---|")
+        for info in infos:
+            print(f"| `{info.name}` | {info.summary} | {info.numerics} |")
+        return OK
+    table = Table("pass", "does", "requires", "establishes", "may change", box=None, pad_edge=False)
+    for info in infos:
+        names = [", ".join(sorted(p.value for p in s)) for s in (info.requires, info.sets)]
+        table.add_row(info.name, info.summary, *names, str(info.numerics))
+    out(table)
+    return OK

@@ -1,0 +1,56 @@
+"""`rnnqc run`: runs a model on arrays."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.terminal import escape, out
+from rnnqc.diagnostics import located
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("run", help="run a model on an .npz of inputs")
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("-i", "--input", required=True, metavar="IN.npz")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.npz")
+    parser.add_argument("--stock", action="store_true", help="without the native library")
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
+    )  # fmt: skip
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    import onnxruntime as ort
+
+    from rnnqc.evaluate import run_session
+    from rnnqc.feeds import check_feed, npz_bytes, read_npz
+    from rnnqc.files import check_writable, load_proto, write_atomically
+    from rnnqc.session import session
+    from rnnqc.streaming import calls_of, run_calls, stacked, state_pairs
+
+    check_writable(Path(a.output), [a.model, a.input])
+    proto = load_proto(Path(a.model))
+    carried = state_pairs(a.state, proto)
+    if carried:
+        with located(a.input):
+            calls = list(calls_of(a.input, proto, carried))
+    else:
+        feeds = read_npz(Path(a.input))
+        check_feed(feeds, proto, a.input)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    with located(a.model):
+        live = session(proto, native=not a.stock, options=options)
+        run_call = partial(run_session, live)
+        results = stacked(list(run_calls(run_call, calls, carried)), carried) if carried else run_call(feeds)
+        write_atomically(Path(a.output), npz_bytes(results))
+    for name, value in results.items():
+        out(f"{escape(name)}: {value.dtype} {list(value.shape)}")
+    return OK

@@ -1,0 +1,46 @@
+"""The two consoles of the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from rich.console import Console
+from rich.markup import escape as escape_markup
+
+
+def escape(text: str) -> str:
+    """`text` on one line, for rich: names in models may hold line breaks, terminal sequences and rich's own markup."""
+    return escape_markup("".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text))
+
+
+def _console(stream: TextIO) -> Console:
+    """Lines that are not for a terminal stay whole, so that they can be searched."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 400)
+
+
+_out = _console(sys.stdout)
+_err = _console(sys.stderr)
+
+
+def reset() -> None:
+    """Makes the consoles anew, on the streams that the process has now."""
+    global _out, _err
+    _out, _err = _console(sys.stdout), _console(sys.stderr)
+
+
+def out(content: object) -> None:
+    """Prints a result."""
+    _out.print(content)
+
+
+def err(content: object) -> None:
+    """Prints a remark or an error."""
+    _err.print(content)
+
+
+def error_console() -> Console:
+    """The console of remarks and errors, for progress bars."""
+    return _err

@@ -1,0 +1,131 @@
+"""Thresholds of `rnnqc verify`: for all outputs, or for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rnnqc.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from rnnqc.verify import OutputComparison
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure that can have a threshold.
+
+    Attributes:
+        option: The option that gives it.
+        unit: What its value is, for the help.
+        help: What is a failure, for the help.
+        value: The figure.
+        least: Whether the threshold is the least that is allowed; else the most.
+        text: A value and a threshold in words.
+    """
+
+    option: str
+    unit: str
+    help: str
+    value: Callable[[OutputComparison], float]
+    least: bool
+    text: Callable[[float, float], str]
+
+    def fails(self, found: float, asked: float) -> bool:
+        """Whether `found` is on the wrong side; NaN is."""
+        return not (found >= asked if self.least else found <= asked)
+
+
+def _codes(c: OutputComparison) -> float:
+    return c.equal if c.equal_codes is None else c.equal_codes
+
+
+MEASURES = (
+    Measure(
+        "--min-sqnr", "DB", "has less", lambda c: c.sqnr_db, True,
+        lambda v, t: f"has {v:.1f} dB, {t:g} dB asked for",
+    ),
+    Measure(
+        "--max-abs", "D", "is further off anywhere", lambda c: c.max_abs, False,
+        lambda v, t: f"is {v:.3g} off somewhere, at most {t:g} asked for",
+    ),
+    Measure(
+        "--min-cosine", "C", "has a smaller cosine similarity", lambda c: c.cosine, True,
+        lambda v, t: f"has cosine similarity {v:.6f}, {t:g} asked for",
+    ),
+    Measure(
+        "--min-equal", "SHARE", "has a smaller share of equal values (codes, where it lies on a grid)", _codes, True,
+        lambda v, t: f"is equal in {v:.4%}, {t:.4%} asked for",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What was asked for: by option, then by the name of an output, or "" for all others."""
+
+    asked: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Sequence[str]]) -> Thresholds:
+        """Reads texts `VALUE` or `NAME=VALUE` by option.
+
+        Raises:
+            UsageError: A text is neither, or there are two values for one output.
+        """
+        asked: dict[str, dict[str, float]] = {}
+        for option, texts in given.items():
+            for text in texts:
+                name, _, number = text.rpartition("=")
+                try:
+                    value = float(number)
+                except ValueError:
+                    value = math.nan
+                if math.isnan(value):
+                    raise UsageError(
+                        f"{option} {text!r}: not of the form NUMBER or NAME=NUMBER.",
+                        supported="a threshold for all outputs, or for the output NAME",
+                        action=f"for example {option} 0.5 or {option} logits=0.5",
+                    )
+                if asked.setdefault(option, {}).setdefault(name, value) != value:
+                    what = f"output {name!r}" if name else "all outputs"
+                    raise UsageError(
+                        f"{option}: two values for {what}, {asked[option][name]:g} and {value:g}.",
+                        supported="one",
+                        action="leave one out",
+                    )
+        return cls(asked)
+
+    def everywhere(self, option: str) -> float | None:
+        """The threshold for all outputs."""
+        return self.asked.get(option, {}).get("")
+
+    def check(self, outputs: Iterable[str]) -> None:
+        """Checks that thresholds are for outputs that exist.
+
+        Raises:
+            UsageError: One is not.
+        """
+        known = list(outputs)
+        for option, values in self.asked.items():
+            for name in values:
+                if name and name not in known:
+                    raise UsageError(
+                        f"{option} {name}={values[name]:g}: the model has no output {name!r}.",
+                        supported=", ".join(known),
+                        action="name an output of the model",
+                    )
+
+    def violations(self, comparison: Sequence[OutputComparison]) -> list[str]:
+        """One sentence for each threshold that an output does not keep."""
+        texts = []
+        for measure in MEASURES:
+            asked = self.asked.get(measure.option, {})
+            for c in comparison:
+                threshold = asked.get(c.name, asked.get(""))
+                if threshold is not None and measure.fails(measure.value(c), threshold):
+                    said = measure.text(measure.value(c), threshold)
+                    texts.append(f"{measure.option}: output {c.name!r} {said}.")
+        return texts

@@ -1,0 +1,160 @@
+"""`rnnqc verify` as a user types it.
+
+What these would catch: a threshold that is not kept and not said, a figure that JSON does not have, NaN in one model
+that passes, states taken from the other model, bits of the native library that are not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import Result, in_process
+from lstm_models import LstmCase
+from onnx import numpy_helper
+from running import run, save_arrays
+
+import rnnqc
+from rnnqc.numerics import sqnr_db
+
+CASE = LstmCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
+STATES = ["--state", "initial_h:Y_h", "--state", "initial_c:Y_c"]
+
+
+@pytest.fixture
+def verify(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Result]:
+    """Runs the command on the case and what it was lowered to."""
+    onnx.save(CASE.model(), tmp_path / "float.onnx")
+    rnnqc.lower(CASE.model()).save(tmp_path / "quant.onnx")
+    return lambda *arguments: in_process(capfd, "verify", tmp_path / "float.onnx", tmp_path / "quant.onnx", *arguments)
+
+
+def figures(result: Result) -> dict[str, Any]:
+    data = json.loads(result.out, parse_constant=lambda text: pytest.fail(f"{text} in JSON"))
+    return {o["name"]: o for o in data["outputs"]}
+
+
+def test_figures_of_every_time_step(verify: Callable[..., Result], tmp_path: Path) -> None:
+    feeds = CASE.feeds()
+    save_arrays(tmp_path / "data.npz", feeds)
+    found = figures(verify("--data", tmp_path / "data.npz", "--json"))
+    a, b = (run(rnnqc.session(tmp_path / f"{n}.onnx", native=False), feeds) for n in ("float", "quant"))
+    steps = found["Y"]["steps"]
+    assert (steps["unit"], steps["axis"], steps["count"]) == ("time step", 0, CASE.T)
+    assert steps["sqnr_db"] == pytest.approx([sqnr_db(a["Y"][t], b["Y"][t]) for t in range(CASE.T)])
+    assert steps["max_abs"] == pytest.approx([np.abs(a["Y"][t] - b["Y"][t]).max() for t in range(CASE.T)])
+    assert steps["worst"] == int(np.argmin(steps["sqnr_db"]))
+    assert found["Y_h"]["steps"] is None and found["Y_h"]["sqnr_db"] == pytest.approx(sqnr_db(a["Y_h"], b["Y_h"]))
+
+
+def test_a_stream(verify: Callable[..., Result], tmp_path: Path) -> None:
+    calls = [CASE.replace(seed=k).feeds() for k in range(12)]
+    first = {n: a for n, a in calls[0].items() if n.startswith("initial")}
+    save_arrays(tmp_path / "calls.npz", {"X": np.stack([c["X"] for c in calls]), **first})
+    found = figures(verify("--data", tmp_path / "calls.npz", *STATES, "--json"))
+    sessions = [rnnqc.session(tmp_path / f"{n}.onnx", native=False) for n in ("float", "quant")]
+    states: list[dict[str, Any]] = [first, first]
+    levels = []
+    for call in calls:
+        results = [run(s, {"X": call["X"], **held}) for s, held in zip(sessions, states, strict=True)]
+        states = [{"initial_h": r["Y_h"], "initial_c": r["Y_c"]} for r in results]
+        levels.append(sqnr_db(*(r["Y_h"] for r in results)))
+    assert found["Y_h"]["steps"]["unit"] == "call"
+    assert found["Y_h"]["steps"]["sqnr_db"] == pytest.approx(levels)
+    assert found["Y"]["steps"]["count"] == 12 * CASE.T
+    text = verify("--data", tmp_path / "calls.npz", *STATES)
+    assert "12 given call(s) of a stream" in text.out and "call " in text.out and "time step " in text.out
+
+
+def test_generated_streams(verify: Callable[..., Result]) -> None:
+    result = verify(*STATES, "--min-sqnr", "20", "--native")
+    assert result.code == 0, result.text
+    assert "16 generated call(s) of a stream" in result.out and "native library: the same bits" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--min-sqnr", "200"], ["'Y' has", "'Y_h' has", "'Y_c' has"]),
+        (["--min-sqnr", "Y_h=200"], ["'Y_h' has"]),
+        (["--min-sqnr", "200", "--min-sqnr", "Y_h=1", "--min-sqnr", "Y=2"], ["'Y_c' has"]),
+        (["--max-abs", "Y=1e-9", "--min-sqnr", "Y_c=300"], ["--max-abs: output 'Y'", "--min-sqnr: output 'Y_c'"]),
+        (["--min-cosine", "Y=1.1"], ["'Y' has cosine similarity"]),
+        (["--min-equal", "Y=1"], ["--min-equal: output 'Y' is equal in"]),
+        (["--min-sqnr", "20", "--max-abs", "0.5", "--min-cosine", "0.99", "--min-equal", "0"], []),
+    ],
+)  # fmt: skip
+def test_thresholds(arguments: list[str], wanted: list[str], verify: Callable[..., Result]) -> None:
+    result = verify(*arguments)
+    said = [line for line in result.err.splitlines() if line.startswith("rnnqc: verify:")]
+    assert len(said) == len(wanted), result.err
+    assert all(any(w in line for line in said) for w in wanted)
+    assert result.code == bool(wanted)
+    machine = verify(*arguments, "--json")
+    data = json.loads(machine.out)
+    assert machine.code == bool(wanted) and data["ok"] is not bool(wanted) and len(data["failures"]) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--min-sqnr", "much"], "--min-sqnr 'much': not of the form NUMBER or NAME=NUMBER"),
+        (["--min-sqnr", "nan"], "--min-sqnr 'nan': not of the form"),
+        (["--max-abs", "Z=1"], "the model has no output 'Z'"),
+        (["--min-equal", "1", "--min-equal", "0.5"], "two values for all outputs, 1 and 0.5"),
+        (["--state", "X:Z"], "no output 'Z'"),
+    ],
+)
+def test_usage(arguments: list[str], message: str, verify: Callable[..., Result]) -> None:
+    result = verify(*arguments)
+    assert result.code == 2 and message in result.err and "Traceback" not in result.text
+
+
+def test_not_a_number_in_one_model_alone(verify: Callable[..., Result], tmp_path: Path) -> None:
+    """A failure without any threshold; the other figures do not hide it."""
+    broken = onnx.load(tmp_path / "quant.onnx")
+    node = next(n for n in broken.graph.node if "Y" in n.output)
+    node.output[list(node.output).index("Y")] = "Y/clean"
+    broken.graph.node.append(onnx.helper.make_node("Div", ["Y/clean", "gate"], ["Y/inf"]))
+    broken.graph.node.append(onnx.helper.make_node("Sub", ["Y/inf", "zero"], ["Y"]))
+    gate = np.ones(CASE.H, np.float32)
+    gate[3] = 0.0
+    for name, array in (("gate", gate), ("zero", np.zeros(1, np.float32))):
+        broken.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(broken, tmp_path / "quant.onnx")
+    result = verify()
+    assert result.code == 1
+    assert (
+        "output 'Y': " in result.err and "NaN or infinite in one of the models only (call 0, [0, 0, 0, 3]" in result.err
+    )
+    found = figures(verify("--json"))["Y"]
+    assert found["unlike"] > 0 and found["max_abs"] == "inf" and math.isfinite(found["sqnr_db"])
+
+
+def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is a bit off is found: the native run gets another model here."""
+    import rnnqc.verify
+    from rnnqc.evaluate import make_session
+
+    def wrong(model: onnx.ModelProto, *, native: bool = False, optimize: bool = True) -> Any:
+        if native:
+            changed = onnx.ModelProto()
+            changed.CopyFrom(model)
+            for tensor in changed.graph.initializer:
+                if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) >= 1:
+                    held = numpy_helper.to_array(tensor)
+                    tensor.CopyFrom(numpy_helper.from_array(np.nextafter(held, np.float32(np.inf)), tensor.name))
+            return make_session(changed, native=native, optimize=optimize)
+        return make_session(model, native=native, optimize=optimize)
+
+    assert verify("--native").code == 0
+    monkeypatch.setattr(rnnqc.verify, "make_session", wrong)
+    result = verify("--native")
+    assert result.code == 1 and "output 'Y': the native library gives other bits (" in result.err
+    assert json.loads(verify("--native", "--json").out)["native"][0]["same_bits"] is False
