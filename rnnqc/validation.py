@@ -32,6 +32,8 @@ _FIELDS = {
     "STRING": ("string_data", 1),
 }
 _LAYOUTS = (0, 1)
+LARGEST_SPARSE = 2**28
+"""Elements of a sparse tensor, with its zeros."""
 _MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
@@ -397,6 +399,12 @@ def _check_sparse(sparse: onnx.SparseTensorProto, where: str) -> None:
         sound = bool(np.all(indices >= 0) and np.all(indices < limit))
     else:
         sound = False
+    if sound and int(np.prod(shape, dtype=object)) > LARGEST_SPARSE:
+        raise CompileError(
+            f"{where}: shape {shape}.",
+            supported=f"up to {LARGEST_SPARSE} elements: onnxruntime fills in the zeros",
+            action=_EXPORT_AGAIN,
+        )
     if not sound:
         raise CompileError(
             f"{where}: shape {shape}, values {count}, indices {form}.",
