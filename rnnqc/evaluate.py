@@ -14,6 +14,7 @@ import onnxruntime as ort
 from rnnqc.diagnostics import CompileError
 from rnnqc.files import serialized
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, export_nodes
+from rnnqc.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
 LARGEST_CONSTANT = 2**31
@@ -142,7 +143,7 @@ def _is_too_large(proto: onnx.ModelProto) -> bool:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             described.graph.input.append(value)
     try:
-        inferred = onnx.shape_inference.infer_shapes(described, data_prop=True).graph
+        inferred = infer_shapes(described).graph
     except Exception:
         return False  # onnxruntime says what is wrong
     return any(_declared_bytes(v) > LARGEST_CONSTANT for v in (*inferred.value_info, *inferred.output))

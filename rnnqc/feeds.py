@@ -206,7 +206,7 @@ def read_npz(path: Path) -> Feeds:
         raise CompileError(
             f"{path}: an array does not fit into memory.", supported=supported, action="check the file"
         ) from error
-    except (ValueError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, RuntimeError, SyntaxError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
         raise CompileError(
             f"{path}: cannot be read as .npz ({error}).", supported=supported, action="write it with numpy.savez"
         ) from error

@@ -34,6 +34,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.external_data import refuse_external
 from rnnqc.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.shape_inference import infer_shapes
 from rnnqc.spelling import respell
 from rnnqc.validation import blocks_of, check_model
 
@@ -406,7 +407,7 @@ class Model:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._skeleton())
         try:
-            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            inferred = infer_shapes(proto)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return
         work = [(self.graph, inferred.graph)]
