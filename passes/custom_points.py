@@ -2,9 +2,9 @@
 
 Below the name of the recurrence, `<node>` being the one that makes the value:
 
-* `<product>.weight`, `<product>.hidden`, `<product>.bias`: a matrix product with constant weights, what it is multiplied
-  with, and what is added to it if that is constant, too;
-* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where that is one of
+* `<product>.weight`, `<product>.hidden`, `<product>.bias`: constant weights of a matrix product, what is multiplied by
+  them, and what is added to the product if that is constant, too;
+* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where it is one of
   these two, whose range is known;
 * `<value>.input.value`: a float that comes from outside, such as an element of the sequence.
 
@@ -22,14 +22,23 @@ import numpy as np
 
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info, safe_name
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.custom_products import CustomProduct, read_product
+from rnnqc.passes.custom_products import CustomProduct, custom_cells, read_product
 from rnnqc.passes.custom_rows import rows_of
 from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
-from rnnqc.passes.insert_qcdq import MOVERS
 from rnnqc.passes.loop_states import State, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, NotHandled
+from rnnqc.passes.movers import MOVERS
 
 WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
+MEANINGS = (
+    ("<product>.weight", "constant weights of a matrix product"),
+    ("<product>.hidden", "what is multiplied by them, where it is on no grid of so few bits yet"),
+    ("<product>.bias", "a constant that is added to the product"),
+    ("<node>.value", "any other value that is computed"),
+    ("<node>.sigmoid.value, <node>.tanh.value", "the same of these two activations"),
+    ("<value>.input.value", "a value from outside, such as an element of the sequence"),
+)
+"""Names of points, and one line for `rnnqc recipes`."""
 _NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
 # With the inputs whose values come out again; None for all.
 _MOVERS: Mapping[str, Sequence[int] | None] = {
@@ -113,6 +122,12 @@ def custom_cells_of(model: Model) -> list[CustomCell]:
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     constants = Constants(model)
     return [_read(r, homes, constants) for r in found]
+
+
+def points_of_recurrences(model: Model) -> dict[str, list[str]]:
+    """For each recurrence of unknown equations, quantized or not, the names of its quantization points."""
+    done = {str(r["name"]): list(r["points"]) for r in custom_cells(model).values()}
+    return done | {c.name: c.points for c in custom_cells_of(model)}
 
 
 def custom_identity(cell: CustomCell) -> dict[str, Any]:

@@ -93,18 +93,17 @@ def read_product(node: Node) -> CustomProduct:
     return CustomProduct(node, name, node.inputs[0], source, transposed, np.ascontiguousarray(array), bias)
 
 
-def refusal_of_product(node: Node) -> NotHandled | None:
-    """Why `read_product` does not handle the node; None if it does."""
-    try:
-        read_product(node)
-    except NotHandled as refusal:
-        return refusal
-    return None
-
-
 def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
-    """What quantize-custom-cells did with each recurrence, by its path: operator, bytes of weights now and before."""
+    """What quantize-custom-cells did with each recurrence, by its path.
+
+    `path`, `op`, and `name`, which the names of its points begin with; `bytes` and `float_bytes` of its weights now and
+    before; `products`, how many are quantized; `points`, the bits of each point, None where it is float.
+    """
     held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
-    records = [json.loads(text) for text in held if text]
-    # Each product has what was known when it was made; the last one has all.
-    return {r["path"]: r for r in sorted(records, key=lambda r: int(r["bytes"]))}
+    return {r["path"]: r for r in (json.loads(text) for text in held if text)}
+
+
+def described(record: dict[str, Any]) -> str:
+    """What became of a recurrence, in a few words."""
+    values = [bits for point, bits in record["points"].items() if point.endswith(".value")]
+    return f"{record['products']} products, {sum(b is not None for b in values)} of {len(values)} values"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rnnqc.ir import Constant, Graph, Node, Value, constant_array, display_name, subgraphs
 from rnnqc.passes.float_recurrences import FloatRecurrence
-from rnnqc.passes.insert_qcdq import MOVERS
+from rnnqc.passes.movers import MOVERS
 
 _OUTSIDE = "outside"
 _SMALL = 64  # elements of a constant that is told by its contents

@@ -23,6 +23,7 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
 Steps = tuple[int, ...]
@@ -246,7 +247,7 @@ def _types(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, tupl
 def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
     """Notes the types of all values of a graph and its subgraphs, which onnx does not infer with it."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = infer_shapes(model).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         graph = model.graph
     for tensor in graph.initializer:

@@ -169,9 +169,8 @@ def _static(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value
     depth = weight.array.shape[0]
     w = weight.encoding
     narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
-    largest = max(
-        abs(int(v)) for zero in (w.zero_points or (w.zero_point,)) for v in (w.minimum - zero, w.maximum - zero)
-    )
+    zeros = np.asarray(w.zero_points or (w.zero_point,))
+    largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))
     unit = np.float64(code.scale[0]) * np.asarray(w.scale, np.float64)
     unit = unit if w.axis is not None else unit.reshape(())
     if w.bits <= WIDEST and code.bits <= WIDEST and depth * narrow * largest < _LARGEST_SUM:

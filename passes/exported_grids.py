@@ -11,8 +11,8 @@ from rnnqc.ir import Value, constant_array
 from rnnqc.passes.chain_codes import NEAREST
 from rnnqc.passes.fold_quant_lstm import check_one_scale, grid_of
 from rnnqc.passes.grid_numbers import Grid
-from rnnqc.passes.insert_qcdq import MOVERS
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, read_quant
 from rnnqc.qonnx import QonnxQuantizer
 

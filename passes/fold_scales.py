@@ -21,8 +21,9 @@ from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
-from rnnqc.passes.insert_qcdq import MOVERS, USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.insert_qcdq import USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.operands import Operands
 from rnnqc.properties import Property
 

@@ -13,24 +13,19 @@ from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import misfits
+from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import limit_shifts
+from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
 from rnnqc.recipe import Points, Recipe, keys_of
 from rnnqc.statistics import Statistics
-
-# Operators that move values without computing with them, and the inputs they move.
-MOVERS: dict[str, Sequence[int] | None] = {
-    "Identity": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,), "Reshape": (0,), "Flatten": (0,),
-    "Slice": (0,), "Gather": (0,), "Expand": (0,), "Concat": None,
-}  # fmt: skip
-
 
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
@@ -62,8 +57,10 @@ class InsertQcdq(Pass):
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
-        if cells:
-            check_overrides(self.recipe, points_of_types(cells))
+        if self.recipe.overrides:
+            known = points_of_types(cells) | points_of_recurrences(model)
+            if known:
+                check_overrides(self.recipe, known)
         remarks: list[Remark] = []
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
@@ -149,14 +146,15 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
     missed = recipe.unmatched(cells)
     if missed:
         first = next(iter(cells))
+        points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
-            supported="points such as " + ", ".join(f"{first}.{p}" for p in ("input", "W.weight", "hidden")),
+            supported="points such as " + ", ".join(f"{first}.{p}" for p in points),
             action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
         )
-    for points, key, kind in recipe.without_effect(cells):
+    for glob, key, kind in recipe.without_effect(cells):
         raise UsageError(
-            f"{points}.{key}: no quantization point that matches understands {key!r}.",
+            f"{glob}.{key}: no quantization point that matches understands {key!r}.",
             supported=f"{', '.join(keys_of(kind))} for {kind!r}",
             action="leave the override out",
         )

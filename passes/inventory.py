@@ -27,8 +27,8 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
-from rnnqc.passes.custom_products import custom_cells, refusal_of_product
-from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.custom_points import CustomCell, custom_cells_of
+from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
@@ -104,19 +104,19 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
-    return found + [_describe_recurrence(r) for r in float_recurrences(model)]
+    return found + [_describe_recurrence(c) for c in custom_cells_of(model)]
 
 
-def _describe_recurrence(found: FloatRecurrence) -> RecurrentNode:
-    refusals = [refusal_of_product(n) for n in found.products]
-    count = refusals.count(None)
-    why = next((r for r in refusals if r is not None), None)
+def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
+    found, count = cell.recurrence, sum(map(len, cell.products.values()))
+    why = next(iter(cell.refused), None)
     refusal = ("", "", "")
     if not count and why is None:
         refusal = (found.reason, found.found, "none; the recurrence runs in float")
     elif not count and why is not None:
         refusal = (f"{found.reason} {why.reason[0].upper()}{why.reason[1:]}", why.found, why.action)
-    return RecurrentNode(found.path, found.path, found.op, {"products": count}, found.weight_bytes, refusal)
+    attributes = {"products": count, "name": cell.name, "points": cell.points}
+    return RecurrentNode(found.path, found.path, found.op, attributes, found.weight_bytes, refusal)
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
@@ -152,7 +152,8 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
     for name, record in custom_cells(model).items():
-        found.append(RecurrentNode(name, name, record["op"], {}, record["bytes"], form="products"))
+        attributes = {k: record[k] for k in ("products", "name", "points")}
+        found.append(RecurrentNode(name, name, record["op"], attributes, record["bytes"], form="products"))
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.encoding import Rounding
-from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
+from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, shape_of
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer, QonnxRounding
 
@@ -131,8 +131,13 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     cifg = bool(attribute(node, "cifg", 0))
     order = [NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
     w, r = ([_parameter(node, first + k, f"{GATES[n]} gate") for n, k in enumerate(order)] for first in (_W, _R))
-    hidden = r[0].values.shape[0]
+    sequence = shape_of(node.inputs[_X])
+    if sequence is not None and len(sequence) != 3:
+        raise NotHandled("its sequence has not three axes.", f"shape {sequence}", _EXPORT)
     sizes = [p.values.shape for p in (*w, *r)]
+    if any(len(size) != 2 for size in sizes):
+        raise NotHandled("its weights are no matrices.", f"shapes {sizes}", _EXPORT)
+    hidden = r[0].values.shape[0]
     expected = [(hidden, w[0].values.shape[-1])] * len(w) + [(hidden, hidden)] * len(r)
     if sizes != expected:
         raise NotHandled("its weights do not fit together.", f"shapes {sizes}", _EXPORT)
@@ -171,7 +176,7 @@ def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:
 
 
 def _rounding(name: str, mode: str | bytes) -> Rounding | QonnxRounding:
-    text = (mode.decode() if isinstance(mode, bytes) else mode).upper()
+    text = str(mode.decode() if isinstance(mode, bytes) else mode).upper()
     if text not in ROUNDINGS:
         raise NotHandled(f"{name} rounds in an unknown way.", f"rounding_mode {text!r}", f"use {', '.join(ROUNDINGS)}")
     return ROUNDINGS[text]

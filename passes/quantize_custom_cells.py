@@ -1,4 +1,4 @@
-"""Quantizes recurrences that are no LSTM, GRU or RNN: their products, and every other value that the recipe quantizes."""
+"""Quantizes recurrences that are no LSTM, GRU or RNN: products, and every other value that the recipe quantizes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats,
 from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
+from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
@@ -25,6 +26,7 @@ from rnnqc.recipe import Recipe
 from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
+_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 _CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
@@ -97,22 +99,26 @@ class _Work:
         self.sizes = [0, 0]
         self.tagged: list[Node] = []
         self.replaced: list[Node] = []
-        self.quantized = {id(v) for values in cell.edges.values() for v in values}
+        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
+        self.quantized = {id(v) for values in made for v in values}
         self.inside = set(cell.region)
         self.biases: dict[tuple[str, int], Value] = {}
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
         refusals = list(cell.refused)
-        suitable = []
+        suitable: list[tuple[str, CustomProduct, dict[str, Any]]] = []
         for name, sites in cell.products.items():
-            for product in sites:
-                try:
-                    suitable.append((name, product, self._code(name, product)))
-                except NotHandled as error:
-                    refusals.append(error)
+            weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
+            for product, code in zip(sites, codes, strict=True):
+                refusal = _refusal_of_formats(weight, code)
+                if refusal is None and code is not None:
+                    suitable.append((name, product, code))
+                elif refusal is not None:
+                    refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
-        if not suitable and (not edges or formats.uncalibrated):
+        lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
+        if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         for name, product, code in suitable:
             self._product(name, product, code)
@@ -130,10 +136,8 @@ class _Work:
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
         """Why nothing is quantized."""
-        missing = self.formats.uncalibrated
-        if missing:
-            found = f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
-            return NotHandled("the recipe needs calibration data, and none reached it.", found, _CALIBRATE)
+        if self.formats.uncalibrated:
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, _CALIBRATE)
         return (
             refusals[0]
             if refusals
@@ -152,23 +156,24 @@ class _Work:
             self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
         ]
         missing = self.formats.uncalibrated
+        texts: list[tuple[str, str, str]] = []
         if missing:
             reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
-            found = f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
-            why = NotHandled(reason, found, _CALIBRATE)
-            made.append(self._remark(Outcome.NOTE, why))
+            texts.append((reason, self._missing, _CALIBRATE))
         if refusals:
             reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
-            made.append(self._remark(Outcome.NOTE, NotHandled(reason, refusals[0].found, refusals[0].action)))
+            texts.append((reason, refusals[0].found, refusals[0].action))
+        if texts:
+            reasons, found, actions = zip(*texts, strict=True)
+            why = NotHandled(" ".join(reasons), "; ".join(found), "; ".join(actions))
+            made.append(self._remark(Outcome.NOTE, why))
         return made
 
-    def _code(self, name: str, product: CustomProduct) -> dict[str, Any]:
-        """The format of what a product multiplies; raises NotHandled for formats that products do not have."""
-        weight = self.formats.points[f"{name}.{WEIGHT}"]
-        code = operand_format(self.cell, self.formats, name, product)
-        _check(weight, code)
-        assert code is not None
-        return code
+    @property
+    def _missing(self) -> str:
+        """The first point without statistics, for messages."""
+        missing = self.formats.uncalibrated
+        return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
     def _product(self, name: str, product: CustomProduct, code: dict[str, Any]) -> None:
         """Replaces one product."""
@@ -186,7 +191,7 @@ class _Work:
             self.sizes[0] += self.stored[key].nbytes
             self.sizes[1] += product.weights.nbytes
         b = Builder(model, prefix=path)
-        apart = given and id(product.x) not in self.quantized
+        apart = given and not self._comes_from_a_quantizer(product.x)
         y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
         if product.bias is not None:
             b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
@@ -200,6 +205,14 @@ class _Work:
         self.inside |= {id(n) for n in b.nodes}
         self.tagged.append(last)
         self.replaced.append(product.node)
+
+    def _comes_from_a_quantizer(self, value: Value) -> bool:
+        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+        while id(value) not in self.quantized:
+            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
+                return False
+            value = value.inputs[0].inputs[0]
+        return True
 
     def _bias(self, name: str, product: CustomProduct) -> Value | None:
         """What is added to a product in its format, put into the Add that follows if there is one."""
@@ -271,7 +284,7 @@ class _Work:
         at = self.cell.recurrence
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
-            "products": self.products, "edges": self.edges, "points": self.cell.points,
+            "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
@@ -285,29 +298,24 @@ def _exchange(node: Node, old: Value, new: Value) -> None:
             node.inputs[k] = new
 
 
-def _check(weight: dict[str, Any], code: dict[str, Any] | None) -> None:
-    """Raises NotHandled for formats that products do not have."""
+def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None) -> NotHandled | None:
+    """Why products have no such formats of their operands; None if they have."""
     if weight["bits"] is None or not 2 <= weight["bits"] <= WIDEST_WEIGHT:
-        raise NotHandled(
+        return NotHandled(
             f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
             f"weight.bits = {weight['bits'] or 'none'}",
-            "choose a recipe with weights of up to 16 bits",
+            f"choose a recipe with weights of up to {WIDEST_WEIGHT} bits",
         )
     if code is None:
-        raise NotHandled(
-            "the recipe gives hidden states no bits.",
-            "hidden.bits = none",
-            "choose a recipe with 8-bit activations, such as int8",
-        )
-    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > 8):
-        raise NotHandled(
+        found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
+        return NotHandled("the recipe gives hidden states no bits.", found, action)
+    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > WIDEST):
+        return NotHandled(
             "the recipe gives its products formats that rows with a scale each do not have.",
             f"hidden.bits = {code['bits']}, weight.bits = {weight['bits']}",
             "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
         )
     if code["bits"] > WIDEST_WEIGHT:
-        raise NotHandled(
-            "the recipe gives what its products multiply more than 16 bits.",
-            f"{code['bits']} bits",
-            "choose up to 16 bits",
-        )
+        found = f"hidden.bits = {code['bits']}"
+        return NotHandled("the recipe gives hidden states more than 16 bits.", found, "choose up to 16 bits")
+    return None

@@ -215,6 +215,8 @@ def _name(model: Model, node: Node, read: QuantLstm) -> str:
 def _sizes(x: Value, read: QuantLstm) -> list[int | None]:
     """Those of time and batch, where they are fixed."""
     shape = shape_of(x) or [None] * 3
+    if len(shape) != 3:
+        raise NotHandled("what its quantizer takes has not three axes.", f"shape {shape}", "export the model again")
     return [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
 
 

@@ -31,6 +31,8 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.properties import Property
 
 LARGEST_LENGTH = 20000
+LARGEST_MODEL = 250_000
+"""Most nodes that copies may make of a model: loops in loops multiply."""
 
 
 class Unroll(Pass):
@@ -43,7 +45,7 @@ class Unroll(Pass):
 
     * The sequence length has to be known: from the shapes, or bound with `--dim`.
     * A Loop needs a constant trip count and a condition that stays true.
-    * More than 20000 copies are refused.
+    * More than 20000 copies of one body are refused, and more than 250,000 nodes in all.
     """
 
     info = PassInfo(
@@ -57,7 +59,7 @@ class Unroll(Pass):
     def run(self, model: Model) -> PassResult:
         """Unrolls every Scan and Loop of every graph, outermost first."""
         remarks: list[Remark] = []
-        count = 0
+        count = made = 0
         model.infer_shapes()
         while True:
             site = next(
@@ -73,6 +75,14 @@ class Unroll(Pass):
                 if node.op == "Loop"
                 else _scan_plan(node, cell.static_length if cell is not None else None)
             )
+            made += plan.length * sum(len(g.nodes) for g in _graphs_below(node.attrs["body"]))
+            if made > LARGEST_MODEL:
+                raise CompileError(
+                    f"Node {display_name(node)!r} ({node.op}): {plan.length} copies of its body make a model of more "
+                    f"than {LARGEST_MODEL} nodes.",
+                    supported=f"up to {LARGEST_MODEL} nodes",
+                    action="lower without --unroll, or for a shorter sequence",
+                )
             _unroll(model, graph, node, plan, name)
             remarks.append(self.remark(Outcome.NOTE, name, node.op, f"unrolled {plan.length} times."))
             count += 1
@@ -177,6 +187,14 @@ def _check_length(node: Node, length: int) -> None:
         raise CompileError(
             f"Node {display_name(node)!r} ({node.op}): the sequence is empty.", supported="at least one element"
         )
+
+
+def _graphs_below(graph: Graph) -> list[Graph]:
+    """A graph and those in its nodes."""
+    found = [graph]
+    for current in found:
+        found.extend(inner for node in current.nodes for _, inner in subgraphs(node))
+    return found
 
 
 def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> None:

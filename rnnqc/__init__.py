@@ -12,6 +12,8 @@ from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
 from rnnqc.statistics import PointStatistics, Statistics
+from rnnqc.tracing.dump import dump
+from rnnqc.tracing.trace import Tracer
 from rnnqc.verify import OutputComparison, StepComparison, compare_models
 
 try:
@@ -32,10 +34,12 @@ __all__ = [
     "RnnqcError",
     "Statistics",
     "StepComparison",
+    "Tracer",
     "UsageError",
     "__version__",
     "calibrate",
     "compare_models",
+    "dump",
     "layer",
     "lower",
     "runtime_ops",

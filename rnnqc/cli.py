@@ -15,12 +15,27 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from rnnqc.commands import bench, calibrate, doctor, inspect, layer, lower, passes, recipes, run, terminal, tune, verify
+from rnnqc.commands import (
+    bench,
+    calibrate,
+    doctor,
+    dump,
+    inspect,
+    layer,
+    lower,
+    passes,
+    recipes,
+    report,
+    run,
+    terminal,
+    tune,
+    verify,
+)
 from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
 from rnnqc.commands.terminal import err, escape
 from rnnqc.diagnostics import InternalError, RnnqcError, UsageError
 
-_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, bench, recipes, passes, doctor)
+_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
 """In the order in which `--help` lists them."""
 
 

@@ -189,6 +189,10 @@ class OutputTally:
         steps = array.shape[self._axis]
         return np.moveaxis(array, self._axis, 0).reshape(steps, array.size // max(1, steps))
 
+    def spans(self, parts: int) -> list[tuple[int, float]]:
+        """Where each of up to `parts` equal spans of time ends, and its SQNR."""
+        return [(b, self._rows.merged(a, b).sqnr_db) for a, b in _spans(len(self._rows.count), parts)]
+
     def result(self) -> OutputComparison:
         """The comparison of everything added so far."""
         rows = self._rows

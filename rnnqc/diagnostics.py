@@ -19,6 +19,13 @@ MEMORY = "<memory>"
 """How messages would call a model that comes from no file."""
 
 
+def byte_count(count: int) -> str:
+    """A number of bytes, for people."""
+    return (
+        f"{count} B" if count < 10_000 else f"{count / 1e3:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"
+    )
+
+
 class RnnqcError(Exception):
     """Base of every error rnnqc raises on purpose."""
 

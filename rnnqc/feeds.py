@@ -17,6 +17,7 @@ import onnx
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.input_uses import Role, Use, input_uses, known_shapes
+from rnnqc.limits import physical_memory
 from rnnqc.user_code import importable_working_folder, named_object
 
 Feeds = dict[str, npt.NDArray[Any]]
@@ -204,6 +205,7 @@ def read_npz(path: Path) -> Feeds:
                     supported=supported,
                     action="write it with numpy.savez",
                 )
+            _check_size(archive, path)
             arrays = {}
             for name in names:
                 with archive.open(name) as stream:
@@ -212,11 +214,27 @@ def read_npz(path: Path) -> Feeds:
         raise CompileError(
             f"{path}: {error.strerror or error}.", supported=supported, action="check the path"
         ) from error
-    except (ValueError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+    except MemoryError as error:
+        raise CompileError(
+            f"{path}: an array does not fit into memory.", supported=supported, action="check the file"
+        ) from error
+    except (ValueError, EOFError, RuntimeError, SyntaxError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
         raise CompileError(
             f"{path}: cannot be read as .npz ({error}).", supported=supported, action="write it with numpy.savez"
         ) from error
     return arrays
+
+
+def _check_size(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuses an archive that is larger than the memory of the machine: compressed zeros take a thousandth."""
+    size = sum(entry.file_size for entry in archive.infolist())
+    limit = physical_memory()
+    if limit is not None and size > limit:
+        raise CompileError(
+            f"{path}: its arrays have {size} bytes.",
+            supported=f"up to {limit}, the memory of the machine",
+            action="split the data over a directory of .npz, one feed each",
+        )
 
 
 def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import true_inputs
 from rnnqc.files import load_proto
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.streaming import state_pairs
 from rnnqc.validation import blocks_of, check_model
 
@@ -26,6 +27,7 @@ IR_VERSIONS = (8, 13)
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
+@refusing_invalid_models
 def layer(
     cell: str | os.PathLike[str] | onnx.ModelProto,
     *,

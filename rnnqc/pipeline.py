@@ -39,7 +39,8 @@ from rnnqc.passes import (
     VerifyNumerics,
     WriteQonnx,
 )
-from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
@@ -54,7 +55,9 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
+from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
 from rnnqc.streaming import calls_of, run_calls, state_pairs
 from rnnqc.validation import blocks_of
@@ -127,10 +130,12 @@ class Lowered:
     Attributes:
         model: The model.
         report: What was done.
+        statistics: Of the calibration, if there was one.
     """
 
     model: Model
     report: Report
+    statistics: Statistics | None = None
     _proto: onnx.ModelProto | None = None
 
     @property
@@ -208,6 +213,7 @@ def runnable(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto
     return loaded.proto
 
 
+@refusing_invalid_models
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model as onnxruntime can run it: what only exports of Brevitas have, if it has any of it, in form qcdq.
 
@@ -219,7 +225,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
-    if not exported and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
+    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
     given = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
     PassManager(exported_passes("qcdq", unroll=False), given=given).run(read)
@@ -234,6 +241,7 @@ def _does_not_run(node: Node) -> bool:
     return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))
 
 
+@refusing_invalid_models
 def lower(
     model: str | os.PathLike[str] | onnx.ModelProto,
     recipe: str | Recipe | None = None,
@@ -311,7 +319,7 @@ def lower(
     else:
         passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
     report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report)
+    lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
         if resolved != WEIGHT_ONLY:
@@ -340,9 +348,10 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        if names:
+        others = points_of_recurrences(loaded)
+        if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) if len(known) == len(names) else names
+            points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(results)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
@@ -363,6 +372,10 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        if not own and len(report.float_entries) < len(report.entries):
+            seen = digest(options.statistics) if options.statistics is not None else ""
+            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+            loaded.metadata[RECIPE_KEY] = record.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
@@ -522,6 +535,13 @@ class _Progress(Instrument):
         self._tell(pass_.info.name)
 
 
+_ONLY_OPERATORS = (
+    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+)
+
+
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
     remarks: list[Remark] = [r for result in results for r in result.remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -539,6 +559,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
         elif node.path in custom:
             entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
             entry.float_bytes = custom[node.path]["float_bytes"]
+            entry.points = custom[node.path]["points"]
+            entry.summary = described(custom[node.path])
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
@@ -546,6 +568,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             entry.bytes = node.weight_bytes
             if remark is not None:
                 entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
+            elif report.form == WEIGHT_ONLY and not node.refusal[0]:
+                entry.reason, entry.found, entry.action = _ONLY_OPERATORS
             else:
                 entry.reason, entry.found, entry.action = node.refusal
         else:
@@ -557,10 +581,10 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
             if note is not None:
                 entry.reason, entry.found, entry.action = note.reason, note.found, note.action
         report.entries.append(entry)
-    described = {c for e in report.entries for c in e.cells}
+    listed = {c for e in report.entries for c in e.cells}
     floats = {e.node for e in report.float_entries}
     for name, cell in model.cells.items():
-        if name not in described and cell.node not in floats:
+        if name not in listed and cell.node not in floats:
             size = weight_bytes(model, [cell])
             report.entries.append(
                 Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)

@@ -313,7 +313,7 @@ def _literal(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -334,7 +334,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: not a TOML file ({error}).") from error
     unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule"})
     if unknown:
@@ -343,10 +343,22 @@ def parse_recipe(text: str, source: str) -> Recipe:
     kind = data.get("kind", base.kind if base is not None else KINDS[0])
     if kind not in KINDS:
         raise UsageError(f"{source}: kind = {kind!r}.", supported=", ".join(KINDS))
-    rules = []
-    entries = data.get("rule", [])
+    rules = list(parse_rules(data.get("rule", []), source))
+    own = len(rules)
+    if base is not None:
+        rules += base.rules
+    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
+
+
+def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
+    """Rules from a list of tables, each with `points` and the keys that it sets.
+
+    Raises:
+        UsageError: The entries are no rules; says where.
+    """
     if not isinstance(entries, list):
         raise UsageError(f"{source}: 'rule' is no list of tables.", supported="[[rule]]")
+    rules = []
     for number, entry in enumerate(entries, 1):
         where = f"{source}, rule {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
@@ -360,10 +372,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
         _check_points(entry["points"], where)
         settings = {k: _checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
-    own = len(rules)
-    if base is not None:
-        rules += base.rules
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
+    return tuple(rules)
 
 
 def _base(name: Any, source: str) -> Recipe | None:

@@ -15,13 +15,15 @@ class Entry:
         node: Its name, with the path through subgraphs.
         op: Operator type.
         status: "lowered" or "float".
-        form: "fused", "integer", "qcdq", "qonnx", or "" for a float node.
+        form: "fused", "integer", "qcdq", "qonnx", "weight-only", "products", or "" for a float node.
         reason: Why it stays float, or why its form is not the one asked for.
         found: What stands in the way.
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
         float_bytes: Size of its W, R, B and P before.
         bytes: Size after: of the codes, of their multipliers, of B and P; initializers that its cells share count once.
+        summary: Of a recurrence of unknown equations: how much of it was quantized.
+        points: Of such a one the bits of each quantization point, None where it is float.
     """
 
     node: str
@@ -34,6 +36,8 @@ class Entry:
     cells: list[str] = field(default_factory=list)
     float_bytes: int = 0
     bytes: int = 0
+    summary: str = ""
+    points: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def explanation(self) -> str:

@@ -177,8 +177,8 @@ class Statistics:
 
     Attributes:
         points: By name, `<cell>.<point>`; a cell that never ran has none.
-        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`; of a
-            recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
+        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
+            of a recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
         settings: What was asked for: number of samples, seed, states that were carried.
         source: The file they were read from, for messages.
     """

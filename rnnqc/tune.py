@@ -258,13 +258,14 @@ def recipe_text(tuned: Tuned) -> str:
                 f"# When this was chosen: cost {step.cost_before} -> {step.result.cost}, "
                 f"{tuned.worded(step.quality_before)} -> {tuned.worded(step.result.quality)}."
             )
-            blocks.append(f"{note}\n{_rule(glob.escape(unit.point), tuned.settings[unit.point])}")
+            blocks.append(f"{note}\n{rule_text(glob.escape(unit.point), tuned.settings[unit.point])}")
     if not builtin:
-        blocks += [_rule(r.points, r.settings) for r in recipe.rules]
+        blocks += [rule_text(r.points, r.settings) for r in recipe.rules]
     return "\n\n".join(blocks) + "\n"
 
 
-def _rule(points: str, settings: Settings) -> str:
+def rule_text(points: str, settings: Settings | Mapping[str, Any]) -> str:
+    """A rule as a recipe file has it."""
     return "\n".join(["[[rule]]", f"points = {_toml(points)}", *(f"{k} = {_toml(v)}" for k, v in settings.items())])
 
 

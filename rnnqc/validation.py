@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.loop_bodies import check_bodies
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 OLDEST_IR = 3
@@ -31,6 +32,8 @@ _FIELDS = {
     "STRING": ("string_data", 1),
 }
 _LAYOUTS = (0, 1)
+LARGEST_SPARSE = 2**28
+"""Elements of a sparse tensor, with its zeros."""
 _MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
@@ -49,6 +52,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
     """
     opset = standard_opset(proto, source)
     check_structure(proto.graph, source)
+    _check_functions(proto.functions, source)
     functions = {(f.domain, f.name) for f in proto.functions}
     for tensor, where in tensors_of(proto):
         _check_tensor(tensor, f"{source}: {where}")
@@ -56,6 +60,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
         for node in graph.node:
             if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in functions:
                 _check_node(node, opset, source)
+                check_bodies(node, opset, source)
         if isinstance(graph, onnx.GraphProto):
             for sparse in graph.sparse_initializer:
                 _check_sparse(sparse, f"{source}: sparse tensor {sparse.values.name!r}")
@@ -143,6 +148,13 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                     supported="attributes that hold what their type says",
                     action=_EXPORT_AGAIN,
                 )
+            references = [a.name for a in node.attribute if a.ref_attr_name]
+            if references:
+                raise CompileError(
+                    f"{source}: attribute {references[0]!r} of {_call(node)} stands for one of a function.",
+                    supported="such attributes in functions alone",
+                    action=_EXPORT_AGAIN,
+                )
             for name in node.input:
                 if name and name not in visible:
                     raise CompileError(
@@ -163,6 +175,25 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(
                     f"{source}: graph output {value.name!r} is made by nothing.", supported=unique, action=_EXPORT_AGAIN
                 )
+
+
+def _check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
+    """Refuses functions that call each other in a circle."""
+    calls = {
+        (f.domain, f.name, f.overload): {(n.domain, n.op_type, n.overload) for b in blocks_of([f]) for n in b.node}
+        for f in functions
+    }
+    left = {name: called & calls.keys() for name, called in calls.items()}
+    while ready := [key for key, called in left.items() if not called & left.keys()]:
+        for key in ready:
+            del left[key]
+    if left:
+        domain, name, _ = next(iter(left))
+        raise CompileError(
+            f"{source}: function {name!r} of domain {domain!r} calls itself, or functions that call it.",
+            supported="functions without recursion",
+            action=_EXPORT_AGAIN,
+        )
 
 
 # ---- walks ------------------------------------------------------------------------------------------------------
@@ -368,6 +399,12 @@ def _check_sparse(sparse: onnx.SparseTensorProto, where: str) -> None:
         sound = bool(np.all(indices >= 0) and np.all(indices < limit))
     else:
         sound = False
+    if sound and int(np.prod(shape, dtype=object)) > LARGEST_SPARSE:
+        raise CompileError(
+            f"{where}: shape {shape}.",
+            supported=f"up to {LARGEST_SPARSE} elements: onnxruntime fills in the zeros",
+            action=_EXPORT_AGAIN,
+        )
     if not sound:
         raise CompileError(
             f"{where}: shape {shape}, values {count}, indices {form}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,10 @@ QUANTIZERS = (
 )
 GATES = ("input", "forget", "cell", "output")
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas")
+CASES = ("p01_default_8b", "p02_w4", "p03_po2_8b", "p04_batch_first_w4a6", "p05_cifg_8b", "p06_bidir_8b")
+"""Models that Brevitas itself exported, in the folder of real models."""
+MARGIN = 1e-4
+Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass
@@ -164,3 +168,84 @@ def random_lstm(
         biases.append(Quant(bias_scale.reshape(-1) if per_channel else bias_scale, 32))
     vectors = [rng.uniform(-0.4, 0.4, hidden).astype(np.float32) for _ in GATES]
     return Lstm(w, r, vectors if bias else None, weights, biases, given, **flags)
+
+
+def one_cell(
+    lstm: Lstm, feeds: dict[str, npt.NDArray[np.float32]], exported: Exported | None = None, opset: int = 20
+) -> onnx.ModelProto:
+    """A model of one cell with its quantizer of x, and with states if `feeds` has them."""
+    e = exported or Exported()
+    x = e.quant("x", lstm.quantizers["output"], "x_quant")
+    states: list[str | None] = [None, None]
+    for k, (name, q) in enumerate((("h0", "output"), ("c0", "cell_state"))):
+        if name in feeds:
+            zero = e.constant("zero", np.zeros((), np.int64))
+            picked = e.op("Gather", [name, zero], f"{name}_picked", axis=0)
+            states[k] = e.quant(picked, lstm.quantizers[q], f"{name}_quant")
+    outputs = e.cell(lstm, x, "cell", *states)
+    e.op("Identity", [outputs[0]], "outputs")
+    axes = e.constant("axes", np.zeros(1, np.int64))
+    for name, value in (("h", outputs[1]), ("c", outputs[2])):
+        e.op("Unsqueeze", [value, axes], name)
+    shapes = {n: list(v.shape) for n, v in feeds.items()}
+    return e.model(shapes, {"outputs": 3, "h": 3, "c": 3}, opset)
+
+
+def oracle(lstm: Lstm, feeds: Arrays, dtype: Any = np.float32) -> dict[str, npt.NDArray[np.float32]]:
+    """The outputs of `one_cell`."""
+    x = lstm.quantizers["output"](feeds["x"])
+    states = [feeds[n][0] if n in feeds else None for n in ("h0", "c0")]
+    outputs, h, c = lstm.run(x, *states, dtype=dtype)
+    return {"outputs": outputs, "h": h[np.newaxis], "c": c[np.newaxis]}
+
+
+def draw_feeds(lstm: Lstm, seed: int, states: bool, pow2: bool) -> dict[str, npt.NDArray[np.float32]]:
+    """Inputs that keep away from ties of the accumulators, where scales are such that their sums are rounded."""
+    size, hidden = lstm.W[0].shape[1], lstm.R[0].shape[0]
+    for attempt in range(50):
+        rng = np.random.default_rng([seed, attempt])
+        shape = (3, 6, size) if lstm.batch_first else (6, 3, size)
+        feeds = {"x": rng.normal(0, 0.6, shape).astype(np.float32)}
+        if states:
+            feeds |= {n: rng.normal(0, 0.5, (1, 3, hidden)).astype(np.float32) for n in ("h0", "c0")}
+        first, second = oracle(lstm, feeds), oracle(lstm, feeds, np.float64)
+        if pow2:
+            for name, values in first.items():
+                assert np.array_equal(values, second[name])
+            return feeds
+        if min(lstm.margins) > MARGIN:
+            return feeds
+    raise AssertionError("no inputs away from ties")
+
+
+def read_lstms(model: onnx.ModelProto) -> dict[str, Lstm]:
+    """The cells of a model that Brevitas exported, by the names of their nodes: the inverse of `Exported.cell`."""
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    quants = {n.output[0]: n for n in model.graph.node if n.op_type == "Quant"}
+
+    def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+        made = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        return {k: v.decode() if isinstance(v, bytes) else v for k, v in made.items()}
+
+    def quant(name: str) -> tuple[npt.NDArray[np.float32], Quant]:
+        node = quants[name]
+        raw, scale, zero, bits = (constants[i] for i in node.input)
+        a = attributes(node)
+        return raw, Quant(scale, int(bits), a["signed"], zero, a["narrow"], a["rounding_mode"])
+
+    made = {}
+    for node in model.graph.node:
+        if node.op_type != "QuantLSTMCell":
+            continue
+        a = attributes(node)
+        w, r, b = ([quant(node.input[3 + 4 * kind + k]) for k in range(4)] for kind in range(3))
+        given = {}
+        for k, key in enumerate(QUANTIZERS):
+            scale, zero, bits = (constants[node.input[15 + 3 * k + j]] for j in range(3))
+            narrow = a.get(f"{key}_narrow", a.get(f"{key}_narrow_range", 0))
+            given[key] = Quant(scale, int(bits), a[f"{key}_signed"], zero, narrow, a[f"{key}_rounding_mode"])
+        made[node.name] = Lstm(
+            [m for m, _ in w], [m for m, _ in r], [m for m, _ in b], [q for _, q in w], [q for _, q in b], given,
+            cifg=bool(a["cifg"]), reverse=bool(a["reverse_input"]), batch_first=bool(a["batch_first"]),
+        )  # fmt: skip
+    return made

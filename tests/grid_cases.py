@@ -1,4 +1,4 @@
-"""Nodes in the arithmetics "grid" and "grid32": those of `ai.rnnqc::QuantLSTMCell` drawn over what its page allows."""
+"""Nodes in the arithmetics "grid" and "grid32" (LSTM), drawn over what the operators' pages allow."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 from hypothesis import strategies as st
-from quant_gru_cases import GRU, RNN
-from quant_lstm_cases import LSTM, OUTPUTS, PARAMETERS, Arrays, Case, Operator, pack_at_random
+from quant_gru_cases import GRU as GRU_OPERATOR
+from quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
+from quant_gru_cases import RNN as RNN_OPERATOR
+from quant_lstm_cases import LSTM as LSTM_OPERATOR
+from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, pack_at_random
+from running import options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
-from rnnqc.passes.cell_function import CellSite, cell_function, fused_outputs
-from rnnqc.passes.grid_numbers import GRID, GRID32, QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.cell_function import CellSite, cell_function
+from rnnqc.passes.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
 
-OPERATORS: dict[str, Operator] = {"LSTM": LSTM, "GRU": GRU, "RNN": RNN}
+ALL_PARAMETERS = (*PARAMETERS, "hidden_bias")
 ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up", "toward_zero")
 
 
@@ -41,14 +46,25 @@ class GridCase:
     numbers: GridNumbers
     inputs: Arrays
     outputs: Sequence[str]
-    constants: Sequence[str] = PARAMETERS
+    constants: Sequence[str] = ALL_PARAMETERS
     symbolic: bool = True
+
+    @property
+    def operator(self) -> Operator:
+        """Of its type of cell."""
+        return {LSTM: LSTM_OPERATOR, GRU: GRU_OPERATOR, RNN: RNN_OPERATOR}[self.cell.type]
 
     @property
     def node(self) -> Case:
         """For the kernel and the reference."""
-        attributes, operator = self.numbers.attributes(self.cell), OPERATORS[self.cell.op]
-        return Case(self.inputs, attributes, self.outputs, self.constants, symbolic=self.symbolic, operator=operator)
+        return Case(
+            self.inputs,
+            self.numbers.attributes(self.cell),
+            self.outputs,
+            self.constants,
+            symbolic=self.symbolic,
+            operator=self.operator,
+        )
 
     def stock_model(self, opset: int = 17) -> onnx.ModelProto:
         """The node with the function behind it."""
@@ -59,8 +75,9 @@ class GridCase:
         values: dict[str, Value | None] = {
             n: Variable(n, dtype=a.dtype, shape=list(a.shape)) for n, a in self.inputs.items()
         }
-        names = fused_outputs(self.cell.type)
-        outputs: dict[str, Value | None] = {n: Variable(n) if n in self.outputs else None for n in names}
+        outputs: dict[str, Value | None] = {
+            n: Variable(n) if n in self.outputs else None for n in self.operator.outputs
+        }
         site = CellSite(self.cell, Graph(), self.numbers, values, outputs, {}, [])
         native = self.node.model()
         native.functions.append(cell_function(model, site, None))
@@ -71,26 +88,33 @@ class GridCase:
         return native
 
 
+def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
+    """Results of the function body in onnxruntime without the native library."""
+    model = case.stock_model(opset).SerializeToString()
+    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
+    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+
+
 def a_cell(
     inputs: int,
     hidden: int,
     *,
+    type_: CellType = LSTM,
     reverse: bool = False,
     clip: float | None = None,
     input_forget: bool = False,
     static_batch: int | None = None,
-    op: str = "LSTM",
     linear_before_reset: bool = False,
 ) -> Cell:
     """What the emitters need to know of a cell."""
     return Cell(
         name="cell",
         node="cell",
-        op=op,
+        op=type_.op,
         hidden_size=hidden,
         input_size=inputs,
         reverse=reverse,
-        activations=tuple(make_activation(n) for n in CELL_TYPES[op].activations),
+        activations=tuple(make_activation(name) for name in type_.activations),
         clip=clip,
         input_forget=input_forget,
         static_length=None,
@@ -107,6 +131,7 @@ def a_cell(
         B="B",
         P=None,
         linear_before_reset=linear_before_reset,
+        hidden_bias="hidden_bias" if linear_before_reset else None,
     )
 
 
@@ -122,31 +147,36 @@ def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rou
     if draw(st.booleans()):
         scale = 2.0 ** round(float(np.log2(scale)))
     rounding = rounding or draw(st.sampled_from(ROUNDINGS))
-    offset = draw(st.sampled_from([0, 0, zero, -3, 7]))
+    offset = draw(st.sampled_from([0, 0, zero if abs(zero) <= 2**20 else 0, -3, 7]))
     return Grid(float(np.float32(scale)), zero, minimum, maximum, rounding, offset)
 
 
-def _quantizers(draw: st.DrawFn, bits: dict[str, int], span: float, widest: int) -> dict[str, Grid]:
+def _quantizers(
+    draw: st.DrawFn, type_: CellType, linear: bool, bits: dict[str, int], span: float, widest: int
+) -> dict[str, Grid]:
     made = {
         "input": grid(draw, bits["input"], 3.0, unsigned=True),
         "hidden": grid(draw, bits["hidden"], 1.0, unsigned=True),
         "cell_state": grid(draw, bits["cell"], draw(st.sampled_from([1.0, 8.0]))),
     }
-    for name in ("cell_state.kept", "cell_state.added"):
-        present = draw(st.booleans())
-        made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, widest])), 4.0) if present else Grid()
+    for name in quantizers_of(type_)[2 + 3 * len(type_.gates) :]:
+        if name == RESET and not linear:
+            made[name] = grid(draw, bits["cell"], 1.0, unsigned=True)
+        elif name != "cell_state":
+            present = draw(st.booleans())
+            made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, widest])), 4.0) if present else Grid()
     for kind in ("input_product", "hidden_product", "acc"):
         how = draw(st.sampled_from(["one", "one", "each", "alike"] + (["none"] if kind != "acc" else [])))
         rounding = draw(st.sampled_from(ROUNDINGS)) if how == "alike" else None
         width = bits["acc"]
         shared = grid(draw, width, span) if how == "one" else Grid()
-        for gate in GATES:
+        for gate in type_.gates:
             drawn = how in ("each", "alike") and (kind == "acc" or how == "alike" or draw(st.booleans()))
             made[f"{gate}.{kind}"] = grid(draw, width, span, rounding=rounding) if drawn else shared
     return made
 
 
-def random_weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt.NDArray[Any]:
+def _weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) -> npt.NDArray[Any]:
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if bits > 1 else (-1, 2)
     codes = rng.integers(low, high, shape, dtype=np.int64)
     if bits == 1:
@@ -154,12 +184,12 @@ def random_weights(rng: np.random.Generator, shape: tuple[int, int], bits: int) 
     return codes.astype(np.int8 if bits <= 8 else np.int16)
 
 
-def random_table(rng: np.random.Generator, size: int, on_grid: bool) -> npt.NDArray[np.float32]:
+def _table(rng: np.random.Generator, size: int, on_grid: bool) -> npt.NDArray[np.float32]:
     values = np.sort(rng.uniform(-1, 1, size))
     return (np.rint(values * 128) / 128 if on_grid else values).astype(np.float32)
 
 
-def with_special_values(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _special(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     specials = np.float32([np.nan, 0.0, -0.0, 1e-42, np.inf, -np.inf, 3e38, -3e38])
     # Multiples of one half of a power of two make ties.
     ties = np.rint(values * 256) / 256
@@ -169,54 +199,62 @@ def with_special_values(rng: np.random.Generator, values: npt.NDArray[Any]) -> n
 
 
 @st.composite
-def grid_cases(draw: st.DrawFn) -> GridCase:
+def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase:
     """Any node in the arithmetics "grid" and "grid32"."""
+    type_ = draw(st.sampled_from(types))
+    gates, lstm = type_.gates, type_ is LSTM
+    linear = type_ is GRU and draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     time, batch = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     size, hidden = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     code_bits = st.sampled_from([2, 3, 5, 8, 8, 8, 9, 12, 16, 16])
     bits = {"input": draw(code_bits), "hidden": draw(code_bits), "cell": draw(code_bits), "acc": draw(code_bits)}
     w_bits, r_bits = (draw(st.sampled_from([1, 2, 4, 8, 8, 8, 11, 16, 16])) for _ in range(2))
-    arithmetic = draw(st.sampled_from([GRID, GRID32]))
-    quantizers = _quantizers(draw, bits, draw(st.sampled_from([2.0, 8.0])), 32 if arithmetic == GRID else 20)
+    arithmetic = draw(st.sampled_from([GRID, GRID32])) if lstm else GRID
+    quantizers = _quantizers(
+        draw, type_, linear, bits, draw(st.sampled_from([2.0, 8.0])), 32 if arithmetic == GRID else 20
+    )
     x_mode = "codes" if bits["input"] <= 8 and draw(st.booleans()) else "static"
-    input_forget = draw(st.booleans())
+    input_forget = lstm and draw(st.booleans())
     if input_forget:
         for kind in ("input_product", "hidden_product", "acc"):
             quantizers[f"{GATES[FORGET]}.{kind}"] = quantizers[f"{GATES[INPUT]}.{kind}"]
     offsets, tables, end = [], [], 0
     on_grid = draw(st.booleans())
     shared = draw(st.booleans())
-    for k, gate in enumerate(GATES):
+    for k, gate in enumerate(gates):
         acc = quantizers[f"{gate}.acc"]
-        if shared and k != CELL and acc == quantizers[f"{GATES[INPUT]}.acc"] and k:
+        if shared and 0 < k < len(gates) - 1 and acc == quantizers[f"{gates[0]}.acc"]:
             offsets.append(offsets[0])
             continue
         gap = int(rng.integers(0, 3))
-        tables.append(random_table(rng, gap + acc.size, on_grid))
+        tables.append(_table(rng, gap + acc.size, on_grid))
         offsets.append(end + gap)
         end += gap + acc.size
     numbers = GridNumbers.of(
         x_mode,
-        [quantizers[n] for n in QUANTIZERS],
+        [quantizers[n] for n in quantizers_of(type_)],
         gate_table_offset=offsets,
         one=draw(st.sampled_from([1.0, 0.99609375])) if input_forget else 1.0,
         accumulator_bits=draw(st.sampled_from([0, 0, 0, 8, 16, 31, 32])),
-        rounded_output=draw(st.booleans()),
+        rounded_output=lstm and draw(st.booleans()),
         arithmetic=arithmetic,
     )
     cell = a_cell(
         size,
         hidden,
+        type_=type_,
+        linear_before_reset=linear,
         reverse=draw(st.booleans()),
         clip=draw(st.sampled_from([None, None, 0.7, 3.0])),
         input_forget=input_forget,
         static_batch=draw(st.sampled_from([None, batch])),
     )
     x_grid, h_grid = quantizers["input"], quantizers["hidden"]
+    columns = len(gates) * hidden
 
     def multiplier(codes: Grid, weight_bits: int, depth: int) -> npt.NDArray[np.float32]:
-        spread = rng.uniform(0.5, 4.0, 4 * hidden) if draw(st.booleans()) else np.full(4 * hidden, 2.0)
+        spread = rng.uniform(0.5, 4.0, columns) if draw(st.booleans()) else np.full(columns, 2.0)
         typical = spread / (max(abs(codes.low), abs(codes.high)) * 2.0 ** (weight_bits - 1) * depth**0.5)
         exponents = np.floor(np.log2(typical))
         return (2.0**exponents if draw(st.booleans()) else typical).astype(np.float32)
@@ -224,21 +262,24 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
     inputs: Arrays = {
         "X": rng.integers(x_grid.minimum, x_grid.maximum + 1, (time, batch, size)).astype(np.uint8)
         if x_mode == "codes"
-        else with_special_values(rng, rng.normal(0, 1.5, (time, batch, size))),
-        "W": random_weights(rng, (size, 4 * hidden), w_bits),
-        "R": random_weights(rng, (hidden, 4 * hidden), r_bits),
+        else _special(rng, rng.normal(0, 1.5, (time, batch, size))),
+        "W": _weights(rng, (size, columns), w_bits),
+        "R": _weights(rng, (hidden, columns), r_bits),
         "x_multiplier": multiplier(x_grid, w_bits, size),
         "h_multiplier": multiplier(h_grid, r_bits, hidden),
-        "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
+        "B": (np.rint(rng.normal(0, 0.5, columns) * 256) / 256).astype(np.float32),
         "gate_table": np.concatenate(tables),
-        "cell_table": random_table(rng, quantizers["cell_state"].size, on_grid),
     }
+    if lstm:
+        inputs["cell_table"] = _table(rng, quantizers["cell_state"].size, on_grid)
+    if linear:
+        inputs["hidden_bias"] = (np.rint(rng.normal(0, 0.5, hidden) * 256) / 256).astype(np.float32)
     for key, width in (("W", w_bits), ("R", r_bits)):
         if draw(st.booleans()):
             limits = np.iinfo(inputs[key].dtype)
             wide = draw(st.booleans())
             low, high = (limits.min, limits.max + 1) if wide else (-3, 4)
-            inputs[f"{key}_zero_point"] = rng.integers(low, high, 4 * hidden).astype(np.int32)
+            inputs[f"{key}_zero_point"] = rng.integers(low, high, columns).astype(np.int32)
         if width == 4 and draw(st.booleans()):
             packed = Case(inputs, {})
             pack_at_random(packed, key, draw(st.sampled_from([0, 32])), rng)
@@ -247,22 +288,33 @@ def grid_cases(draw: st.DrawFn) -> GridCase:
     if draw(st.booleans()):
         inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     if draw(st.booleans()):
-        inputs["initial_h"] = with_special_values(rng, rng.normal(0, 1, (batch, hidden)))
-    if draw(st.booleans()):
-        inputs["initial_c"] = with_special_values(rng, rng.normal(0, 1, (batch, hidden)))
-    if draw(st.booleans()):
+        inputs["initial_h"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+    if lstm and draw(st.booleans()):
+        inputs["initial_c"] = _special(rng, rng.normal(0, 1, (batch, hidden)))
+    if lstm and draw(st.booleans()):
         inputs["P"] = rng.normal(0, 1, 3 * hidden).astype(np.float32)
-    possible = OUTPUTS if bits["hidden"] <= 8 else OUTPUTS[:3]
+    all_outputs = OUTPUTS if lstm else HIDDEN_OUTPUTS
+    possible = all_outputs if bits["hidden"] <= 8 else all_outputs[:-1]
     outputs = draw(st.sampled_from([possible, possible, possible[:1], possible[-1:], possible[1:3], possible[1:]]))
-    tables_apart = tuple(n for n in PARAMETERS if "table" not in n)
-    constants = draw(st.sampled_from([PARAMETERS, PARAMETERS, (), tables_apart, ("W", "R"), ("B", "P")]))
+    tables_apart = tuple(n for n in ALL_PARAMETERS if "table" not in n)
+    constants = draw(st.sampled_from([ALL_PARAMETERS, ALL_PARAMETERS, (), tables_apart, ("W", "R"), ("B", "P")]))
     return GridCase(cell, numbers, inputs, tuple(outputs), constants, draw(st.booleans()))
 
 
 def plain_grid_case(
-    time: int = 5, batch: int = 2, inputs: int = 9, hidden: int = 21, bits: int = 8, seed: int = 0, **numbers: Any
+    time: int = 5,
+    batch: int = 2,
+    inputs: int = 9,
+    hidden: int = 21,
+    bits: int = 8,
+    seed: int = 0,
+    type_: CellType = LSTM,
+    linear_before_reset: bool = False,
+    **numbers: Any,
 ) -> GridCase:
     """Codes, weights and points of `bits` bits, powers of two, every quantizer there; `numbers` changes its scalars."""
+    gates, lstm = len(type_.gates), type_ is LSTM
+    columns = gates * hidden
     rng = np.random.default_rng(seed)
     half = 2 ** (bits - 1)
 
@@ -273,23 +325,31 @@ def plain_grid_case(
         return Grid(span / half, half, 0, 2 * half - 1)
 
     acc, cell = signed(8.0, "floor"), signed(4.0)
-    grids = [codes(4.0), codes(1.0), *[signed(8.0)] * 8, *[acc] * 4, signed(4.0), signed(4.0), cell]
+    grids = [codes(4.0), codes(1.0), *[signed(8.0)] * (2 * gates), *[acc] * gates]
+    if lstm:
+        grids += [signed(4.0), signed(4.0), cell]
+    elif type_ is GRU:
+        grids += [signed(8.0) if linear_before_reset else codes(1.0), *[signed(1.0)] * 3]
     positions = np.arange(acc.low, acc.high + 1) * acc.scale
     tables = [1 / (1 + np.exp(-positions)), np.tanh(positions)]
-    made = GridNumbers.of("static", grids, **{"gate_table_offset": [0, 0, 0, len(positions)], **numbers})
+    made = GridNumbers.of("static", grids, **{"gate_table_offset": [*[0] * (gates - 1), len(positions)], **numbers})
     weight = 1.0 / half
     arrays: Arrays = {
         "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
-        "W": random_weights(rng, (inputs, 4 * hidden), bits),
-        "R": random_weights(rng, (hidden, 4 * hidden), bits),
-        "x_multiplier": np.full(4 * hidden, weight * grids[0].scale, np.float32),
-        "h_multiplier": np.full(4 * hidden, weight * grids[1].scale, np.float32),
-        "B": (rng.integers(-half, half, 4 * hidden) * (1.0 / half)).astype(np.float32),
+        "W": _weights(rng, (inputs, columns), bits),
+        "R": _weights(rng, (hidden, columns), bits),
+        "x_multiplier": np.full(columns, weight * grids[0].scale, np.float32),
+        "h_multiplier": np.full(columns, weight * grids[1].scale, np.float32),
+        "B": (rng.integers(-half, half, columns) * (1.0 / half)).astype(np.float32),
         "gate_table": np.concatenate(tables).astype(np.float32),
-        "cell_table": np.tanh(np.arange(cell.low, cell.high + 1) * cell.scale).astype(np.float32),
     }
-    outputs = OUTPUTS if bits <= 8 else OUTPUTS[:3]
-    return GridCase(a_cell(inputs, hidden), made, arrays, outputs)
+    if lstm:
+        arrays["cell_table"] = np.tanh(np.arange(cell.low, cell.high + 1) * cell.scale).astype(np.float32)
+    if linear_before_reset:
+        arrays["hidden_bias"] = (rng.integers(-half, half, hidden) * (1.0 / half)).astype(np.float32)
+    outputs = OUTPUTS if lstm else HIDDEN_OUTPUTS
+    cell_of = a_cell(inputs, hidden, type_=type_, linear_before_reset=linear_before_reset)
+    return GridCase(cell_of, made, arrays, outputs if bits <= 8 else outputs[:-1])
 
 
 def byte_grid_case(
@@ -345,8 +405,8 @@ def byte_grid_case(
     weight = scale(0.003, 0.006) if weight_bits == 8 else 0.05
     arrays: Arrays = {
         "X": rng.normal(0, 0.6, (time, batch, inputs)).astype(np.float32),
-        "W": random_weights(rng, (inputs, 4 * hidden), weight_bits),
-        "R": random_weights(rng, (hidden, 4 * hidden), weight_bits),
+        "W": _weights(rng, (inputs, 4 * hidden), weight_bits),
+        "R": _weights(rng, (hidden, 4 * hidden), weight_bits),
         "x_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
         "h_multiplier": np.full(4 * hidden, weight * io.scale, np.float32),
         "B": (np.rint(rng.normal(0, 0.5, 4 * hidden) * 256) / 256).astype(np.float32),
@@ -377,12 +437,12 @@ def byte_grid_cases(draw: st.DrawFn) -> GridCase:
         case.numbers = replace(case.numbers, x_mode="codes")
         case.inputs["X"] = rng.integers(grids[0].minimum, grids[0].maximum + 1, (time, batch, size)).astype(np.uint8)
     else:
-        case.inputs["X"] = with_special_values(rng, case.inputs["X"])
+        case.inputs["X"] = _special(rng, case.inputs["X"])
     if draw(st.booleans()):
         case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     for name in ("initial_h", "initial_c"):
         if draw(st.booleans()):
-            case.inputs[name] = with_special_values(rng, rng.normal(0, 0.7, (batch, hidden)))
+            case.inputs[name] = _special(rng, rng.normal(0, 0.7, (batch, hidden)))
     case.outputs = draw(st.sampled_from([OUTPUTS, OUTPUTS, OUTPUTS[:1], OUTPUTS[-1:], OUTPUTS[1:3], OUTPUTS[1:]]))
     case.symbolic = draw(st.booleans())
     return case

@@ -19,6 +19,17 @@ def drop_attribute(name: str) -> Change:
     return lambda case: case.attributes.pop(name)
 
 
+def set_entry(name: str, index: int, value: Any) -> Change:
+    """Another entry of a list."""
+
+    def change(case: Case) -> None:
+        values = list(case.attributes[name])
+        values[index] = value
+        case.attributes[name] = values
+
+    return change
+
+
 def set_input(name: str, value: Any) -> Change:
     return lambda case: case.inputs.update({name: np.asarray(value)})
 

@@ -8,12 +8,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rnnqc.diagnostics import UsageError
+from rnnqc.diagnostics import UsageError, byte_count
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Commands = object
+
+__all__ = [
+    "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "OK", "STRICT", "TERMINATED", "Commands", "byte_count", "decibels",
+    "json_text", "number", "pairs", "verbosity",
+]  # fmt: skip
 
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
@@ -63,13 +68,6 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, int]:
                 f"{option} {name} has two values, {result[name]} and {size}.", supported="one", action="leave one out"
             )
     return result
-
-
-def byte_count(count: int) -> str:
-    """A number of bytes, for people."""
-    return (
-        f"{count} B" if count < 10_000 else f"{count / 1e3:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"
-    )
 
 
 def json_text(data: Any) -> str:

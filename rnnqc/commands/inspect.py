@@ -23,16 +23,18 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.ir import Model
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
+    from rnnqc.passes.custom_products import described
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
     from rnnqc.passes.lost_layers import ACTION, independent_outputs
     from rnnqc.passes.normal_form import normal_form
     from rnnqc.pipeline import brings_its_own
+    from rnnqc.soundness import blaming_invalid
 
-    model = Model.load(a.model)
-    opset = model.opset
-    independent = independent_outputs(model)
-    earlier = lowered_nodes(model)
-    with located(a.model):
+    with blaming_invalid(a.model), located(a.model):
+        model = Model.load(a.model)
+        opset = model.opset
+        independent = independent_outputs(model)
+        earlier = lowered_nodes(model)
         PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
         remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
@@ -69,10 +71,12 @@ def run(a: argparse.Namespace) -> int:
             str(at.get(k) if at.get(k) is not None else "?")
             for k in ("input_size", "hidden_size", "sequence_length", "batch")
         ]
+        others = sum(p.endswith(".value") for p in at.get("points", ()))
+        parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
         verdict = {
-            "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or f"{at.get('products', 0)} products"),
+            "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or parts),
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
-            "done": f"done ({n.form})",
+            "done": f"done ({n.form})" + (f": {described(at)}" if n.form == "products" else ""),
         }[n.status]
         for r in notes.get(n.path, []):
             verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."

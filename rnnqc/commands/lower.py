@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
+from rnnqc.commands.report import check_page, stage_text
 from rnnqc.commands.terminal import err, error_console, escape, out
 from rnnqc.diagnostics import UsageError
 
@@ -58,6 +60,10 @@ def add(commands: Commands) -> None:
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )
     parser.add_argument("--min-sqnr", type=decibels, metavar="DB", help="fail if an output has less, on generated data")
+    parser.add_argument(
+        "--report", metavar="OUT.html", dest="report_path",
+        help="write a page that says where errors come from: on the calibration data, or on generated data",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
     verbosity(parser)
     parser.set_defaults(command=run)
@@ -68,6 +74,7 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.files import check_writable, write_atomically
     from rnnqc.passes.instruments import NOT_COMPARED
     from rnnqc.pipeline import lower
+    from rnnqc.reporting.page import page
 
     output = Path(a.output)
     read = [a.stats, a.calibration, a.recipe]
@@ -76,6 +83,8 @@ def run(a: argparse.Namespace) -> int:
         check_writable(Path(a.json_path), read)
     if a.json_path and Path(a.json_path).resolve() in (output.resolve(), Path(a.model).resolve()):
         raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
+    if a.report_path:
+        check_page(a.report_path, [a.model, a.output, a.json_path, *read])
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = error_console()
@@ -90,6 +99,7 @@ def run(a: argparse.Namespace) -> int:
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip
+        evidence = _evidence(a, lowered, tell) if a.report_path else None
     report = lowered.report
     for entry in report.entries:
         if entry.reason:
@@ -114,9 +124,13 @@ def run(a: argparse.Namespace) -> int:
         code = CHECK_FAILED
     if a.json_path:
         data = {k: v for k, v in report.as_dict().items() if k != "seconds"}  # two runs write the same bytes
+        if evidence is not None:
+            data["evidence"] = evidence.as_dict()
         write_atomically(Path(a.json_path), (json_text(data) + "\n").encode())
     if code == OK:
         lowered.save(output)
+    if evidence is not None:
+        write_atomically(Path(a.report_path), page(evidence).encode())
     if not a.quiet and report.entries:
         _print_entries(report)
         if code == OK:
@@ -139,10 +153,23 @@ def run(a: argparse.Namespace) -> int:
     return code
 
 
+def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) -> Any:
+    """Measures what the page says, on the calibration data or on generated data."""
+    from rnnqc.files import load_proto_and_size
+    from rnnqc.reporting.gather import Options, Subject, gather
+
+    proto, size = load_proto_and_size(Path(a.model))
+    subject = Subject(
+        proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
+        a.calibration, a.state,
+    )  # fmt: skip
+    return gather(subject, Options(progress=lambda stage, done, total: tell(stage_text(stage, done, total))))
+
+
 def _print_entries(report: Any) -> None:
     table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
     for e in report.entries:
-        status = f"{e.status} ({e.form})" if e.form else e.status
+        status = f"{e.status} ({e.summary or e.form})" if e.form else e.status
         weights = (
             f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
             if e.status == "lowered"

@@ -20,6 +20,7 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.cells.types import ALL_POINTS, CELL_TYPES
+    from rnnqc.passes.custom_points import MEANINGS
     from rnnqc.recipe import KEYS, builtin_recipes, recipe_text
 
     if a.recipe:
@@ -34,6 +35,11 @@ def run(a: argparse.Namespace) -> int:
     for point in ALL_POINTS:
         types = [t.op for t in CELL_TYPES.values() if point in t.points]
         table.add_row(point.name, "" if len(types) == len(CELL_TYPES) else ", ".join(types), point.meaning)
+    out(table)
+    out("\nOf other recurrences, below the name of the loop (`rnnqc inspect --json` lists them):")
+    table = Table("point", "meaning", box=None, pad_edge=False)
+    for name, meaning in MEANINGS:
+        table.add_row(escape(name), meaning)
     out(table)
     out("\nKeys:")
     table = Table("key", "values", "meaning", box=None, pad_edge=False)

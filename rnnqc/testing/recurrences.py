@@ -80,6 +80,18 @@ class RecurrenceCase:
             return (("h", self.H - 2), ("c", self.H))
         return (("h", self.H), ("c", self.H)) if self.op in ("LSTM", "highway") else (("h", self.H),)
 
+    def feeds(self, seed: int = 5) -> dict[str, np.ndarray]:
+        """Seeded inputs; a length may be beyond the sequence, as the loop allows."""
+        rng = np.random.default_rng(seed)
+        shape = (self.rows, self.time, self.I) if self.batch_first else (self.time, self.rows, self.I)
+        made = {"x": rng.uniform(-1, 1, shape).astype(np.float32)}
+        if self.lengths:
+            made["lengths"] = np.array([self.time, 1, self.time + 2][: self.rows])
+        if self.initial == "input":
+            for name, width in self.states:
+                made[f"{name}0"] = rng.uniform(-1, 1, (self.rows, width)).astype(np.float32)
+        return made
+
     def model(self) -> onnx.ModelProto:
         """The model: inputs x and the initial states, if they are inputs; outputs y and h, c."""
         return _Layer(self).model()

@@ -76,7 +76,7 @@ class Judge:
         self._metric = metric
         self._calls = list(calls_of(data, model, self._carried))
         self.feeds: list[Feeds] = [c.feed for c in self._calls]
-        self._native = _native()
+        self._native = has_native()
         self._reference = self.outputs(model)
 
     def outputs(self, model: onnx.ModelProto) -> list[Outputs]:
@@ -134,7 +134,7 @@ class Judge:
         return self._called(self._metric, self._reference) if self._metric is not None else math.inf
 
 
-def _native() -> bool:
+def has_native() -> bool:
     """Whether there is a native library; results are the same bits without it, later."""
     try:
         runtime_ops.register(ort.SessionOptions())

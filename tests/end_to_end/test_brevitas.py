@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import DOMAINS, Exported, random_lstm
+from brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
 from brevitas_reference import Lstm, Quant
 from commands import in_process
 from running import run
@@ -24,9 +24,7 @@ from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, assert
 
 import rnnqc
 
-CASES = ("p01_default_8b", "p02_w4", "p03_po2_8b", "p04_batch_first_w4a6", "p05_cifg_8b", "p06_bidir_8b")
 MODES = ("ROUND", "FLOOR", "CEIL", "ROUND_TO_ZERO", "DPU")
-MARGIN = 1e-4
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -68,53 +66,6 @@ def test_exported_by_brevitas(name: str, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
     with np.load(path.parent / "inputs.npz") as feeds, np.load(path.parent / "expected.npz") as expected:
         check(path, dict(feeds), dict(expected))
-
-
-def one_cell(
-    lstm: Lstm, feeds: dict[str, npt.NDArray[np.float32]], exported: Exported | None = None, opset: int = 20
-) -> onnx.ModelProto:
-    """A model of one cell with its quantizer of x, and with states if `feeds` has them."""
-    e = exported or Exported()
-    x = e.quant("x", lstm.quantizers["output"], "x_quant")
-    states: list[str | None] = [None, None]
-    for k, (name, q) in enumerate((("h0", "output"), ("c0", "cell_state"))):
-        if name in feeds:
-            zero = e.constant("zero", np.zeros((), np.int64))
-            picked = e.op("Gather", [name, zero], f"{name}_picked", axis=0)
-            states[k] = e.quant(picked, lstm.quantizers[q], f"{name}_quant")
-    outputs = e.cell(lstm, x, "cell", *states)
-    e.op("Identity", [outputs[0]], "outputs")
-    axes = e.constant("axes", np.zeros(1, np.int64))
-    for name, value in (("h", outputs[1]), ("c", outputs[2])):
-        e.op("Unsqueeze", [value, axes], name)
-    shapes = {n: list(v.shape) for n, v in feeds.items()}
-    return e.model(shapes, {"outputs": 3, "h": 3, "c": 3}, opset)
-
-
-def oracle(lstm: Lstm, feeds: Arrays, dtype: Any = np.float32) -> dict[str, npt.NDArray[np.float32]]:
-    x = lstm.quantizers["output"](feeds["x"])
-    states = [feeds[n][0] if n in feeds else None for n in ("h0", "c0")]
-    outputs, h, c = lstm.run(x, *states, dtype=dtype)
-    return {"outputs": outputs, "h": h[np.newaxis], "c": c[np.newaxis]}
-
-
-def draw_feeds(lstm: Lstm, seed: int, states: bool, pow2: bool) -> dict[str, npt.NDArray[np.float32]]:
-    """Inputs that keep away from ties of the accumulators, where scales are such that their sums are rounded."""
-    size, hidden = lstm.W[0].shape[1], lstm.R[0].shape[0]
-    for attempt in range(50):
-        rng = np.random.default_rng([seed, attempt])
-        shape = (3, 6, size) if lstm.batch_first else (6, 3, size)
-        feeds = {"x": rng.normal(0, 0.6, shape).astype(np.float32)}
-        if states:
-            feeds |= {n: rng.normal(0, 0.5, (1, 3, hidden)).astype(np.float32) for n in ("h0", "c0")}
-        first, second = oracle(lstm, feeds), oracle(lstm, feeds, np.float64)
-        if pow2:
-            for name, values in first.items():
-                assert np.array_equal(values, second[name])
-            return feeds
-        if min(lstm.margins) > MARGIN:
-            return feeds
-    raise AssertionError("no inputs away from ties")
 
 
 ASYMMETRIC = {k: {"zero_point": z} for k, z in (("output", 5.0), ("cell_state", -9.0), ("input_acc", 7.0))}

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from lstm_models import Op, RecurrentCase, stacked_model
-from running import assert_same_bits, plain_session, run, sqnr
+from running import assert_same_bits, run, sqnr
 from running_lowered import INTEGER, STOCK, UNROLLED, assert_equals_reference, lower_all, run_all, session
-from strategies import gru_and_rnn_cases, lstm_cases, recurrent_cases
+from strategies import gru_and_rnn_cases, lstm_cases
 
 import rnnqc
 from rnnqc.calibrate import calibrate
@@ -29,9 +28,6 @@ CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
 WITHOUT_DATA = {"int8", "int16", "w4a8"}
 USUAL = {"activations": None, "clip": None}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
-# The arithmetic "tables" has their formats; those of the others are of "grid", which only LSTM has.
-WITH_TABLES = ("int16", "int8", "int8-static", "w4a8")
-WITH_GRIDS = [name for name in CELLS if name not in WITH_TABLES]
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
     "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,
@@ -51,7 +47,7 @@ def test_same_bits(recipe: str, case: RecurrentCase) -> None:
     _same_bits(recipe, case)
 
 
-@pytest.mark.parametrize("recipe", WITH_TABLES)
+@pytest.mark.parametrize("recipe", CELLS)
 @settings(max_examples=FEW)
 @given(case=gru_and_rnn_cases(layouts=(0, 0, 1), placements=("main", "main", "if"), **USUAL))
 def test_same_bits_of_gru_and_rnn(recipe: str, case: RecurrentCase) -> None:
@@ -69,7 +65,7 @@ def _same_bits(recipe: str, case: RecurrentCase) -> None:
     outputs = run_all(results, feeds)
     for way, got in outputs.items():
         assert_same_bits(outputs[STOCK], got, f"{recipe}: {way} against stock")
-    if case.placement == "main" and recipe in WITH_TABLES:
+    if case.placement == "main":
         assert assert_equals_reference(results[STOCK].proto, feeds) == case.directions
     for level in LEVELS:
         got = run(session(results[STOCK].proto, STOCK, level, 2), feeds)
@@ -83,7 +79,7 @@ def test_other_activations(recipe: str) -> None:
         _other_activations(recipe, names)
 
 
-@pytest.mark.parametrize("recipe", WITH_TABLES)
+@pytest.mark.parametrize("recipe", CELLS)
 @pytest.mark.parametrize(
     ("op", "names"),
     [
@@ -104,7 +100,9 @@ def _other_activations(recipe: str, names: tuple[str, ...], **fields: Any) -> No
     activations = tuple(Activation(n) for n in names)
     case = RecurrentCase(T=4, B=2, I=5, H=6, activations=activations, gain=0.25, **fields)
     model, feeds = case.model(), case.feeds()
-    outputs = run_all(lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, [feeds])), feeds)
+    results = lower_all(model, case.dims, recipe=recipe, stats=calibrate(model, [feeds]))
+    assert {c.form for c in results[STOCK].model.cells.values()} == {"fused"}, f"{recipe}, {names}"
+    outputs = run_all(results, feeds)
     for way, got in outputs.items():
         assert_same_bits(outputs[STOCK], got, f"{recipe}, {names}: {way}")
 
@@ -123,31 +121,9 @@ def test_stacked_layers_and_accuracy(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)
-@pytest.mark.parametrize("recipe", WITH_GRIDS)
-@settings(max_examples=1)
-@given(data=st.data())
-def test_formats_of_grids_on_gru_and_rnn(recipe: str, op: tuple[str, bool], data: st.DataObject) -> None:
-    """They stay fake-quantized, and the report says which format has no integer form; unrolled they are the same."""
-    fixed = {"op": op[0], "linear_before_reset": op[1], "placements": ("main",), "lens": None, **USUAL}
-    case = data.draw(recurrent_cases(**fixed))
-    model, feeds = case.model(), case.feeds()
-    results = {}
-    for unroll in (False, True):
-        lowered = rnnqc.lower(
-            model, recipe, stats=calibrate(model, [feeds]), unroll=unroll, dims=case.dims if unroll else {}
-        )
-        (entry,) = lowered.report.entries
-        assert (entry.status, entry.form) == ("lowered", "qcdq")
-        assert entry.reason.startswith("quantized, not integer: ")
-        assert "is quantized." in entry.reason and ".bits = " in entry.found and "--form qcdq" in entry.action
-        results[unroll] = run(plain_session(lowered.proto), feeds)
-    assert_same_bits(results[False], results[True], f"{recipe}: unrolled")
-
-
-@pytest.mark.parametrize("op", OPS, ids=str)
 @pytest.mark.parametrize("recipe", CELLS)
 def test_accuracy_of_a_gru_or_rnn(recipe: str, op: tuple[str, bool]) -> None:
-    """As close to float as an LSTM with the same recipe; with the recipe's own formats, in integers or not."""
+    """As close to float as an LSTM with the same recipe."""
     _accuracy(recipe, RecurrentCase(T=24, B=4, I=16, H=24, seed=3, op=op[0], linear_before_reset=op[1]))  # type: ignore[arg-type]
 
 
@@ -160,6 +136,7 @@ def _accuracy(recipe: str, case: RecurrentCase) -> None:
     model = case.model()
     statistics = calibrate(model, [case.replace(seed=s).feeds() for s in range(4, 8)])
     lowered = rnnqc.lower(model, recipe, stats=statistics)
+    assert [e.form for e in lowered.report.entries] == ["fused"]
     got, expected = run(session(lowered.proto, STOCK), case.feeds()), case.expected(case.feeds())
     reached = sqnr(expected["Y"], got["Y"])
     print(recipe, f"{reached:.1f} dB")

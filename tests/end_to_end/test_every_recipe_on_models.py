@@ -29,13 +29,7 @@ Feeds = dict[str, Array]
 STEPS = 6
 LEAST_DB = 3.0
 # What Vitis' floor does to 8 bits is noise on some of these; so are 8-bit powers of two on a small network (gtcrn).
-# The pow2 recipes put values of all activations on the grid of a sigmoid or tanh, which ends at 1: a Relu saturates.
-NO_BAR = {("*", "pow2-int8-floor"), ("gtcrn/gtcrn_simple", "pow2-int8")} | {
-    ("rnnoise/rnnoise", r) for r in ("pow2-int16", "pow2-int8", "pow2-w8a16")
-}
-OF_GRUS = {"vitis_rnn/imdb_gru_torch", "rnnoise/rnnoise", "gtcrn/gtcrn_simple"}
-# GRUs have their formats in integers; those of the others have an integer form for LSTM only.
-INTEGER_GRU = {"int8", "int8-static", "int16", "w4a8"}
+NO_BAR = {("*", "pow2-int8-floor"), ("gtcrn/gtcrn_simple", "pow2-int8")}
 WEIGHT_ONLY = {r.name for r in builtin_recipes() if r.kind == "weight-only"}
 
 
@@ -170,9 +164,7 @@ def test_lowers_and_runs(name: str, recipe: str, shared: Find) -> None:
     assert len(entries) >= case.layers
     assert all("none reached it" in e.reason for e in lowered.report.float_entries), lowered.report.float_entries
     assert len(lowered.report.float_entries) <= len(silent)
-    integer = name not in OF_GRUS or recipe in INTEGER_GRU
-    assert {e.form for e in entries} == {"weight-only" if recipe in WEIGHT_ONLY else "fused" if integer else "qcdq"}
-    assert integer or recipe in WEIGHT_ONLY or all("quantized, not integer: " in e.reason for e in entries)
+    assert {e.form for e in entries} == {"weight-only" if recipe in WEIGHT_ONLY else "fused"}
     got = {way: _outputs(session(lowered.proto, way), case) for way in (STOCK, NATIVE)}
     assert_same_bits(got[STOCK], got[NATIVE], f"{name}, {recipe}: native against stock")
     expected = _outputs(

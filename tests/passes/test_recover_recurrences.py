@@ -27,18 +27,6 @@ from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
 
 
-def feeds(case: RecurrenceCase, seed: int = 5) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    shape = (case.rows, case.time, case.I) if case.batch_first else (case.time, case.rows, case.I)
-    made = {"x": rng.uniform(-1, 1, shape).astype(np.float32)}
-    if case.lengths:
-        made["lengths"] = np.array([case.time, 1, case.time + 2][: case.rows])
-    if case.initial == "input":
-        for name, width in case.states:
-            made[f"{name}0"] = rng.uniform(-1, 1, (case.rows, width)).astype(np.float32)
-    return made
-
-
 def recovered(proto: onnx.ModelProto) -> tuple[Model, list[PassResult]]:
     model = Model.load(proto)
     return model, PassManager(normal_form(), [VerifyModified()]).run(model)
@@ -64,7 +52,7 @@ def check(case: RecurrenceCase, count: int = 1) -> Model:
     assert layers(model) == [case.op] * count, [str(r) for result in results for r in result.remarks]
     made = model.proto
     onnx.checker.check_model(made)
-    expected, found = run_model(proto, feeds(case)), run_model(made, feeds(case))
+    expected, found = run_model(proto, case.feeds()), run_model(made, case.feeds())
     for name, value in expected.items():
         assert found[name].shape == value.shape
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
@@ -195,7 +183,7 @@ def test_masks_that_no_node_has(case: RecurrenceCase, reason: str) -> None:
     """The step in the loop is a node; the loop stays."""
     model, _ = stays(case.model(), reason)
     assert layers(model) == ["Loop", "LSTM"]
-    expected, found = run_model(case.model(), feeds(case)), run_model(model.proto, feeds(case))
+    expected, found = run_model(case.model(), case.feeds()), run_model(model.proto, case.feeds())
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
 
@@ -241,7 +229,7 @@ def test_almost_a_layer(case: RecurrenceCase, name: str, changes: dict[str, obje
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), "one"))
     model, _ = recovered(proto)
     assert layers(model) == made
-    expected, found = run_model(proto, feeds(case)), run_model(model.proto, feeds(case))
+    expected, found = run_model(proto, case.feeds()), run_model(model.proto, case.feeds())
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5)
 
@@ -259,7 +247,7 @@ def test_weights_that_differ_in_one_step() -> None:
         node.input[1] = name
         model, _ = recovered(changed)
         assert layers(model) == ["LSTM"] * (1 if name == "copy" else 2)
-        expected, found = run_model(changed, feeds(case)), run_model(model.proto, feeds(case))
+        expected, found = run_model(changed, case.feeds()), run_model(model.proto, case.feeds())
         for key, value in expected.items():
             np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5)
 
@@ -292,7 +280,7 @@ def test_what_is_made_is_lowered(op: str, form: str) -> None:
     assert {"recognize-steps", "roll-steps" if form == "unrolled" else "recover-loops"} <= {
         c[0] for c in lowered.report.checks
     }
-    expected, found = run_model(case.model(), feeds(case)), run_model(lowered.proto, feeds(case))
+    expected, found = run_model(case.model(), case.feeds()), run_model(lowered.proto, case.feeds())
     assert max(float(np.abs(expected[n] - found[n]).max()) for n in expected) < 0.05
 
 

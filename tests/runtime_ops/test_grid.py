@@ -11,19 +11,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from grid_cases import ROUNDINGS, GridCase, byte_grid_case, grid_cases, plain_grid_case
+from grid_cases import ROUNDINGS, GridCase, byte_grid_case, grid_cases, plain_grid_case, run_stock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
-from running import LEVELS, options
+from running import LEVELS
 
 from rnnqc.passes.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
@@ -33,12 +31,6 @@ EXAMPLES = settings().max_examples
 
 def expected(case: GridCase) -> Arrays:
     return reference.run(case.inputs, case.node.attributes)
-
-
-def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
-    model = case.stock_model(opset).SerializeToString()
-    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
-    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
 
 
 @settings(max_examples=8 * EXAMPLES)
@@ -280,62 +272,42 @@ def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
         assert_same_bits(found, expected(case))
 
 
-Change = Callable[[Any], Any]
-
-
-def entry(name: str, index: int, value: Any) -> Change:
-    def change(node: Any) -> None:
-        values = list(node.attributes[name])
-        values[index] = value
-        node.attributes[name] = values
-
-    return change
-
-
-def attribute(**values: Any) -> Change:
-    return lambda node: node.attributes.update(values)
-
-
-def array(name: str, value: Any) -> Change:
-    return lambda node: node.inputs.update({name: value})
-
-
 ACC, CELL = QUANTIZERS.index("output_gate.acc"), QUANTIZERS.index("cell_state")
 REFUSED: list[tuple[str, Change]] = [
     (
         'arithmetic is "grid64"; this version of the library knows tables, grid, grid32. Use a newer',
-        attribute(arithmetic="grid64"),
+        set_attribute(arithmetic="grid64"),
     ),
-    ("attribute grid_scale is missing", lambda node: node.attributes.pop("grid_scale")),
-    ("grid_max has 3 elements, expected 17 (quantizers)", attribute(grid_max=[1, 2, 3])),
-    ("grid_rounding has 2 elements, expected 17", attribute(grid_rounding="floor,ceil")),
-    ('grid_rounding[0] is "up"; this version of the library knows half_even', attribute(grid_rounding="up")),
-    ('x_mode is "dynamic_row", expected "static" or "codes"', attribute(x_mode="dynamic_row")),
-    ("grid_scale[0] is 0, expected a number above 0: this quantizer is needed", entry("grid_scale", 0, 0.0)),
-    (f"grid_scale[{ACC}] is 0, expected a number above 0", entry("grid_scale", ACC, 0.0)),
-    ("grid_scale[3] is nan, expected a finite number", entry("grid_scale", 3, float("nan"))),
-    ("grid_scale[3] is -1, expected a finite number, 0 or more", entry("grid_scale", 3, -1.0)),
-    ("grid_min[0] is -1, expected 0 or more for codes of a matrix product", entry("grid_min", 0, -1)),
-    ("grid_max[1] is 65536, expected up to 65535", entry("grid_max", 1, 65536)),
-    ("grid_max[4] is -200, expected grid_min[4] = -128 ..", entry("grid_max", 4, -200)),
-    ("grid_max[4] is 9223372036854775807, expected", entry("grid_max", 4, 2**63 - 1)),
-    ("grid_min[4] is -9223372036854775808, expected", entry("grid_min", 4, -(2**63))),
-    ("grid_zero_point[4] is 128, expected -128 .. 127, a code of this quantizer", entry("grid_zero_point", 4, 128)),
-    (f"grid_max[{CELL}] is 65408, expected at most grid_min[{CELL}] + 65535", entry("grid_max", CELL, 65408)),
-    ("accumulator_bits is 1, expected 0, or 2 .. 48", attribute(accumulator_bits=1)),
-    ("rounded_output is 2, expected 0 or 1", attribute(rounded_output=2)),
-    ("gate_table_offset[1] is -1", attribute(gate_table_offset=[0, -1, 0, 0])),
-    ("gate_table has shape [512], expected at least 513 entries", attribute(gate_table_offset=[0, 257, 0, 0])),
-    ("cell_table has shape [255], expected at least 256 entries", array("cell_table", np.zeros(255, np.float32))),
-    ('input gate_table is missing, but arithmetic "grid" needs it', lambda node: node.inputs.pop("gate_table")),
-    ("input W has element type float, expected int8, int16 or uint8", array("W", np.zeros((9, 84), np.float32))),
-    ("input W_zero_point has element type int8, expected int32", array("W_zero_point", np.zeros(84, np.int8))),
-    ("input R_zero_point has shape [83], expected [4H] = [84]", array("R_zero_point", np.zeros(83, np.int32))),
+    ("attribute grid_scale is missing", drop_attribute("grid_scale")),
+    ("grid_max has 3 elements, expected 17 (quantizers)", set_attribute(grid_max=[1, 2, 3])),
+    ("grid_rounding has 2 elements, expected 17", set_attribute(grid_rounding="floor,ceil")),
+    ('grid_rounding[0] is "up"; this version of the library knows half_even', set_attribute(grid_rounding="up")),
+    ('x_mode is "dynamic_row", expected "static" or "codes"', set_attribute(x_mode="dynamic_row")),
+    ("grid_scale[0] is 0, expected a number above 0: this quantizer is needed", set_entry("grid_scale", 0, 0.0)),
+    (f"grid_scale[{ACC}] is 0, expected a number above 0", set_entry("grid_scale", ACC, 0.0)),
+    ("grid_scale[3] is nan, expected a finite number", set_entry("grid_scale", 3, float("nan"))),
+    ("grid_scale[3] is -1, expected a finite number, 0 or more", set_entry("grid_scale", 3, -1.0)),
+    ("grid_min[0] is -1, expected 0 or more for codes of a matrix product", set_entry("grid_min", 0, -1)),
+    ("grid_max[1] is 65536, expected up to 65535", set_entry("grid_max", 1, 65536)),
+    ("grid_max[4] is -200, expected grid_min[4] = -128 ..", set_entry("grid_max", 4, -200)),
+    ("grid_max[4] is 9223372036854775807, expected", set_entry("grid_max", 4, 2**63 - 1)),
+    ("grid_min[4] is -9223372036854775808, expected", set_entry("grid_min", 4, -(2**63))),
+    ("grid_zero_point[4] is 128, expected -128 .. 127, a code of this quantizer", set_entry("grid_zero_point", 4, 128)),
+    (f"grid_max[{CELL}] is 65408, expected at most grid_min[{CELL}] + 65535", set_entry("grid_max", CELL, 65408)),
+    ("accumulator_bits is 1, expected 0, or 2 .. 48", set_attribute(accumulator_bits=1)),
+    ("rounded_output is 2, expected 0 or 1", set_attribute(rounded_output=2)),
+    ("gate_table_offset[1] is -1", set_attribute(gate_table_offset=[0, -1, 0, 0])),
+    ("gate_table has shape [512], expected at least 513 entries", set_attribute(gate_table_offset=[0, 257, 0, 0])),
+    ("cell_table has shape [255], expected at least 256 entries", set_input("cell_table", np.zeros(255, np.float32))),
+    ('input gate_table is missing, but arithmetic "grid" needs it', drop_input("gate_table")),
+    ("input W has element type float, expected int8, int16 or uint8", set_input("W", np.zeros((9, 84), np.float32))),
+    ("input W_zero_point has element type int8, expected int32", set_input("W_zero_point", np.zeros(84, np.int8))),
+    ("input R_zero_point has shape [83], expected [4H] = [84]", set_input("R_zero_point", np.zeros(83, np.int32))),
     (
         "input W_zero_point[0] is 128, expected a code of the weights, -128",
-        array("W_zero_point", np.full(84, 128, np.int32)),
+        set_input("W_zero_point", np.full(84, 128, np.int32)),
     ),
-    ("input X has element type double, expected float", array("X", np.zeros((5, 2, 9)))),
+    ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
 ]
 
 

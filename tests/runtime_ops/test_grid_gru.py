@@ -10,60 +10,52 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from grid_cases import ROUNDINGS, GridCase
-from grid_gru_cases import CELLS, gru_grid_cases, plain_gru_grid_case
+from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case, run_stock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
-from running import LEVELS, options
-from running_lowered import knows_grid_of_gru
+from running import LEVELS
 
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, GRU, RNN
 from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
 
 EXAMPLES = settings().max_examples
+CELLS = (("GRU", False), ("GRU", True), ("RNN", False))
 each_cell = pytest.mark.parametrize(("op", "linear"), CELLS)
-
-
-native = pytest.mark.skipif(not knows_grid_of_gru(), reason="NOT TESTED: this library has no grid of GRU and RNN")
 
 
 def expected(case: GridCase) -> Arrays:
     return expected_of_node(case.node)
 
 
-def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Arrays:
-    model = case.stock_model(opset).SerializeToString()
-    session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
-    return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+def _plain(op: str, linear: bool, *sizes: int, **numbers: Any) -> GridCase:
+    return plain_grid_case(*sizes, type_=CELL_TYPES[op], linear_before_reset=linear, **numbers)
 
 
 def run_natively(case: GridCase) -> Arrays:
     return run_native(case.node)
 
 
-WAYS = [run_stock, pytest.param(run_natively, marks=native)]
+WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@native
 @settings(max_examples=8 * EXAMPLES)
-@given(gru_grid_cases())
+@given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_natively(case), expected(case))
 
 
 @settings(max_examples=6 * EXAMPLES)
-@given(gru_grid_cases(), st.sampled_from([13, 17, 18, 21, 23]))
+@given(grid_cases((GRU, RNN)), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
 
 
 @settings(max_examples=EXAMPLES)
-@given(gru_grid_cases())
+@given(grid_cases((GRU, RNN)))
 def test_optimization_levels_and_threads(case: GridCase) -> None:
     wanted = expected(case)
     for level in LEVELS:
@@ -76,7 +68,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     varied = []
 
     @settings(max_examples=60, database=None)
-    @given(gru_grid_cases())
+    @given(grid_cases((GRU, RNN)))
     def count(case: GridCase) -> None:
         varied.append(len(np.unique(expected(case)["Y"])) > 4)
 
@@ -89,7 +81,7 @@ def test_drawn_cases_are_not_trivial() -> None:
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize(("inputs", "hidden"), [(1, 1), (15, 17), (64, 32), (61, 130)])
 def test_sizes(inputs: int, hidden: int, bits: int, op: str, linear: bool, way: Any) -> None:
-    case = plain_gru_grid_case(op, linear, 7, 3, inputs, hidden, bits, seed=hidden)
+    case = _plain(op, linear, 7, 3, inputs, hidden, bits, seed=hidden)
     case.inputs["sequence_lens"] = np.int32([7, 0, 4])
     wanted = expected(case)
     assert len(np.unique(wanted["Y"])) > 5 or hidden == 1
@@ -101,7 +93,7 @@ def test_sizes(inputs: int, hidden: int, bits: int, op: str, linear: bool, way: 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_ties(rounding: str, op: str, linear: bool, way: Any) -> None:
     """Inputs at multiples of a quarter of a step: a rounding that is another one shows."""
-    case = plain_gru_grid_case(op, linear, 3, 2, 40, 16)
+    case = _plain(op, linear, 3, 2, 40, 16)
     count = len(case.numbers.grid_scale)
     case.numbers = replace(case.numbers, grid_rounding=[rounding] * count)
     step = case.numbers.grid_scale[0]
@@ -116,7 +108,7 @@ def test_ties(rounding: str, op: str, linear: bool, way: Any) -> None:
 @each_cell
 def test_every_quantizer_counts(op: str, linear: bool) -> None:
     """A coarser grid at any of them changes the outputs, in the body as in the reference."""
-    case = plain_gru_grid_case(op, linear, 6, 2, 20, 16)
+    case = _plain(op, linear, 6, 2, 20, 16)
     before = expected(case)
     for k, name in enumerate(quantizers_of(CELL_TYPES[op])):
         scale = list(case.numbers.grid_scale)
@@ -131,7 +123,7 @@ def test_every_quantizer_counts(op: str, linear: bool) -> None:
 @each_cell
 @pytest.mark.parametrize("bits", [2, 7, 16, 31])
 def test_accumulators_saturate(bits: int, op: str, linear: bool, way: Any) -> None:
-    case = plain_gru_grid_case(op, linear, 3, 2, 300, 16)
+    case = _plain(op, linear, 3, 2, 300, 16)
     exact = expected(case)
     case.numbers = replace(case.numbers, accumulator_bits=bits)
     wanted = expected(case)
@@ -146,7 +138,7 @@ def test_accumulators_saturate(bits: int, op: str, linear: bool, way: Any) -> No
 def test_largest_sums_of_the_reset_hidden_state(code_bits: int, weight_bits: int, sign: int, way: Any) -> None:
     """Codes of r * h at one end of their range, its zero point at the other, and weights alike."""
     hidden = 700
-    case = plain_gru_grid_case("GRU", False, 2, 1, 4, hidden, code_bits)
+    case = _plain("GRU", False, 2, 1, 4, hidden, code_bits)
     numbers, top = case.numbers, 2**code_bits - 1
     k = quantizers_of(CELL_TYPES["GRU"]).index(RESET)
     numbers.grid_zero_point[k] = top if sign < 0 else 0
@@ -170,7 +162,7 @@ def test_largest_sums_of_the_reset_hidden_state(code_bits: int, weight_bits: int
 @pytest.mark.parametrize("rounding", ["half_even", "floor"])
 def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linear: bool, way: Any) -> None:
     """With scales that are no powers of two and a grid finer than binary32, too: Y_h is all that a step hands on."""
-    case = plain_gru_grid_case(op, linear, 9, 3, 20, 33, 16)
+    case = _plain(op, linear, 9, 3, 20, 33, 16)
     case.cell.reverse = reverse
     numbers = case.numbers
     scale = [float(np.float32(s * 1.1)) for s in numbers.grid_scale]
@@ -192,7 +184,7 @@ def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linea
 @each_way
 @each_cell
 def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:
-    case = plain_gru_grid_case(op, linear, 4, 9, 30, 20)
+    case = _plain(op, linear, 4, 9, 30, 20)
     whole = way(case)
     for row in range(9):
         alone = way(replace(case, inputs=case.inputs | {"X": case.inputs["X"][:, [row]]}))
@@ -205,7 +197,7 @@ def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:
 @pytest.mark.parametrize("linear", [False, True])
 def test_states_without_a_grid_are_limited(linear: bool, way: Any) -> None:
     """An update gate of 3 multiplies the state in every step, and beyond 2^60 it stays."""
-    case = plain_gru_grid_case("GRU", linear, 80, 2, 4, 5)
+    case = _plain("GRU", linear, 80, 2, 4, 5)
     names = quantizers_of(CELL_TYPES["GRU"])
     for name in ("hidden_state.kept", "hidden_state.added", "hidden_state"):
         case.numbers.grid_scale[names.index(name)] = 0.0
@@ -222,7 +214,7 @@ def test_states_without_a_grid_are_limited(linear: bool, way: Any) -> None:
 @pytest.mark.parametrize("lens", [None, (5, 2)])
 def test_negative_zeros(lens: tuple[int, ...] | None, op: str, linear: bool, way: Any) -> None:
     """A GRU has none in Y, an RNN only without lengths, where its table has one."""
-    case = plain_gru_grid_case(op, linear)
+    case = _plain(op, linear)
     case.inputs["gate_table"] = np.where(np.arange(512) < 256, np.float32(1), np.float32(-0.0))
     if lens:
         case.inputs["sequence_lens"] = np.int32(lens)
@@ -236,12 +228,12 @@ def test_negative_zeros(lens: tuple[int, ...] | None, op: str, linear: bool, way
 @each_cell
 def test_codes_of_one_cell_are_the_input_of_the_next(op: str, linear: bool, way: Any) -> None:
     """From the float Y, quantized again, the same codes follow."""
-    first = plain_gru_grid_case(op, linear, 6, 2, 10, 24)
+    first = _plain(op, linear, 6, 2, 10, 24)
     # A grid of states of which the hidden codes' steps are twice as coarse: every other state is a tie.
     if op == "GRU":
         first.numbers.grid_scale[-1] = first.numbers.grid_scale[1] / 2
     found = way(first)
-    second = plain_gru_grid_case("RNN", False, 6, 2, 24, 18, seed=1)
+    second = _plain("RNN", False, 6, 2, 24, 18, seed=1)
     for column in ("grid_scale", "grid_zero_point", "grid_min", "grid_max", "grid_rounding"):
         getattr(second.numbers, column)[0] = getattr(first.numbers, column)[1]
     from_float = way(replace(second, inputs=second.inputs | {"X": found["Y"]}))

@@ -20,6 +20,7 @@ from quant_gru_cases import expected as gru_expected
 from quant_gru_cases import table_case as gru_table_case
 from quant_lstm_cases import LSTM, Case, assert_same_bits, cases, pack_at_random, packed_cases, run_native, table_case
 
+from rnnqc.cells.types import GRU, RNN
 from rnnqc.reference import quant_lstm_cell as reference
 
 NAME = "layer/7"
@@ -70,7 +71,8 @@ FLOATS = [
 STRINGS = [
     *("", "table", "table,table,table,table", "table,Relu,table,Softsign", ",,,", "table," * 9, "static", "codes"),
     *("dynamic_row", "forward", "reverse", "Reverse", "\N{GREEK SMALL LETTER MU}", "relu_table", "Affine"),
-    *("grid", "tables", *ROUNDINGS, ",".join(ROUNDINGS), ",".join(["floor"] * 17)),
+    *("grid", "tables", *ROUNDINGS, ",".join(ROUNDINGS)),
+    *(",".join(["floor"] * count) for count in (5, 15, 17)),
 ]
 LISTS = st.one_of(
     st.lists(st.sampled_from(INTEGERS), max_size=6),
@@ -82,7 +84,7 @@ ATTRIBUTES = [
     *("cell_scale", "cell_max", "gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta", "gate_table_offset"),
     *("gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta", "cell_index_scale"),
     *("input_forget", "one", "w_group_size", "r_group_size", "arithmetic", "grid_scale", "grid_zero_point", "grid_min"),
-    *("grid_max", "grid_rounding", "accumulator_bits", "rounded_output"),
+    *("grid_max", "grid_rounding", "grid_offset", "accumulator_bits", "rounded_output"),
     *("linear_before_reset", "reset_scale", "reset_zero_point", "x_bits", "h_bits"),
 ]
 
@@ -203,7 +205,9 @@ CHANGES = [
 def mutated(draw: st.DrawFn) -> Case:
     grids = st.one_of(grid_cases(), st.builds(plain_grid_case, seed=st.integers(0, 9))).map(lambda c: c.node)
     lstm = (st.builds(table_case, seed=st.integers(0, 9)), cases(), packed_cases(), grids, grids)
-    others = (st.builds(gru_table_case, linear_before_reset=st.integers(0, 1)), gru_cases(), gru_cases(wide=True))
+    hidden_grids = grid_cases((GRU, RNN)).map(lambda c: c.node)
+    tables = st.builds(gru_table_case, linear_before_reset=st.integers(0, 1))
+    others = (tables, gru_cases(), gru_cases(wide=True), hidden_grids, hidden_grids)
     case = draw(st.one_of(*lstm, *others))
     case.inputs, case.attributes = dict(case.inputs), dict(case.attributes)
     for change in draw(st.lists(st.sampled_from(CHANGES), min_size=1, max_size=3)):

@@ -34,7 +34,7 @@ REFUSED_GRU: list[tuple[str, Change]] = [
     (r'gate_kinds\[2\] is "Elu"; .* Use a newer', set_attribute(gate_kinds="table,table,Elu")),
     (r"gate_max\[2\] is inf, expected less than 2\^23", set_attribute(gate_max=[1.0, 1.0, float("inf")])),
     ("gate_table has shape .16384., expected at least 16385", set_attribute(gate_table_offset=[0, 0, 8193])),
-    (r'arithmetic is "grid"; .* knows tables. Use a newer', set_attribute(arithmetic="grid")),
+    (r'arithmetic is "grid32"; .* knows tables, grid. Use a newer', set_attribute(arithmetic="grid32")),
     ("linear_before_reset is 2, expected 0 or 1", set_attribute(linear_before_reset=2)),
     ("input hidden_bias is missing, but attribute linear_before_reset is 1", drop_input("hidden_bias")),
     (

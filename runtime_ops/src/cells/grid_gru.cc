@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cells/activations.h"
 #include "cells/groups.h"
 
 namespace rnnqc {
@@ -19,33 +20,30 @@ class GridGruRun final : public GridRun<double> {
 
  private:
   void VisitScratch(ScratchPieces& pieces) override {
-    pieces(state_, rows_ * units_);
     pieces(reset_codes_, halves_ ? rows_ * reset_planes_ * units_ : 0);
   }
 
   void InitializeStates() override {
-    std::fill(state_, state_ + rows_ * units_, 0.0);
-    for (int64_t r = 0; args_.initial_h != nullptr && r < rows_; ++r) InitialState(r);
+    for (int64_t r = 0; args_.initial_h != nullptr && r < rows_; ++r) InitializeState(r);
     PrepareStep(&step_);
     step_.hidden_bias = weights_.hidden_bias.data();
     step_.reset = Quantizer<double>(points_[GruGrid::kReset]);
     step_.reset_zero_point = static_cast<int32_t>(points_[GruGrid::kReset].zero_point);
     step_.kept = Quantizer<double>(points_[GruGrid::kKept]);
     step_.added = Quantizer<double>(points_[GruGrid::kAdded]);
-    step_.state_quantizer = Quantizer<double>(points_[GruGrid::kState]);
+    step_.state = Quantizer<double>(points_[GruGrid::kState]);
+    step_.largest_state = kLargestMagnitude;
   }
 
-  // The hidden codes are those of the state, not of what was given.
-  void InitialState(int64_t r) {
+  void InitializeState(int64_t r) {
     const float* given = args_.initial_h + sequences_.batch_index(r) * hidden_;
-    const GridPoint& point = points_[GruGrid::kState];
-    double* h = state_ + r * units_;
-    if (point.scale == 0) {
-      for (int64_t unit = 0; unit < hidden_; ++unit) h[unit] = given[unit] == given[unit] ? given[unit] : 0.0;
-      return;
+    float* h = RowOfY(r);
+    for (int64_t unit = 0; unit < hidden_; ++unit) {
+      const float value = given[unit] == given[unit] ? given[unit] : 0.0f;
+      h[unit] = std::min(std::max(value, -kLargestMagnitude), kLargestMagnitude);
     }
-    Round(given, hidden_, point, h);
-    EncodeHidden(r, h);
+    const Codes codes = HiddenCodes();
+    Encode(h, hidden_, config_.grid.hidden(), codes.high(r), codes.low(r));
   }
 
   void RunStep(int64_t step, int64_t active, const double* p) override {
@@ -53,7 +51,6 @@ class GridGruRun final : public GridRun<double> {
     const Codes reset{reset_codes_, hidden_, units_, reset_planes_};
     for (int64_t r = 0; r < active; ++r) {
       SetRow(r, p, &step_);
-      step_.state = state_ + r * units_;
       if (halves_) {
         step_.reset_high = reset.high(r);
         step_.reset_low = reset.low(r);
@@ -67,7 +64,6 @@ class GridGruRun final : public GridRun<double> {
     }
     for (int64_t r = 0; r < active; ++r) {
       SetRow(r, p, &step_);
-      step_.state = state_ + r * units_;
       elementwise_.gru_output(step_);
       WriteRow(step, r);
     }
@@ -78,7 +74,6 @@ class GridGruRun final : public GridRun<double> {
   const bool halves_;  // a step in two, with the codes of r * h between
   const int64_t reset_planes_;
   GridGruArgs step_{};
-  double* state_ = nullptr;
   uint8_t* reset_codes_ = nullptr;
 };
 

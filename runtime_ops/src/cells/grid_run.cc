@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
-#include <type_traits>
 
 namespace rnnqc {
 namespace {
@@ -146,6 +145,7 @@ template <typename Real>
 void GridRun<Real>::InitializeCodes() {
   const int32_t zero = static_cast<int32_t>(config_.h_zero_point);
   const Codes h = HiddenCodes();
+  std::fill(y_, RowOfY(rows_), 0.0f);
   for (int64_t r = 0; r < rows_; ++r) {
     if (h_planes_ == 2) std::memset(h.high(r), zero >> 8, static_cast<size_t>(units_));
     std::memset(h.low(r), zero & 255, static_cast<size_t>(units_));
@@ -155,15 +155,10 @@ void GridRun<Real>::InitializeCodes() {
 }
 
 template <typename Real>
-template <typename Value>
-void GridRun<Real>::Encode(const Value* values, int64_t n, const GridPoint& point, uint8_t* high, uint8_t* low) {
+void GridRun<Real>::Encode(const float* values, int64_t n, const GridPoint& point, uint8_t* high, uint8_t* low) {
   GridCodesArgs<Real> codes{};
   codes.n = n;
-  if constexpr (std::is_same_v<Value, float>) {
-    codes.x = values;
-  } else {
-    codes.real = values;
-  }
+  codes.x = values;
   codes.quantizer = Quantizer<Real>(point);
   codes.zero_point = static_cast<int32_t>(point.zero_point);
   codes.multiples = values_;
@@ -173,14 +168,9 @@ void GridRun<Real>::Encode(const Value* values, int64_t n, const GridPoint& poin
 }
 
 template <typename Real>
-void GridRun<Real>::EncodeHidden(int64_t r, const Real* values) {
-  Encode(values, hidden_, config_.grid.hidden(), HiddenCodes().high(r), HiddenCodes().low(r));
-}
-
-template <typename Real>
 void GridRun<Real>::Round(const float* values, int64_t n, const GridPoint& point, Real* real) {
   Encode(values, n, point, nullptr, nullptr);
-  for (int64_t i = 0; i < n; ++i) real[i] = (values_[i] + 0) * static_cast<Real>(point.scale);
+  for (int64_t i = 0; i < n; ++i) real[i] = values_[i] * static_cast<Real>(point.scale);
 }
 
 // The input's share of the pre-activations of some steps, in the order in which rows run.
@@ -283,7 +273,7 @@ void GridRun<Real>::SetRow(int64_t r, const Real* p, GridStepArgs<Real>* step) c
   const Codes h = HiddenCodes();
   step->p = p + r * columns_;
   step->g = h_share_ + r * columns_;
-  step->y = y_ + r * units_;
+  step->y = RowOfY(r);
   step->high = h.high(r);
   step->low = h.low(r);
 }
@@ -292,7 +282,7 @@ template <typename Real>
 void GridRun<Real>::WriteRow(int64_t step, int64_t r) const {
   const int64_t offset = sequences_.Position(step, r) * hidden_;
   if (args_.y != nullptr) {
-    std::memcpy(args_.y + offset, y_ + r * units_, static_cast<size_t>(hidden_) * sizeof(float));
+    std::memcpy(args_.y + offset, RowOfY(r), static_cast<size_t>(hidden_) * sizeof(float));
   }
   if (args_.y_codes != nullptr) std::memcpy(args_.y_codes + offset, h_ + r * units_, static_cast<size_t>(hidden_));
 }
@@ -308,7 +298,7 @@ void GridRun<Real>::WriteLastHidden() const {
     }
     if (args_.y_h == nullptr) continue;
     for (int64_t unit = 0; unit < hidden_; ++unit) {
-      const float y = sequences_.length(r) > 0 ? y_[r * units_ + unit] : 0.0f;
+      const float y = sequences_.length(r) > 0 ? RowOfY(r)[unit] : 0.0f;
       args_.y_h[sequences_.batch_index(r) * hidden_ + unit] = positive ? y + 0.0f : y;
     }
   }

@@ -87,25 +87,25 @@ class GridRun {
 
   // What a subclass adds.
   virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of all rows before their first step but for their hidden codes, and what is the same in all steps.
+  // States of all rows before their first step, and what is the same in all steps. Hidden codes are those of initial_h
+  // already, and rows of y zeros.
   virtual void InitializeStates() = 0;
   // A step of the first `active` rows, `p` having their input's share.
   virtual void RunStep(int64_t step, int64_t active, const Real* p) = 0;
   virtual void WriteFinalStates() {}
 
   void Multiply(const GridProduct& product, const Codes& codes, int64_t rows, const Target& target);
-  // Codes of `n` values of either type.
-  template <typename Value>
-  void Encode(const Value* values, int64_t n, const GridPoint& point, uint8_t* high, uint8_t* low);
-  // Hidden codes of row r.
-  void EncodeHidden(int64_t r, const Real* values);
-  // Values on the quantizer's grid, in `real`; NaN counts as 0.
+  // Codes of `n` values; NaN counts as 0.
+  void Encode(const float* values, int64_t n, const GridPoint& point, uint8_t* high, uint8_t* low);
+  // The same values on the quantizer's grid.
   void Round(const float* values, int64_t n, const GridPoint& point, Real* real);
   // What steps of all cells have, but for the row's own.
   void PrepareStep(GridStepArgs<Real>* step, int64_t unused_gate = -1) const;
   void SetRow(int64_t r, const Real* p, GridStepArgs<Real>* step) const;
   // Copies the row's results of a step to the outputs.
   void WriteRow(int64_t step, int64_t r) const;
+  // Padded.
+  float* RowOfY(int64_t r) const { return y_ + r * units_; }
   Codes HiddenCodes() const { return {h_, hidden_, units_, h_planes_}; }
   Target HiddenShare() const { return {packed_.h_multiplier.data(), nullptr, hidden_product_, h_share_, columns_}; }
 

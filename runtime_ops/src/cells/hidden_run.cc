@@ -10,8 +10,8 @@ bool HasOptions(const CellConfig& config) {
 }
 
 // Of a gate; null if it uses none.
-const float* TableOf(const GateConfig& gate, const float* gate_table) {
-  return RequiredTableSize(gate) == 0 ? nullptr : gate_table + gate.table_offset;
+const float* TableOf(const CellConfig& config, int64_t gate, const float* gate_table) {
+  return RequiredTableSize(config, gate) == 0 ? nullptr : gate_table + config.gates[gate].table_offset;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ void HiddenRun::PrepareSteps() {
     const GateConfig& gate = config_.gates[g];
     step_args_.gate_min[g] = gate.min;
     step_args_.gate_max[g] = gate.max;
-    step_args_.gate_table[g] = TableOf(gate, args_.gate_table);
+    step_args_.gate_table[g] = TableOf(config_, g, args_.gate_table);
     options_.gates[g] = {gate.kind, gate.alpha, gate.beta, gate.index_scale, static_cast<int32_t>(gate.index_size)};
   }
   step_args_.linear = args_.linear;
@@ -47,10 +47,6 @@ void HiddenRun::PrepareSteps() {
     // Adding -0 changes nothing.
     std::fill(no_bias_, no_bias_ + columns_, -0.0f);
   }
-}
-
-HiddenRun::Target HiddenRun::HiddenCodes() const {
-  return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr};
 }
 
 void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, const Target& target,
@@ -86,8 +82,7 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   }
 }
 
-void HiddenRun::QuantizeDynamicRows(const Target& target) const {
-  if (!is_dynamic()) return;
+void HiddenRun::QuantizeRows(const Target& target) const {
   for (int64_t r = 0; r < active_; ++r) {
     QuantizeHidden(r, ValuesOf(target, r), target.scale, target.zero_point, target.codes, target.row_scale);
   }
@@ -98,7 +93,7 @@ bool FindGateTables(const CellConfig& config, const float* gate_table, LinearTab
   tables.gates = config.gate_count;
   for (int64_t g = 0; g < config.gate_count; ++g) {
     if (config.gates[g].kind != Kind::kTable) continue;
-    tables.gate_table[g] = TableOf(config.gates[g], gate_table);
+    tables.gate_table[g] = TableOf(config, g, gate_table);
     tables.gate_max[g] = config.gates[g].max;
   }
   return FindLinearTables(tables, linear);

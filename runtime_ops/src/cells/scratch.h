@@ -1,6 +1,7 @@
 #ifndef RNNQC_CELLS_SCRATCH_H_
 #define RNNQC_CELLS_SCRATCH_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -83,6 +84,11 @@ class Scratch {
 // onnxruntime may run one kernel from several threads at once: each call takes a Scratch and gives it back.
 class ScratchPool {
  public:
+  ScratchPool() = default;
+  ~ScratchPool() { delete last_.load(); }
+  ScratchPool(const ScratchPool&) = delete;
+  ScratchPool& operator=(const ScratchPool&) = delete;
+
   class Lease {
    public:
     explicit Lease(ScratchPool* pool) : pool_(pool), scratch_(pool->Acquire()) {}
@@ -98,6 +104,9 @@ class ScratchPool {
 
  private:
   std::unique_ptr<Scratch> Acquire() {
+    // The one given back last waits where one exchange takes it: a lock is a part of a call of one step.
+    std::unique_ptr<Scratch> last(last_.exchange(nullptr, std::memory_order_acquire));
+    if (last != nullptr) return last;
     const std::lock_guard<std::mutex> lock(mutex_);
     // The free list gets room for every Scratch there is, so that Release cannot fail.
     if (free_.empty()) {
@@ -111,10 +120,16 @@ class ScratchPool {
   }
 
   void Release(std::unique_ptr<Scratch> scratch) {
+    Scratch* none = nullptr;
+    if (last_.compare_exchange_strong(none, scratch.get(), std::memory_order_release, std::memory_order_relaxed)) {
+      scratch.release();
+      return;
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(std::move(scratch));
   }
 
+  std::atomic<Scratch*> last_{nullptr};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> free_;
   size_t created_ = 0;

@@ -84,27 +84,26 @@ struct GridLstmArgs : GridStepArgs<Real> {
   Real* c;  // [units], real values; in and out
 };
 
-// Gates z, r, h. A step is gru_gates and then gru_output, which finds z and h's pre-activation without the input's
-// share in `g`. gru_gates makes the latter if there is a hidden_bias (linear_before_reset); if not, it writes the codes
-// of r * state to `reset_high`, `reset_low`, and the caller puts in what their product gives.
+// Gates z, r, h; `y` has the state h and gets the next one, limited to +-largest_state. A step is gru_gates and then
+// gru_output, which finds in `g` gate z's values and gate h's share of the hidden state. gru_gates makes the latter if
+// there is a hidden_bias (linear_before_reset); if not, it writes the codes of r * h, and their product has to follow.
 struct GridGruArgs : GridStepArgs<double> {
   const double* hidden_bias;    // [units], or null
-  GridQuantizer<double> reset;  // of r * (g_h + hidden_bias), or of r * state
+  GridQuantizer<double> reset;  // of r * (g_h + hidden_bias), or of r * h
   int32_t reset_zero_point;
   uint8_t* reset_high;  // as `high` and `low`
   uint8_t* reset_low;
   GridQuantizer<double> kept;
   GridQuantizer<double> added;
-  GridQuantizer<double> state_quantizer;
-  double* state;  // [units], h; in and out
+  GridQuantizer<double> state;
+  double largest_state;
 };
 
 // One row of real values, NaN counting as 0: their multiples of the scale, and codes unless `low` is null.
 template <typename Real>
 struct GridCodesArgs {
   int64_t n;
-  const float* x;    // either this
-  const Real* real;  // or this
+  const float* x;
   GridQuantizer<Real> quantizer;
   int32_t zero_point;
   Real* multiples;

@@ -82,6 +82,11 @@ class CellInputs {
   bool has_constant_weights() const { return constant_weights_; }
   bool has_constant_gate_table() const { return gate_table_is_constant_; }
 
+  // Keeps the `count` values of a constant table that no run is expected to look up, so that runs need not ask for it.
+  void Keep(size_t input, const ort::OrtValue* table, int64_t count);
+  // Its values, or null.
+  const float* kept(size_t input) const { return kept_[input].empty() ? nullptr : kept_[input].data(); }
+
   // At a run.
   void Read(ort::OrtKernelContext* context, const ort::OrtValue** inputs) const;
   // Checks X, of `input_size` if that is known, and what all cells get; returns the run's sizes.
@@ -149,6 +154,7 @@ class CellInputs {
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
   size_t needed_count_ = 0;
   bool has_output_[kMostOutputs] = {};
+  std::vector<float> kept_[kUsedInputs];
   bool gate_table_is_constant_ = false;
   bool constant_weights_ = false;
 };

@@ -88,6 +88,7 @@ class HiddenCellKernel {
     if (inputs[kGateTable] != nullptr) {
       inputs_.CheckGateTable(inputs[kGateTable], table_size);
       if (!config_.is_grid()) FindLinearForm(ort::DataOf<const float>(api_, inputs[kGateTable]));
+      if (linear_ != nullptr) inputs_.Keep(kGateTable, inputs[kGateTable], table_size);
     }
     if (inputs_.has_constant_weights()) weights_ = Pack(inputs, inputs_.sizes());
   }

@@ -108,6 +108,8 @@ class QuantLstmCellKernel {
     const float* cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
     if (FindLinearTables(config_, gate_table, cell_table, constant_cell_table_size_, linear.get())) {
       linear_ = std::move(linear);
+      inputs_.Keep(kGateTable, inputs[kGateTable], RequiredGateTableSize(config_));
+      inputs_.Keep(kCellTable, inputs[kCellTable], constant_cell_table_size_);
     }
   }
 
@@ -197,7 +199,10 @@ class QuantLstmCellKernel {
 
   void UseTables(const OrtValue* const* inputs, LstmArgs* args) const {
     inputs_.UseGateTable(inputs, RequiredGateTableSize(config_), args);
-    if (inputs[kCellTable] != nullptr) {
+    if (inputs_.kept(kCellTable) != nullptr) {
+      args->cell_table_size = constant_cell_table_size_;
+      args->cell_table = inputs_.kept(kCellTable);
+    } else if (inputs[kCellTable] != nullptr) {
       args->cell_table_size =
           constant_cell_table_size_ > 0 ? constant_cell_table_size_ : CheckedCellTableSize(inputs[kCellTable]);
       args->cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);

@@ -1,0 +1,73 @@
+"""`rnnqc dump`: writes every tensor of every cell, step by step."""
+
+from __future__ import annotations
+
+import argparse
+
+from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.terminal import escape, out
+from rnnqc.diagnostics import UsageError, located
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("dump", help="write every tensor of the cells of a lowered model, step by step")
+    parser.add_argument("model", metavar="MODEL", help="a lowered model, or one that Brevitas exported")
+    parser.add_argument("-i", "--input", required=True, metavar="IN.npz", help="data, as `rnnqc run` takes it")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--stock", action="store_true", help="without the native library; the arrays are the same")
+    parser.add_argument(
+        "--state", action="append", default=[], metavar="IN:OUT",
+        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
+    )  # fmt: skip
+    parser.add_argument("--cells", action="append", default=[], metavar="GLOB", help="only cells with such names")
+    parser.add_argument("--row", type=_row, metavar="N", help="only this row of the batch, from 0")
+    parser.add_argument("--steps", metavar="A:B", help="only steps A to B, B not included")
+    parser.add_argument(
+        "--text", action=argparse.BooleanOptionalAction, default=False,
+        help="text, too: DIR/frame_T/NAME.txt, a number on each line, of row 0 or of --row",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace the dump in DIR")
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.tracing.dump import dump
+
+    steps = _steps(a.steps)
+    with located(a.model):
+        index = dump(
+            a.model, a.input, a.output, native=not a.stock, state=a.state, cells=a.cells or ["*"],
+            row=a.row, steps=steps, text=a.text, overwrite=a.overwrite,
+        )  # fmt: skip
+    for name, cell in index["cells"].items():
+        count = cell["steps"]
+        out(f"{escape(name)}: {count} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}")
+    return OK
+
+
+def _row(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+_row.__name__ = "row"
+
+
+def _steps(text: str | None) -> tuple[int | None, int | None]:
+    """What `--steps A:B` says."""
+    if text is None:
+        return None, None
+    begin, separator, end = text.partition(":")
+    if separator and all(not part or (part.isascii() and part.isdecimal() and len(part) < 19) for part in (begin, end)):
+        low, high = (int(part) if part else None for part in (begin, end))
+        if high is None or (low or 0) < high:
+            return low, high
+    raise UsageError(
+        f"--steps {text!r}: not of the form A:B with A < B.",
+        supported="steps from 0 on, B not included; either may be left out",
+        action="for example --steps 0:10",
+    )

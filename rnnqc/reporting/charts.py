@@ -1,0 +1,201 @@
+"""Charts as inline SVG: sizes in pixels that suit a phone, colours from the style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from rnnqc.reporting.elements import element, short
+from rnnqc.reporting.evidence import Bars, Curve, PointEvidence
+
+WIDTH, HEIGHT = 360, 200
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
+SPARK_WIDTH, SPARK_HEIGHT = 120, 28
+MARGIN_OF_RANGE = 1.5
+"""How much wider than the values a histogram may be to show the range."""
+
+
+def _svg(width: int, height: int, label: str, *children: Element, class_: str = "chart") -> Element:
+    return element(
+        "svg", element("title", label), *children,
+        viewBox=f"0 0 {width} {height}", width=width, height=height, role="img", aria_label=label, class_=class_,
+    )  # fmt: skip
+
+
+def _place(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """Round numbers from `low` to `high`."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(count, 1)
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, y_label: str) -> list[Element]:
+    """Grid lines, tick labels and axis labels; positions in pixels."""
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    made = []
+    for at, text in y:
+        made.append(element("line", x1=LEFT, x2=right, y1=_place(at), y2=_place(at), class_="grid"))
+        made.append(element("text", text, x=LEFT - 6, y=_place(at + 4), class_="tick end"))
+    for at, text in x:
+        made.append(element("line", x1=_place(at), x2=_place(at), y1=bottom, y2=bottom + 4, class_="axis"))
+        made.append(element("text", text, x=_place(at), y=bottom + 17, class_="tick middle"))
+    made.append(element("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    middle = (TOP + bottom) / 2
+    made.append(element("text", x_label, x=_place((LEFT + right) / 2), y=HEIGHT - 5, class_="label middle"))
+    made.append(
+        element(
+            "text", y_label, x=10, y=_place(middle), class_="label middle", transform=f"rotate(-90 10 {_place(middle)})"
+        )
+    )
+    return made
+
+
+def level_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Limits in dB that suit all of them."""
+    levels = [v for c in curves for v in c.sqnr_db if v is not None and math.isfinite(v)]
+    if not levels:
+        return 0.0, 60.0
+    low, high = math.floor(min(levels) / 5) * 5, math.ceil(max(levels) / 5) * 5
+    return (low, high) if high - low >= 10 else (low - 5, high + 5)
+
+
+def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element:
+    """SQNR over time."""
+    low, high = limits
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    steps = curve.stops[-1] if curve.stops else 1
+
+    def x(step: float) -> float:
+        return LEFT + (right - LEFT) * (step / steps)
+
+    def y(level: float) -> float:
+        return bottom - (bottom - TOP) * ((min(max(level, low), high) - low) / (high - low))
+
+    starts = [0, *curve.stops[:-1]]
+    pieces: list[list[str]] = [[]]
+    for start, stop, level in zip(starts, curve.stops, curve.sqnr_db, strict=True):
+        if level is None:
+            pieces.append([])
+            continue
+        at = y(high if level == math.inf else level)
+        pieces[-1].append(f"{_place(x((start + stop) / 2))} {_place(at)}")
+    paths = []
+    for piece in pieces:
+        if len(piece) == 1:
+            cx, cy = piece[0].split()
+            paths.append(element("circle", cx=cx, cy=cy, r=2.5, class_="dot"))
+        elif piece:
+            paths.append(element("path", d="M" + "L".join(piece), class_="curve"))
+    y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low, high, 4)]
+    x_ticks = [(x(v), f"{v:g}") for v in ticks(0, steps, 4) if v == int(v)]
+    frame = _frame(x_ticks, y_ticks, curve.unit, "SQNR (dB)")
+    return _svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *frame, *paths)
+
+
+def _limits(point: PointEvidence) -> tuple[float, float]:
+    """What a histogram shows: all values, and the range as far as it is not much wider."""
+    low, high = point.min, point.max
+    if point.low is not None and point.high is not None:
+        span = (high - low) or max(abs(high), 1e-30)
+        low = min(low, max(point.low, low - MARGIN_OF_RANGE * span / 2))
+        high = max(high, min(point.high, high + MARGIN_OF_RANGE * span / 2))
+    width = point.bars.width
+    low, high = min(low, point.bars.first * width), max(high, (point.bars.first + len(point.bars.counts)) * width)
+    return (low, high) if high > low else (low - 1.0, high + 1.0)
+
+
+def _height(count: int, most: int) -> float:
+    """On a logarithmic scale, from 0 for no value to 1."""
+    return 0.0 if count == 0 else (1.0 + math.log(count)) / (1.0 + math.log(most))
+
+
+def _bar_paths(
+    bars: Bars, point: PointEvidence, limits: tuple[float, float], box: tuple[float, float, float, float]
+) -> list[Element]:
+    """Bars inside the range, and those beyond it."""
+    left, right, top, bottom = box
+    low, high = limits
+    scale = (right - left) / (high - low)
+    most = max(bars.counts, default=1)
+    inside: list[str] = []
+    outside: list[str] = []
+    for k, count in enumerate(bars.counts):
+        if not count:
+            continue
+        start, stop = (bars.first + k) * bars.width, (bars.first + k + 1) * bars.width
+        x0, x1 = left + (start - low) * scale, left + (stop - low) * scale
+        level = bottom - (bottom - top) * _height(count, most)
+        end = max(x1 - 0.4, x0 + 0.6)
+        shape = f"M{_place(x0)} {_place(bottom)}V{_place(level)}H{_place(end)}V{_place(bottom)}Z"
+        beyond = (point.high is not None and start >= point.high and point.clipped > 0.0) or (
+            point.low is not None and stop <= point.low and point.clipped > 0.0
+        )
+        (outside if beyond else inside).append(shape)
+    made = []
+    if inside:
+        made.append(element("path", d="".join(inside), class_="bar"))
+    if outside:
+        made.append(element("path", d="".join(outside), class_="bar clipped"))
+    return made
+
+
+def histogram(point: PointEvidence) -> Element:
+    """The values at a point, with the range of its format."""
+    limits = _limits(point)
+    low, high = limits
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    scale = (right - left) / (high - low)
+    most = max(point.bars.counts, default=1)
+    made: list[Element] = []
+    if point.low is not None and point.high is not None:
+        x0, x1 = (left + (min(max(v, low), high) - low) * scale for v in (point.low, point.high))
+        made.append(
+            element("rect", x=_place(x0), y=top, width=_place(max(x1 - x0, 1.0)), height=bottom - top, class_="range")
+        )
+    made += _bar_paths(point.bars, point, limits, (left, right, top, bottom))
+    for edge in (point.low, point.high):
+        if edge is not None and low <= edge <= high:
+            at = _place(left + (edge - low) * scale)
+            made.append(element("line", x1=at, x2=at, y1=top, y2=bottom, class_="edge"))
+    powers = [10**k for k in range(19) if 10**k <= most]
+    powers = powers[:: max(1, math.ceil(len(powers) / 4))]
+    y_ticks = [
+        (bottom - (bottom - top) * _height(p, most), f"{p:,}" if p < 10_000 else f"1e{len(str(p)) - 1}") for p in powers
+    ]
+    x_ticks = [(left + (v - low) * scale, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
+    return _svg(
+        WIDTH, HEIGHT, f"Histogram of {point.point}", *_frame(x_ticks, y_ticks, "value", "how many (log)"), *made
+    )
+
+
+def spark(point: PointEvidence) -> Element:
+    """The same, small."""
+    limits = _limits(point)
+    low, high = limits
+    made = []
+    if point.low is not None and point.high is not None:
+        x0, x1 = (SPARK_WIDTH * (min(max(v, low), high) - low) / (high - low) for v in (point.low, point.high))
+        made.append(
+            element("rect", x=_place(x0), y=0, width=_place(max(x1 - x0, 1.0)), height=SPARK_HEIGHT, class_="range")
+        )
+    made += _bar_paths(point.bars, point, limits, (0, SPARK_WIDTH, 2, SPARK_HEIGHT))
+    return _svg(SPARK_WIDTH, SPARK_HEIGHT, f"Histogram of {point.point}", *made, class_="spark")
+
+
+def gauge(share: float, class_: str = "gauge") -> Element:
+    """A horizontal bar for a share of a largest value; negative ones have another colour."""
+    width = 100.0 * min(1.0, abs(share))
+    bar = element("rect", x=0, y=0, width=_place(width), height=8, rx=1, class_="bar" if share >= 0 else "bar negative")
+    return element(
+        "svg", bar, viewBox="0 0 100 8", width=100, height=8, aria_hidden="true", class_=class_,
+        preserveAspectRatio="none",
+    )  # fmt: skip

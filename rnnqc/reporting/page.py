@@ -1,0 +1,82 @@
+"""Evidence as one HTML page that needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import resources
+from xml.etree.ElementTree import Element
+
+from rnnqc.reporting.elements import Child, document, element, name
+from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.sections_accuracy import accuracy, times
+from rnnqc.reporting.sections_formats import points, sensitivity
+from rnnqc.reporting.sections_model import facts, layers_table, making
+from rnnqc.reporting.sections_repairs import repairs
+
+SECTIONS: Sequence[tuple[str, str, Callable[[Evidence], list[Child]]]] = (
+    ("repairs", "What to change", repairs),
+    ("layers", "What was lowered", layers_table),
+    ("accuracy", "Accuracy over time", accuracy),
+    ("points", "Ranges and clipping", points),
+    ("sensitivity", "Sensitivity", sensitivity),
+    ("times", "Time", times),
+    ("making", "How this was made", making),
+)
+NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""What the page may load."""
+
+
+def page(evidence: Evidence) -> str:
+    """The page, the same text for the same evidence."""
+    title = f"{evidence.quantized_model} – rnnqc report"
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", http_equiv="Content-Security-Policy", content=NOTHING),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        _style(),
+    ]
+    entries = [element("li", element("a", title, href=f"#{key}")) for key, title, _ in SECTIONS]
+    top = element(
+        "header",
+        element(
+            "div",
+            element("h1", "Report on ", name(evidence.quantized_model)),
+            element("p", "lowered from ", name(evidence.float_model), *_how(evidence), class_="lead"),
+            facts(evidence),
+            class_="wrap",
+        ),
+    )
+    sections = [
+        element("section", element("h2", title), make(evidence), id=key, aria_label=title)
+        for key, title, make in SECTIONS
+    ]
+    body = [
+        top,
+        element("nav", element("div", element("ul", entries), class_="wrap"), aria_label="Contents"),
+        element("main", element("div", sections, class_="wrap")),
+        element("footer", element("div", _footer(evidence), class_="wrap")),
+    ]
+    return document(head, body)
+
+
+def _style() -> Element:
+    made = Element("style")
+    made.text = (resources.files("rnnqc.reporting") / "style.css").read_text(encoding="utf-8")
+    return made
+
+
+def _how(evidence: Evidence) -> list[Child]:
+    recipe = evidence.recipe
+    if "name" not in recipe:
+        return []
+    calibrated = ", calibrated" if recipe["calibrated"] else ""
+    return [", recipe ", name(recipe["name"]), f", form {recipe['form']}{calibrated}"]
+
+
+def _footer(evidence: Evidence) -> str:
+    versions = ", ".join(f"{k} {v}" for k, v in evidence.versions.items() if k != "cpu")
+    return f"Made by rnnqc report with {versions}. This page loads nothing and runs no script."

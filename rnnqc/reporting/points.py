@@ -1,0 +1,213 @@
+"""What the number format of each quantization point makes of the values that the float model has there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.calibration.growing_histogram import GrowingHistogram
+from rnnqc.calibration.observation import Observers, Runner, Task
+from rnnqc.calibration.point_observer import Values
+from rnnqc.cells.activations import TABLE
+from rnnqc.cells.base import Cell
+from rnnqc.encoding import Encoding, round_to_integer
+from rnnqc.histogram import Histogram
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
+from rnnqc.reporting.evidence import Bars, PointEvidence
+from rnnqc.streaming import Piece
+
+Array = npt.NDArray[Any]
+Point = Mapping[str, Any]
+BARS = 64
+"""About how many bars a histogram has."""
+COUNTED_BITS = 16
+"""Widest codes whose use is counted."""
+
+
+def is_quantized(point: Point) -> bool:
+    """Whether the point has a number format of its own; a table alone has none."""
+    return point["bits"] is not None and "mode" in point
+
+
+class FormatObserver:
+    """Measures one quantization point piece by piece.
+
+    Args:
+        name: `<cell>.<point>`.
+        point: Its resolved settings.
+        limit: Values beyond it have the effect of it, as pre-activations have where an activation is constant.
+    """
+
+    def __init__(self, name: str, point: Point, limit: float = math.inf) -> None:
+        self.name, self.point, self.limit = name, point, limit
+        self.rows = point["mode"] == "dynamic-row"
+        self.encoding = None if self.rows else encoding_of(point)
+        self.count = self.clipped = 0
+        self.low, self.high = math.inf, -math.inf
+        self.signal = self.noise = 0.0
+        self.histogram = GrowingHistogram()
+        packed = point.get("group_size") or point.get("wide_channels")  # multipliers make other codes of these
+        counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
+        self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
+
+    def update(self, values: Values) -> None:
+        """Adds the values of one run of the cell."""
+        array, valid = values.array, values.valid
+        self.add(array.reshape(-1, array.shape[2]) if valid is None else array[valid])
+
+    def add(self, rows: Array, stored: Array | None = None) -> None:
+        """Adds values `[n,K]`, with what they are stored as where that is not the nearest code."""
+        if rows.size == 0:
+            return
+        rows = np.asarray(rows, np.float32)
+        low, high = float(rows.min()), float(rows.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.histogram.add(rows.astype(np.float64).ravel(), max(-low, high))
+        rows = np.clip(rows, np.float32(-self.limit), np.float32(self.limit))
+        wide = rows.astype(np.float64)
+        if self.encoding is None:
+            made = _row_values(rows, int(self.point["bits"]), unsigned=self.name.endswith(".input"))
+        else:
+            made = self._static(rows, self.encoding)
+        if stored is not None:
+            made = stored
+        self.count += rows.size
+        self.signal += float(np.square(wide).sum())
+        self.noise += float(np.square(wide - made).sum())
+
+    def _static(self, rows: Array, encoding: Encoding) -> Array:
+        codes = encoding.quantize(rows)
+        if encoding.bits > 1:
+            raw = round_to_integer(rows / encoding.scale_array(2), encoding.rounding).astype(np.float64)
+            raw += encoding.zero_point_array(2)
+            spare = 0 if self.limit == math.inf else 1  # the limit itself may lie one step beyond the codes
+            clipped = (raw < encoding.minimum - spare) | (raw > encoding.maximum + spare)
+            self.clipped += int(np.count_nonzero(clipped))
+        if self.used is not None:
+            self.used[np.unique(codes.astype(np.int64) - encoding.minimum)] = True
+        return encoding.dequantize(codes)
+
+    @property
+    def evidence(self) -> PointEvidence | None:
+        """What was seen; None if that is nothing."""
+        if not self.count:
+            return None
+        e, bits = self.encoding, int(self.point["bits"])
+        single = e is not None and len(e.scale) == 1 and not e.zero_points
+        scale, zero_point = (float(e.scale[0]), e.zero_point) if e is not None and single else (None, None)
+        low = high = used = None
+        if e is not None and scale is not None and zero_point is not None:
+            low, high = (scale * (c - zero_point) for c in (e.minimum, e.maximum))
+            used = max(0.0, min(self.high, high) - max(self.low, low)) / (high - low)
+        return PointEvidence(
+            point=self.name,
+            format=_worded(self.point, bits, self.rows, single),
+            bits=bits,
+            scale=scale,
+            zero_point=zero_point,
+            low=low,
+            high=high,
+            count=self.count,
+            min=self.low,
+            max=self.high,
+            clipped=self.clipped / self.count,
+            codes_used=None if self.used is None else int(np.count_nonzero(self.used)),
+            codes=2**bits if e is None or bits == 1 else e.maximum - e.minimum + 1,
+            range_used=used,
+            sqnr_db=_decibels(self.signal, self.noise),
+            bars=_bars(self.histogram.histogram),
+        )
+
+
+def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
+    kind = f"{'int' if point['signed'] else 'uint'}{bits}"
+    if point.get("group_size"):
+        return f"{kind} in groups of {point['group_size']}"
+    if point.get("wide_channels"):
+        return f"{kind}, {point['wide_channels']:.0%} of the channels int8"
+    if point["mode"] == "codes":
+        return f"{kind}, chained"
+    return kind if single else f"{kind} per {'row' if rows else 'channel'}"
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
+
+
+def _row_values(rows: Array, bits: int, unsigned: bool) -> Array:
+    """What formats whose scale follows from each row make of `rows`."""
+    if unsigned:
+        codes, scale, zero_point = quantize_rows(rows, bits)
+        return np.asarray((codes.astype(np.float32) - zero_point) * scale)
+    scale = dynamic_scale(rows, bits)
+    return np.asarray(np.rint(rows / scale) * scale)
+
+
+def _bars(histogram: Histogram) -> Bars:
+    """The histogram with pairs of bins joined until there are at most `BARS`."""
+    width, first, counts = histogram.width, histogram.first, histogram.counts
+    while counts.size > BARS:
+        counts = np.concatenate([np.zeros(first % 2, np.int64), counts])
+        counts = np.concatenate([counts, np.zeros(counts.size % 2, np.int64)]).reshape(-1, 2).sum(axis=1)
+        width, first = 2 * width, first // 2
+    return Bars(width, first, counts.tolist())
+
+
+class _Runner(Runner):
+    """Gives what it observes to observers of formats."""
+
+    def __init__(self, task: Task, observers: Mapping[str, FormatObserver]) -> None:
+        super().__init__(task)
+        self._formats = observers
+
+    def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
+        if name in self._formats:
+            self._formats[name].update(values)
+
+
+def observe_activations(task: Task, pieces: Iterable[Piece], cells: Mapping[str, Cell]) -> list[PointEvidence]:
+    """Runs the float model and measures every quantized point that data decides.
+
+    Args:
+        task: What can be observed.
+        pieces: The data.
+        cells: With resolved points.
+    """
+    names = [f"{v.cell}.{v.point}" for v in task.values]
+    formats = {f"{c.name}.{p}": (c, p) for c in cells.values() for p, s in c.points.items() if is_quantized(s)}
+    observers = {}
+    for name in (n for n in names if n in formats):
+        cell, point = formats[name]
+        observers[name] = FormatObserver(name, cell.points[point], _limit(cell, point))
+    _Runner(task, observers).run(pieces)
+    return [e for e in (o.evidence for o in observers.values()) if e is not None]
+
+
+def _limit(cell: Cell, point: str) -> float:
+    """The magnitude beyond which a pre-activation makes no difference."""
+    gate, _, kind = point.partition(".")
+    if kind != "acc":
+        return math.inf
+    activation = cell.gate_activation(cell.type.gates.index(gate))
+    return activation.limit if activation.kind == TABLE else math.inf
+
+
+def weight_evidence(cell: Cell, name: str, array: Array, stored: Array) -> PointEvidence | None:
+    """One matrix of a cell.
+
+    Args:
+        cell: The cell, with resolved points.
+        name: "W.weight" or "R.weight".
+        array: Its float values `[K,n]`.
+        stored: The values of its codes.
+    """
+    observer = FormatObserver(f"{cell.name}.{name}", cell.points[name])
+    observer.add(array, stored)
+    return observer.evidence

@@ -1,0 +1,96 @@
+"""The section that comes first: what to change, ready to paste."""
+
+from __future__ import annotations
+
+import glob
+from xml.etree.ElementTree import Element
+
+from rnnqc.diagnostics import byte_count
+from rnnqc.recipe import builtin_recipes, parse_override
+from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
+from rnnqc.reporting.evidence import Evidence, Repair
+from rnnqc.reporting.repairs import WORTH_A_FORM_DB, WORTH_DB
+from rnnqc.tune import rule_text
+
+
+def repairs(evidence: Evidence) -> list[Child]:
+    """Overrides that were measured, best first."""
+    if "sensitivity" in evidence.missing:
+        return [element("p", f"Left out: {evidence.missing['sensitivity']}", class_="note")]
+    if not evidence.repairs:
+        text = (
+            f"No override of a single point or group gains {WORTH_DB:g} dB or more in the form that the model has "
+            f"({WORTH_A_FORM_DB:g} dB where it would take the integer form from a cell). What is lost is spread over "
+            "many points; a recipe with more bits, or calibration data, changes all of them."
+        )
+        return [element("p", text)]
+    intro = (
+        "Each override below was applied to this model, in its own form, and measured on this data. "
+        "Put them in front of other options --set: the first match counts."
+    )
+    made: list[Child] = [element("p", intro)]
+    made += [_repair(r, evidence) for r in evidence.repairs]
+    if evidence.together is not None:
+        made.append(_repair(evidence.together, evidence))
+    return made
+
+
+def _repair(repair: Repair, evidence: Evidence) -> Element:
+    together = not repair.points
+    title: list[Child] = ["Together, as far as cells keep their form"] if together else [name(plain(repair.points))]
+    measured = together or repair.reason == "float" or " instead of " in repair.reason
+    why = None if measured else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
+    arrow: list[Child] = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]
+    worst: list[Child] = ["worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
+    size: list[Child] = ["; weights stay ", number(repair.bytes_after, byte_count(repair.bytes_after))]
+    if repair.bytes_after != repair.bytes_before:
+        size = [
+            "; weights ", number(repair.bytes_before, byte_count(repair.bytes_before)), " → ",
+            number(repair.bytes_after, byte_count(repair.bytes_after)),
+        ]  # fmt: skip
+    lines = [f"--set {' '.join(quoted(o) for o in repair.overrides)}"]
+    return element(
+        "div",
+        element("h3", title),
+        why,
+        element("p", element("b", difference(repair.gain_db)), ": ", arrow, class_="gain"),
+        element("p", worst, size, ".", class_="soft small"),
+        element("p", _form_text(repair), class_="note warning") if repair.forms else None,
+        command(*lines),
+        folded_command(repair, evidence),
+        class_="repair",
+    )
+
+
+def _form_text(repair: Repair) -> str:
+    return f"A cell then has form {', '.join(repair.forms)}: there is no integer arithmetic for it, and it runs slower."
+
+
+def folded_command(repair: Repair, evidence: Evidence) -> Element:
+    """The whole command, and the same as rules of a recipe file."""
+    recipe = evidence.recipe
+    known = recipe["name"] in {r.name for r in builtin_recipes()}
+    words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(evidence.quantized_model)]
+    words += ["--recipe", quoted(recipe["name"]) if known else "RECIPE.toml"]
+    words += ["--stats", "STATS.json"] if recipe["calibrated"] else []
+    words += (
+        ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
+    )
+    words += ["--unroll"] if recipe["unroll"] else []
+    words += ["--dim", *(quoted(f"{k}={v}") for k, v in recipe["dims"].items())] if recipe["dims"] else []
+    lines = [" ".join(words) + " --set \\"]
+    overrides = [quoted(o) for o in (*repair.overrides, *recipe["overrides"])]
+    lines += [f"  {o} \\" for o in overrides[:-1]] + [f"  {o}" for o in overrides[-1:]]
+    rules = [parse_override(o) for o in repair.overrides]
+    toml = [line for r in rules for line in [*rule_text(r.points, r.settings).split("\n"), ""]][:-1]
+    return element(
+        "details",
+        element("summary", "The whole command, and rules for a recipe file"),
+        command(*lines),
+        command(*toml),
+    )
+
+
+def plain(points: str) -> str:
+    """A glob for reading: without the marks that take the meaning from its special characters."""
+    return points.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?") if glob.has_magic(points) else points

@@ -1,0 +1,198 @@
+"""Which quantization points cost most: the outputs with one of them, or a few, in float, and everything else as it is.
+
+Measured in form qcdq, which is made fastest: cells first where there are many, then groups of points of like kind (the
+gates of a cell), then single points of the groups that matter. The order, and so what a bound leaves out, depends on
+the measurements alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError
+from rnnqc.reporting.evidence import Sensitivity
+from rnnqc.reporting.points import is_quantized
+from rnnqc.reporting.quality import Quality, mean_sqnr
+from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
+
+CELL, GROUP, POINT = "cell", "group", "point"
+ACCUMULATOR = "accumulator"
+BIAS = "bias"
+"""Its format may be that of the products, which have none without those of their operands."""
+MANY_CELLS = 3
+GROUPED = ("acc", "activation", "input_product", "hidden_product")
+"""Kinds of points of which every gate has one."""
+LEVELS = (POINT, GROUP, CELL)
+MOST_OF_IT = 0.8
+MATTERS_DB = 0.05
+"""Groups that gain less are not taken apart."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much to measure.
+
+    Attributes:
+        models: How many models at most.
+        seconds: For how long; what is measured depends on the speed of the machine then.
+    """
+
+    models: int = 150
+    seconds: float = math.inf
+
+
+@dataclass
+class Found:
+    """The outcome.
+
+    Attributes:
+        base_db: SQNR of the outputs with everything quantized.
+        measured: Worst first.
+        left: Globs that the bounds left out.
+        refused: Globs without which the model cannot be lowered, and why.
+    """
+
+    base_db: float
+    measured: list[Sensitivity] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Points that are float together."""
+
+    glob: str
+    members: tuple[str, ...]
+    level: str
+    cell: str
+
+
+def units_of(cell: Cell) -> list[Unit]:
+    """The quantized points of a cell, of like points of several gates one unit; form qcdq has no tables."""
+    names = [p for p, s in cell.points.items() if is_quantized(s) or (p == ACCUMULATOR and s["bits"] is not None)]
+    units: list[Unit] = []
+    for name in names:
+        kind = name.rpartition(".")[2]
+        like = [n for n in names if n.rpartition(".")[2] == kind] if kind in GROUPED else [name]
+        glob = exactly(f"{cell.name}.{name}") if len(like) == 1 else f"{exactly(cell.name)}.*.{kind}"
+        if all(u.glob != glob for u in units):
+            level = POINT if len(like) == 1 else GROUP
+            units.append(Unit(glob, tuple(f"{cell.name}.{n}" for n in like), level, cell.name))
+    return units
+
+
+class _Search:
+    def __init__(self, remaker: Remaker, quality: Quality, bounds: Bounds, progress: Progress | None) -> None:
+        self.remaker, self.quality, self.bounds, self.progress = remaker, quality, bounds, progress
+        self.start = time.monotonic()
+        self.count = 0
+        self.expected = 0
+        self.groups: Sequence[Unit] = ()
+        base = remaker.lower(form=QCDQ)
+        self.cells = base.model.cells
+        self.base = quality.ratios(quality.run_qcdq(base.proto))
+        self.found = Found(mean_sqnr(self.base))
+
+    @property
+    def exhausted(self) -> bool:
+        return self.count >= self.bounds.models or time.monotonic() - self.start > self.bounds.seconds
+
+    def measure(self, unit: Unit) -> Sensitivity | None:
+        """None where that cannot be lowered."""
+        self.count += 1
+        if self.progress is not None:
+            self.progress(self.count, max(self.count, min(self.expected, self.bounds.models)))
+        also: list[str] = []
+        try:
+            level = self._level([unit.glob])
+        except CompileError as error:
+            also = [exactly(f"{unit.cell}.{BIAS}")]
+            try:
+                level = self._level([unit.glob, *also])
+            except CompileError:
+                self.found.refused[unit.glob] = error.message
+                return None
+        gain = level - self.found.base_db if level != self.found.base_db else 0.0
+        share = 1.0 - 10.0 ** (-gain / 10.0) if gain > -math.inf else -math.inf
+        result = Sensitivity(unit.glob, len(unit.members), unit.level, level, gain, share, also)
+        self.found.measured.append(result)
+        return result
+
+    def _level(self, globs: Sequence[str]) -> float:
+        lowered = self.remaker.lower([no_quantizer(g) for g in globs], QCDQ)
+        return mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
+
+    def run(self) -> Found:
+        cells: Sequence[Cell] = [c for c in self.cells.values() if units_of(c)]
+        units = {c.name: units_of(c) for c in cells}
+        self.expected = sum(map(len, units.values())) + (len(cells) if len(cells) > MANY_CELLS else 0)
+        if len(cells) > MANY_CELLS:
+            whole = [
+                Unit(f"{exactly(c.name)}.*", tuple(m for u in units[c.name] for m in u.members), CELL, c.name)
+                for c in cells
+            ]
+            gains = dict(self._ranked(whole))
+            cells = sorted(cells, key=lambda c: -gains.get(f"{exactly(c.name)}.*", 0.0))
+        groups = [u for c in cells for u in units[c.name]]
+        self.groups = groups
+        ranked = self._ranked(groups)
+        by_glob = {u.glob: u for u in groups}
+        for glob, gain in ranked:
+            unit = by_glob[glob]
+            if unit.level == GROUP and gain > MATTERS_DB:
+                singles = [Unit(exactly(m), (m,), POINT, unit.cell) for m in unit.members]
+                self.expected += len(singles)
+                self._ranked(singles)
+        self.found.measured = sorted(self.found.measured, key=self._rank)
+        return self.found
+
+    def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
+        """Worst first; a group right behind the one of its points that accounts for it."""
+        gain = measured.gain_db
+        if measured.level == GROUP:
+            members = {exactly(m) for u in self.groups if u.glob == measured.points for m in u.members}
+            best = max((s for s in self.found.measured if s.points in members), key=lambda s: s.gain_db, default=None)
+            if best is not None and best.noise_share >= MOST_OF_IT * measured.noise_share:
+                gain = min(gain, best.gain_db)
+        return -gain, LEVELS.index(measured.level), measured.points
+
+    def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
+        """Measures units as far as the bounds allow; their globs and gains, the largest first."""
+        gains: list[tuple[str, float]] = []
+        for unit in units:
+            if self.exhausted:
+                self.found.left.append(unit.glob)
+                continue
+            result = self.measure(unit)
+            if result is not None:
+                gains.append((unit.glob, result.gain_db))
+        return sorted(gains, key=lambda g: (-g[1], g[0]))
+
+
+def find_sensitivities(
+    remaker: Remaker, quality: Quality, bounds: Bounds | None = None, progress: Progress | None = None
+) -> Found:
+    """Measures what each quantization point costs.
+
+    Args:
+        remaker: The model.
+        quality: The data.
+        bounds: How much to measure.
+        progress: Called with the number of models measured so far and how many there will be at least.
+    """
+    return _Search(remaker, quality, bounds or Bounds(), progress).run()
+
+
+def members(sensitivity: Sensitivity, cells: Mapping[str, Cell]) -> Iterator[str]:
+    """Names of the points of a measurement."""
+    for cell in cells.values():
+        for unit in units_of(cell):
+            if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
+                yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))

@@ -1,0 +1,1 @@
+"""What a lowered model computes inside its cells: every named tensor of every time step."""

@@ -1,0 +1,132 @@
+"""Runs a native cell step by step, and compares each step with the specification."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.encoding import Rounding
+from rnnqc.evaluate import make_session, run_session
+from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, input_names, stored_numbers
+from rnnqc.passes.grid_numbers import GridNumbers
+from rnnqc.tracing.program import Program
+from rnnqc.tracing.tensors import Tensor
+
+Array = npt.NDArray[Any]
+_CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZERO.value}
+
+
+def steps_alone(program: Program) -> bool:
+    """Whether a step can be run alone: its states, as floats, stand for the codes that the loop carries.
+
+    Not for the arithmetic "grid" with roundings toward one side and scales that are no powers of two
+    (docs/quant_lstm_cell.md, *After the loop*).
+    """
+    numbers = stored_numbers(program.cell)
+    if not isinstance(numbers, GridNumbers) or not program.cell.type.cell_state:
+        return True
+    grids = [numbers.grid(n) for n in ("hidden", "cell_state")]
+    return all(g.rounding not in _CUT_ROUNDINGS or math.frexp(g.scale)[0] == 0.5 for g in grids)
+
+
+class NativeSteps:
+    """The native kernel of one cell, one step at a time.
+
+    All steps run at once, as rows of one batch: each starts from the states that the step before it left, so that the
+    first step that differs is found, and no later one is blamed for it.
+
+    Args:
+        program: The cell, fused.
+        constants: Arrays of its constant inputs.
+    """
+
+    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
+        assert program.node is not None
+        cell = program.cell
+        node = onnx.NodeProto()
+        node.CopyFrom(program.node)
+        node.overload = ""
+        kept = [a for a in node.attribute if a.name not in (CONFIGURATION, "direction", *DIRECTION_AXES)]
+        kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
+        del node.attribute[:], node.input[:], node.output[:]
+        node.attribute.extend(kept)
+        names = input_names(cell.type)
+        states = ["initial_h", "initial_c"] if cell.type.cell_state else ["initial_h"]
+        given = {*constants, "X", *states}
+        last = max(k for k, n in enumerate(names) if n in given)
+        node.input.extend(n if n in given else "" for n in names[: last + 1])
+        self._outputs = ["Y_h", "Y_c"][: len(states)]
+        node.output.extend(["", *self._outputs])
+        self._states = states
+        graph = onnx.GraphProto(name="step", node=[node])
+        graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in constants.items() if n in names)
+        self._graph, self._opset, self._ir_version = graph, program.opset, program.ir_version
+        self._session: Any = None
+
+    def run(self, x: Array, states: Mapping[str, Array]) -> dict[str, Array]:
+        """One step of many rows.
+
+        Args:
+            x: `[N,I]`.
+            states: `[N,H]` float32, by the names of the operator's inputs.
+
+        Returns:
+            `Y_h` and, of an LSTM, `Y_c`.
+        """
+        given = {"X": x[None], **{n: np.asarray(states[n], np.float32) for n in self._states}}
+        if self._session is None:
+            for name, array in given.items():
+                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+                self._graph.input.append(onnx.helper.make_tensor_value_info(name, kind, [None] * array.ndim))
+            shape = [None, None]
+            self._graph.output.extend(
+                onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in self._outputs
+            )
+            model = onnx.ModelProto(ir_version=self._ir_version, graph=self._graph)
+            model.opset_import.add(domain="", version=self._opset)
+            model.opset_import.add(domain="ai.rnnqc", version=1)
+            self._session = make_session(model, native=True)
+        return run_session(self._session, given)
+
+    def first_difference(
+        self, x: Array, tensors: Mapping[str, Tensor], states: Mapping[str, Array], backwards: bool
+    ) -> tuple[int, str] | None:
+        """The first step, in the order of the loop, that the kernel makes differently, and the tensor.
+
+        Args:
+            x: The operator's input `[n,B,I]` of these steps, in the order of their tensors.
+            tensors: Those of the specification.
+            states: What the first step of the loop starts from `[B,H]`.
+            backwards: Whether the loop goes from the last step to the first.
+        """
+        real = self._floats(tensors)
+        entering = {}
+        for name, values in real.items():
+            begin = np.asarray(states[name], np.float32)[None]
+            entering[name] = np.concatenate([values[1:], begin] if backwards else [begin, values[:-1]])
+        count, batch = x.shape[:2]
+        flat = {n: v.reshape(count * batch, -1) for n, v in entering.items()}
+        results = self.run(x.reshape(count * batch, -1), flat)
+        for t in reversed(range(count)) if backwards else range(count):
+            for output, name, point in zip(self._outputs, self._states, ("hidden.value", "cell_state"), strict=False):
+                got = results[output].reshape(count, batch, -1)[t] + np.float32(0)
+                if got.tobytes() != real[name][t].tobytes():
+                    return t, point
+        return None
+
+    def left(self, tensors: Mapping[str, Tensor], backwards: bool) -> dict[str, Array]:
+        """The states after some steps, by the names of the operator's inputs."""
+        return {n: v[0 if backwards else -1] for n, v in self._floats(tensors).items()}
+
+    def _floats(self, tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+        """The states after each step as the operator hands them out, float32 and without -0."""
+        rounded = any(a.name == "rounded_output" and a.i for a in self._graph.node[0].attribute)
+        made = {"initial_h": tensors["hidden" if rounded else "hidden.value"].values}
+        if "initial_c" in self._states:
+            made["initial_c"] = tensors["cell_state"].values
+        return {n: np.asarray(v, np.float32) + np.float32(0) for n, v in made.items()}

@@ -1,0 +1,120 @@
+"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.emit_cell)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
+from rnnqc.encoding import Encoding
+from rnnqc.passes.emit_step import rounds_output
+from rnnqc.passes.quantization import encoding_of
+from rnnqc.tracing.tables import moved
+from rnnqc.tracing.tensors import Tensor, dequantized
+
+Array = npt.NDArray[Any]
+F32 = np.float32
+_INPUT = "input"
+_MADE = ("hidden.value", "hidden.next", "hidden.step")
+_PARTS = ("codes", "clipped", "rounded", "zero_point", "scale")
+
+
+class QcdqReader:
+    """Reads the values of a program; see `rnnqc.tracing.tables.TablesReader`."""
+
+    before = (*(f"{_INPUT}.{p}" for p in _PARTS), "x.product")
+
+    def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
+        self.cell = cell
+
+    def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
+        """What is computed before the loop."""
+        yield self._point(_INPUT, values, x)
+        yield Tensor("x.product", values["x.product"])
+
+    def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
+        """What is computed in the loop."""
+        cell = self.cell
+        if rounds_output(cell):
+            yield self._rounded("hidden.previous", values["hidden.previous"])
+            hidden = self._point("hidden", values, values["hidden.previous"])
+        else:
+            entering = self._point("hidden", values, values["hidden.previous"])
+            following = self._point("hidden", after, after["hidden.previous"])
+            yield replace(entering, name="hidden.previous")
+            hidden = _moved(entering, following, backwards)
+        yield Tensor("hidden.product", values["hidden.product"])
+        for point in (p.name for p in cell.type.points if p.name != "hidden"):
+            held = self._value(point, values)
+            if held is not None:
+                yield self._point(point, values, held)
+        yield Tensor("hidden.value", next(values[n] for n in _MADE if n in values))
+        yield hidden
+
+    def _value(self, point: str, values: Mapping[str, Array]) -> Array | None:
+        """What is quantized at a point of the loop, or was not because the point is float."""
+        gate, _, part = point.rpartition(".")
+        names = [point, f"{point}.sum", f"{point}.next"]
+        if part == "acc":
+            names = [f"{gate}.clipped", f"{gate}.sum", f"{gate}.product"]
+        elif point == "hidden.activation":
+            names = ["hidden.squashed"]
+        elif part == "activation":
+            names = [f"{gate}.value", f"{gate}.coupled"]
+        if point == "hidden_state" or (part == "activation" and len(self.cell.type.gates) == 1):
+            names = [*names, *_MADE]
+        return next((values[n] for n in names if n in values), None)
+
+    def _point(self, point: str, values: Mapping[str, Array], exact: Array) -> Tensor:
+        """The tensor at a quantization point, from the quantizer's own values."""
+        settings = self.cell.points.get(point, {"bits": None})
+        if settings.get("bits") is None or "mode" not in settings:
+            return Tensor(point, exact)
+        if settings["mode"] == "dynamic-row":
+            return self._of_rows(point, values, exact)
+        encoding = encoding_of(settings)
+        codes = _codes(point, values, encoding)
+        if codes is None:
+            return Tensor(point, exact)
+        return dequantized(point, codes, scale=F32(encoding.scale[0]), zero_point=encoding.zero_point)
+
+    def _rounded(self, name: str, values: Array) -> Tensor:
+        """A hidden state that is on its grid already."""
+        encoding = encoding_of(self.cell.points["hidden"])
+        codes = np.rint(values / F32(encoding.scale[0])).astype(np.int64) + encoding.zero_point
+        return dequantized(name, codes, scale=F32(encoding.scale[0]), zero_point=encoding.zero_point)
+
+    def _of_rows(self, point: str, values: Mapping[str, Array], exact: Array) -> Tensor:
+        rows = values.get(f"{point}.scale")
+        codes = next((values[n] for p in _PARTS[:3] if (n := f"{point}.{p}") in values), None)
+        if rows is None or codes is None:
+            return Tensor(point, exact)
+        zero: Any = values.get(f"{point}.zero_point")
+        zero = 0 if zero is None else zero
+        return dequantized(point, np.asarray(codes, np.int64), row_scale=rows, zero_point=zero)
+
+
+def _moved(entering: Tensor, following: Tensor, backwards: bool) -> Tensor:
+    """The hidden state after each step, from what the steps and the one that would follow found."""
+    zero = entering.zero_point
+    if zero is not None and zero.ndim:
+        zero = moved(zero, following.zero_point, backwards)
+    values, codes, rows = (
+        moved(getattr(entering, n), getattr(following, n), backwards) for n in ("values", "codes", "row_scale")
+    )
+    return replace(entering, name="hidden", values=values, codes=codes, row_scale=rows, zero_point=zero)
+
+
+def _codes(point: str, values: Mapping[str, Array], encoding: Encoding) -> Array | None:
+    """Codes that a quantizer made: whole numbers, or float multiples of the scale."""
+    clipped, codes = (values.get(f"{point}.{p}") for p in ("clipped", "codes"))
+    held = codes if clipped is None else clipped
+    if held is None:
+        return None
+    if held.dtype.kind in "iu":
+        return held
+    return np.asarray(held, np.int64) + encoding.zero_point

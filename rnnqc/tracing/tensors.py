@@ -1,0 +1,114 @@
+"""A named tensor of a cell over some time steps: real values and integer codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a cell.
+
+    Where there are codes, `values = (codes - zero_point) * row_scale * scale`, in this order in the type of the values,
+    without a factor that is None.
+
+    Attributes:
+        name: Quantization point (`rnnqc.cells.types`) where there is one.
+        values: Real values `[T,B,K]`.
+        codes: Integers `[T,B,K]`, or None for a value that is not quantized.
+        scale: A number or one for each column `[K]`; None for 1.
+        row_scale: One for each row `[T,B,1]`, or None.
+        zero_point: The code of 0: a number, or one for each row `[T,B,1]`.
+    """
+
+    name: str
+    values: Array
+    codes: Array | None = None
+    scale: Array | None = None
+    row_scale: Array | None = None
+    zero_point: Array | None = None
+
+    def at(self, part: slice | Array) -> Tensor:
+        """Some steps."""
+        return self.each(lambda a: a[part])
+
+    def row(self, number: int) -> Tensor:
+        """One row of the batch, with its axis."""
+        return self.each(lambda a: a[:, number : number + 1])
+
+    def each(self, change: Any) -> Tensor:
+        """With `change` applied to all that has axes for time and batch."""
+        zero = self.zero_point
+        return replace(
+            self,
+            values=change(self.values),
+            codes=None if self.codes is None else change(self.codes),
+            row_scale=None if self.row_scale is None else change(self.row_scale),
+            zero_point=change(zero) if zero is not None and zero.ndim else zero,
+        )
+
+    def masked(self, valid: Array) -> Tensor:
+        """With 0 where `valid` `[T,B]` is not."""
+        keep = valid[:, :, None]
+        zero = np.asarray(0) if self.zero_point is None else self.zero_point
+        codes = self.codes
+        if codes is not None:
+            codes = np.where(keep, codes, zero.astype(codes.dtype))
+        return replace(self, values=np.where(keep, self.values, self.values.dtype.type(0)), codes=codes)
+
+    def arrays(self) -> dict[str, Array]:
+        """What is stored, by name."""
+        made = {self.name: self.values}
+        for suffix in ("codes", "zero_point", "row_scale", "scale"):
+            held = getattr(self, suffix)
+            if held is not None:
+                made[f"{self.name}.{suffix}"] = held
+        return made
+
+
+def dequantized(
+    name: str,
+    codes: Array,
+    *,
+    scale: Any = None,
+    row_scale: Array | None = None,
+    zero_point: Any = 0,
+    real: npt.DTypeLike = np.float32,
+) -> Tensor:
+    """The tensor of some codes."""
+    dtype = np.dtype(real)
+    zero = np.asarray(zero_point, np.int64)
+    whole = codes if codes.dtype.kind in "iu" else np.asarray(codes, np.int64)
+    values = np.asarray((whole.astype(np.int64) - zero).astype(dtype))
+    row = None if row_scale is None else np.asarray(row_scale, dtype)
+    factor = None if scale is None else np.asarray(scale, dtype)
+    for f in (row, factor):
+        if f is not None:
+            values = np.asarray(values * f)
+    return Tensor(name, values, whole, factor, row, zero)
+
+
+def concatenated(parts: list[Tensor]) -> Tensor:
+    """Consecutive steps of one tensor."""
+
+    def joined(arrays: list[Array | None]) -> Array | None:
+        held = [a for a in arrays if a is not None]
+        return np.concatenate(held) if held else None
+
+    first = parts[0]
+    zero = first.zero_point
+    if zero is not None and zero.ndim:
+        zero = joined([p.zero_point for p in parts])
+    return replace(
+        first,
+        values=np.concatenate([p.values for p in parts]),
+        codes=joined([p.codes for p in parts]),
+        row_scale=joined([p.row_scale for p in parts]),
+        zero_point=zero,
+    )

@@ -1,0 +1,307 @@
+"""What a dump says, against the numpy references and an integer product computed here.
+
+What these would catch: a tensor under the name of another, codes that are off by a zero point or a table's offset, a
+value of the wrong step or row, a reversed sequence in the order of the loop, a native run that dumps something else
+than the stock one, real values that are not their codes times their scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
+from brevitas_reference import Lstm
+from lstm_models import RecurrentCase, stacked_model
+from recorded_reference import GATES, attributes_of, record_grid, record_tables
+
+import rnnqc
+from rnnqc.tracing.tensors import Tensor, concatenated
+
+Array = npt.NDArray[Any]
+Steps = dict[str, Tensor]
+TABLES = {
+    "lstm": RecurrentCase(),
+    "lstm reverse": RecurrentCase(direction="reverse", initial_h=True, initial_c=True),
+    "lstm peepholes": RecurrentCase(peepholes=True, clip=1.5),
+    "lstm batch of one": RecurrentCase(B=1),
+    "lstm coupled": RecurrentCase(input_forget=True),
+    "gru": RecurrentCase(op="GRU"),
+    "gru linear": RecurrentCase(op="GRU", linear_before_reset=True, initial_h=True),
+    "gru reverse, batch of one": RecurrentCase(op="GRU", direction="reverse", B=1),
+    "rnn": RecurrentCase(op="RNN", initial_h=True),
+    "rnn batch of one": RecurrentCase(op="RNN", B=1),
+}
+MIDDLE = 2**12
+"""Where 0 stands in a table of 13-bit codes, which all recipes below have."""
+RECIPES = ("int8", "int8-static", "int16", "w4a8")
+
+
+def lowered(case: RecurrentCase, recipe: str, form: str = "fused", **arguments: Any) -> rnnqc.Lowered:
+    """The model, calibrated."""
+    return rnnqc.lower(case.model(), recipe=recipe, form=form, calibration=[case.feeds()], **arguments)
+
+
+def traced(model: onnx.ModelProto, feeds: Mapping[str, Array], native: bool = False, **state: Any) -> dict[str, Steps]:
+    """All tensors of all cells."""
+    parts: dict[str, dict[str, list[Tensor]]] = {}
+    for piece in rnnqc.Tracer(model, native=native).trace([feeds], **state):
+        for name, tensor in piece.tensors.items():
+            parts.setdefault(piece.cell, {}).setdefault(name, []).append(tensor)
+    assert parts
+    return {cell: {n: concatenated(t) for n, t in tensors.items()} for cell, tensors in parts.items()}
+
+
+def assert_follows_the_rule(steps: Steps, what: str) -> None:
+    """Real values are codes times scales, one operation at a time."""
+    assert sum(t.codes is not None for t in steps.values()) > 5, what
+    for name, t in steps.items():
+        assert t.values.ndim == 3, f"{what}: {name}"
+        if t.codes is None:
+            continue
+        assert t.codes.dtype.kind in "iu" and t.codes.shape == t.values.shape, f"{what}: {name}"
+        assert t.zero_point is not None
+        real = (t.codes.astype(np.int64) - t.zero_point).astype(t.values.dtype)
+        for factor in (t.row_scale, t.scale):
+            if factor is not None:
+                assert factor.dtype == t.values.dtype, f"{what}: {name}"
+                real = real * factor
+        assert real.tobytes() == t.values.tobytes(), f"{what}: {name}"
+
+
+def assert_same(expected: dict[str, Steps], actual: dict[str, Steps], what: str) -> None:
+    """Equal arrays under equal names."""
+    assert list(expected) == list(actual), what
+    for cell, steps in expected.items():
+        assert list(steps) == list(actual[cell]), f"{what}: {cell}"
+        for name, tensor in steps.items():
+            one, other = tensor.arrays(), actual[cell][name].arrays()
+            assert list(one) == list(other), f"{what}: {cell}: {name}"
+            for key, array in one.items():
+                assert array.dtype == other[key].dtype and array.shape == other[key].shape, f"{what}: {cell}: {key}"
+                assert array.tobytes() == other[key].tobytes(), f"{what}: {cell}: {key}"
+
+
+def fused_node(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The only cell."""
+    return next(n for n in model.graph.node if n.op_type.startswith("Quant"))
+
+
+def node_inputs(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
+    """Inputs of the only cell by the operator's names, and the cell's name."""
+    tracer = rnnqc.Tracer(model, native=False)
+    (name,) = tracer.names
+    for _ in tracer.trace([feeds]):
+        pass
+    states = {k: feeds[k][0] for k in ("initial_h", "initial_c") if k in feeds}
+    return {"X": feeds["X"], **states, **tracer.constants(name)}, name
+
+
+def assert_products(steps: Steps, codes: Mapping[str, Array], zero_points: Mapping[str, Any], columns: int) -> None:
+    """The sums are those of the codes in front of them and the weights."""
+    for left, product, key in (("input", "x.product", "W"), ("hidden.previous", "hidden.product", "R")):
+        tensor = steps[left]
+        assert tensor.codes is not None and steps[product].codes is not None and tensor.zero_point is not None
+        centred = tensor.codes.astype(np.int64) - tensor.zero_point
+        weights = codes[key].astype(np.int64) - zero_points.get(key, 0)
+        count = columns if key == "R" else weights.shape[1]
+        assert np.array_equal(centred @ weights[:, :count], steps[product].codes), product
+
+
+def _some(names: Mapping[str, Any], recipes: Sequence[str]) -> list[Any]:
+    """Every name with every recipe; the first recipe with all names always, and each recipe with one."""
+    pairs = [(n, r, r != recipes[0] and k != j) for k, n in enumerate(names) for j, r in enumerate(recipes)]
+    return [pytest.param(n, r, marks=[pytest.mark.slow] if slow else []) for n, r, slow in pairs]
+
+
+@pytest.mark.parametrize(("name", "recipe"), _some(TABLES, RECIPES))
+def test_tables(name: str, recipe: str) -> None:
+    case = TABLES[name]
+    model, feeds = lowered(case, recipe).proto, case.feeds()
+    inputs, cell = node_inputs(model, feeds)
+    attributes = attributes_of(fused_node(model))
+    expected = record_tables(case.op, inputs, attributes)
+    steps = traced(model, feeds)[cell]
+    assert_follows_the_rule(steps, name)
+    for state in ("hidden", "hidden.previous"):
+        assert np.array_equal(steps[state].codes, expected[f"{state}.codes"]), state
+    assert steps["hidden.value"].values.tobytes() == expected["hidden.value"].tobytes()
+    unit = np.float32(attributes.get("cell_scale", 0) or 1)
+    if case.op == "LSTM":
+        assert np.array_equal(steps["cell_state"].codes, expected["cell_state.units"])
+    for k, gate in enumerate(GATES[case.op].values()):
+        if case.input_forget and gate == "forget_gate":
+            assert np.array_equal(
+                steps[f"{gate}.activation"].values, np.float32(1) - steps["input_gate.activation"].values
+            )
+            continue
+        before = expected[f"{gate}.preactivation"]
+        assert steps[f"{gate}.preactivation"].values.tobytes() == before.tobytes(), gate
+        low, high = (np.float32(attributes[f"gate_{end}"][k]) for end in ("min", "max"))
+        acc = steps[f"{gate}.acc"]
+        assert acc.codes is not None
+        assert np.array_equal(acc.codes + MIDDLE, np.trunc(np.clip(before, low, high))), gate
+        raw = expected[f"{gate}.raw"] * (unit if gate == "cell_gate" else np.float32(1))
+        assert np.array_equal(steps[f"{gate}.activation"].values, raw), gate
+        assert len(np.unique(raw)) > 3, "a trivial case"
+    columns = 2 * case.H if case.op == "GRU" and not case.linear_before_reset else case.gates * case.H
+    with_rows = {k: inputs[k] for k in ("W", "R")}
+    if recipe != "w4a8":
+        assert_products(steps, with_rows, {}, columns)
+
+
+GRIDS = {n: c for n, c in TABLES.items() if c.op != "LSTM" or not c.initial_c}
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), _some(GRIDS, ["brevitas-int8", "pow2-int8", "pow2-int8-floor", "pow2-int16"])
+)
+def test_grids(name: str, recipe: str) -> None:
+    case = TABLES[name]
+    model, feeds = lowered(case, recipe).proto, case.feeds()
+    inputs, cell = node_inputs(model, feeds)
+    attributes = attributes_of(fused_node(model))
+    contract = recipe == "brevitas-int8" and not case.peepholes and case.op == "LSTM"
+    assert attributes["arithmetic"] == ("grid32" if contract else "grid")
+    expected = record_grid(case.op, inputs, attributes)
+    steps = traced(model, feeds)[cell]
+    assert_follows_the_rule(steps, name)
+    assert len(expected) > (6 if case.op != "RNN" else 3)
+    for point, multiples in expected.items():
+        if case.input_forget and point.startswith("forget_gate"):
+            continue
+        tensor = steps[point]
+        if point == "hidden.value" and attributes.get("rounded_output"):
+            assert np.array_equal(steps["hidden"].values.astype(np.float32), multiples)  # the operator's Y
+            continue
+        if point.endswith((".activation", ".value")):
+            assert np.array_equal(tensor.values, multiples), point
+            continue
+        assert tensor.codes is not None and tensor.zero_point is not None, point
+        assert np.array_equal(tensor.codes - tensor.zero_point, multiples), point
+    zero_points = {k: inputs.get(f"{k}_zero_point", 0) for k in ("W", "R")}
+    columns = 2 * case.H if case.op == "GRU" and not case.linear_before_reset else case.gates * case.H
+    assert_products(steps, {k: inputs[k] for k in ("W", "R")}, zero_points, columns)
+
+
+FORMS = (("fused", True), ("integer", False), ("integer", True), ("unrolled", False))
+
+
+def _slow(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "op"),
+    [("int8", "LSTM"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "GRU"), ("pow2-int8", "LSTM"),
+     ("pow2-int8", "GRU"), ("pow2-int8", "RNN"), ("brevitas-int8", "LSTM"), _slow("int8", "GRU"),
+     _slow("int16", "LSTM"), _slow("w4a8", "LSTM"), _slow("pow2-int16", "LSTM")],
+)  # fmt: skip
+def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
+    case = RecurrentCase(op=op, direction="bidirectional", B=4, initial_h=True, lens=(5, 3, 0, 1))
+    first = case.replace(lens=None, initial_h=False)
+    stack = stacked_model([first, first.replace(I=2 * case.H, seed=1)])
+    # Codes pass between layers of this recipe.
+    for model, cells in ((case.model(), 2), *([(stack, 4)] if recipe == "int8-static" else [])):
+        feeds = {i.name: case.feeds(0.5)[i.name] for i in model.graph.input if i.name in case.feeds()}
+        arguments: dict[str, Any] = {"recipe": recipe, "calibration": [feeds]}
+        made = {f: rnnqc.lower(model, form=f, **arguments).proto for f in ("fused", "integer")}
+        made["unrolled"] = rnnqc.lower(model, form="integer", unroll=True, **arguments).proto
+        expected = traced(made["fused"], feeds)
+        assert len(expected) == cells
+        for cell, steps in expected.items():
+            assert_follows_the_rule(steps, cell)
+        for form, native in FORMS:
+            assert_same(expected, traced(made[form], feeds, native), f"{form}, native = {native}")
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize(("op", "recipe"), [("LSTM", "int8"), ("GRU", "int8"), ("LSTM", "pow2-int8")])
+def test_lengths(op: Any, recipe: str, direction: Any) -> None:
+    """A row is dumped as if it were alone, and is 0 beyond its length."""
+    lens = (5, 2, 0, 3)
+    case = RecurrentCase(op=op, direction=direction, lens=lens, B=4, dynamic_time=True, dynamic_batch=True)
+    model = lowered(case, recipe).proto
+    feeds = case.feeds(7.0)
+    (steps,) = traced(model, feeds).values()
+    checked = 0
+    for row, length in enumerate(lens):
+        for name, tensor in steps.items():
+            one = tensor.row(row)
+            assert not one.values[length:].any(), name
+            if one.codes is not None:
+                zero = np.broadcast_to(np.asarray(one.zero_point), one.codes.shape)
+                assert np.array_equal(one.codes[length:], zero[length:]), name
+        if not length:
+            continue
+        alone = {"X": feeds["X"][:length, row : row + 1], "sequence_lens": np.array([length], np.int32)}
+        (expected,) = traced(model, alone).values()
+        for name, tensor in expected.items():
+            held = steps[name].row(row)
+            assert np.array_equal(held.values[:length], tensor.values), name
+            assert held.codes is None or np.array_equal(held.codes[:length], tensor.codes), name
+            checked += 1
+    assert checked > 30
+
+
+def _brevitas(seed: int, **flags: Any) -> tuple[Lstm, onnx.ModelProto, dict[str, Array]]:
+    lstm = random_lstm(seed, pow2=True, **flags)
+    feeds = draw_feeds(lstm, seed, False, True)
+    return lstm, one_cell(lstm, feeds), dict(feeds)
+
+
+def assert_equals_brevitas(lstm: Lstm, steps: Steps, what: str) -> None:
+    """Values and codes of every quantizer in every step."""
+    assert_follows_the_rule(steps, what)
+    assert len(lstm.steps) > 12
+    for name, (values, codes) in lstm.steps.items():
+        tensor = steps[name]
+        assert np.array_equal(tensor.values, values), f"{what}: {name}"
+        if codes is None:
+            continue
+        assert tensor.codes is not None, f"{what}: {name}"
+        different = np.argwhere(tensor.codes != codes)
+        assert not len(different), f"{what}: {name}: {tensor.codes[tuple(different[0])]} at {different[0]}"
+
+
+BREVITAS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reverse": {"reverse": True},
+    "coupled": {"cifg": True},
+    "no bias": {"bias": False},
+    "4 bits": {"weight_bits": 4, "changes": {"*": {"bits": 6}}},
+    "zero points": {"changes": {"output": {"zero_point": 5.0}, "cell_state": {"zero_point": -9.0}}},
+    "floor": {"changes": {"*": {"mode": "FLOOR"}}},
+}
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("name", BREVITAS)
+def test_brevitas_like(name: str, native: bool) -> None:
+    """As Brevitas exported it, without lowering it before, against Brevitas' arithmetic."""
+    lstm, model, feeds = _brevitas(len(name), **BREVITAS[name])
+    lstm.run(lstm.quantizers["output"](feeds["x"]))
+    (steps,) = traced(model, feeds, native).values()
+    assert_equals_brevitas(lstm, steps, name)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_exported_by_brevitas(name: str, native: bool, shared: Callable[[str], Path]) -> None:
+    path = shared(f"brevitas/{name}/model.onnx")
+    with np.load(path.parent / "inputs.npz") as given:
+        feeds = dict(given)
+    assert list(feeds) == ["x"]
+    model = onnx.load(path)
+    cells = traced(model, feeds, native)
+    lstms = read_lstms(model)
+    assert len(lstms) == len(cells) == (2 if "bidir" in name else 1)
+    for node, lstm in lstms.items():
+        lstm.run(lstm.quantizers["output"](feeds["x"]))
+        (steps,) = (s for cell, s in cells.items() if cell.startswith(node))
+        assert_equals_brevitas(lstm, steps, f"{name}: {node}")

@@ -1,0 +1,344 @@
+"""`rnnqc report` and `lower --report`: a planted bad range comes first, and the override that the page prints mends it.
+
+What these would catch: a report about another model than the one given, an override that does not do what the page
+says, a page that models can write into, numbers that differ between the page and its JSON or from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import Result, in_process
+from onnx import TensorProto, helper, numpy_helper
+from report_pages import Page
+from running import Array, save_arrays
+
+import rnnqc
+from rnnqc.recipe_record import RECIPE_KEY
+from rnnqc.verify import compare_models
+
+T, B, I, H = 24, 2, 12, 16  # noqa: E741
+BAD = "lstm_b.forward.forget_gate.acc"
+HOSTILE = '"><script>alert(1)</script>'
+BIDI = "</style>\u202egnp\u2066'&amp;\x1b[31m"
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    return lambda *arguments: in_process(capfd, *arguments)
+
+
+def _model(first: str = "lstm_a", second: str = "lstm_b", x: str = "X", y: str = "Y") -> onnx.ModelProto:
+    """Two LSTMs in a row, trained enough to have states that differ: their gates are of usual size."""
+    rng = np.random.default_rng(0)
+    stored, nodes, size = [numpy_helper.from_array(np.array([1]), "axes")], [], I
+    value = x
+    for k, name in enumerate((first, second)):
+        for m, width in (("W", size), ("R", H)):
+            array = rng.normal(0, 2 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
+            stored.append(numpy_helper.from_array(array, f"{m}{k}"))
+        nodes.append(helper.make_node("LSTM", [value, f"W{k}", f"R{k}"], [f"y{k}"], name=name, hidden_size=H))
+        value = y if k else "between"
+        nodes.append(helper.make_node("Squeeze", [f"y{k}", "axes"], [value], name=f"squeeze{k}"))
+        size = H
+    graph = helper.make_graph(
+        nodes,
+        "two",
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["T", "B", I])],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, ["T", "B", H])],
+        stored,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _feeds() -> list[dict[str, Array]]:
+    rng = np.random.default_rng(1)
+    return [{"X": rng.normal(0, 1, (T, B, I)).astype(np.float32)} for _ in range(3)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    onnx.save(_model(), tmp_path / "model.onnx")
+    save_arrays(tmp_path / "data.npz", {"X": np.stack([f["X"] for f in _feeds()])})
+    return tmp_path / "model.onnx", tmp_path / "data.npz"
+
+
+def _numbers(data: Any) -> Iterator[float]:
+    """All numbers of a JSON value."""
+    if isinstance(data, dict | list):
+        for value in data.values() if isinstance(data, dict) else data:
+            yield from _numbers(value)
+    elif data in ("inf", "-inf") or (isinstance(data, int | float) and not isinstance(data, bool)):
+        yield float(data)
+
+
+def test_a_planted_range_comes_first_and_the_override_mends_it(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = files
+    bad, page, out = tmp_path / "bad.onnx", tmp_path / "bad.html", tmp_path / "bad.json"
+    planted = f"{BAD}.scale=0.00005"
+    assert cli("lower", model, "-o", bad, "--set", planted).code == 0
+    assert cli("report", model, bad, "--data", data, "-o", page, "--json").code == 0
+    evidence = json.loads(out.read_text())
+    assert evidence["points"][0]["point"] == BAD
+    assert evidence["points"][0]["clipped"] > 0.2
+    assert evidence["sensitivities"][0]["points"] == BAD
+    assert evidence["sensitivities"][0]["noise_share"] > 0.9
+    repair = evidence["repairs"][0]
+    assert repair["points"] == BAD
+    read = Page.read(page.read_text(encoding="utf-8"))
+    words = shlex.split(read.commands[0])
+    assert words == ["--set", *repair["overrides"]]
+    mended = rnnqc.lower(model, overrides=[*words[1:], planted])
+    [as_it_is] = compare_models(_model(), onnx.load(bad), _feeds())
+    [after] = compare_models(_model(), mended.proto, _feeds())
+    [never] = compare_models(_model(), rnnqc.lower(model).proto, _feeds())
+    assert as_it_is.sqnr_db == pytest.approx(repair["sqnr_before"], abs=1e-6)
+    assert after.sqnr_db == pytest.approx(repair["sqnr_after"], abs=1e-6)
+    assert as_it_is.sqnr_db < never.sqnr_db - 10
+    assert after.sqnr_db > never.sqnr_db - 1.5
+    # The whole command does the same.
+    command = shlex.split(read.commands[1].replace("\\\n", " "))
+    assert command[:2] == ["rnnqc", "lower"]
+    assert cli(*command[1:]).code == 0
+    [again] = compare_models(_model(), onnx.load(bad), _feeds())
+    assert again.sqnr_db == after.sqnr_db
+
+
+def test_an_edited_statistics_file(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    stats, bad, page = tmp_path / "stats.json", tmp_path / "bad.onnx", tmp_path / "bad.html"
+    assert cli("calibrate", model, "--data", data, "-o", stats).code == 0
+    held = json.loads(stats.read_text())
+    point = held["points"]["lstm_a.forward.input"]
+    point["min"], point["max"] = point["min"] / 20, point["max"] / 20
+    stats.write_text(json.dumps(held))
+    options = ["--recipe", "int8-static", "--set", "*.input.range=min-max"]
+    assert cli("lower", model, "-o", bad, "--stats", stats, *options).code == 0
+    assert cli("report", model, bad, "--data", data, "--stats", stats, "-o", page, "--json").code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert "bit for bit" in evidence["remade"]
+    assert evidence["warnings"] == []
+    assert evidence["points"][0]["point"] == evidence["sensitivities"][0]["points"] == "lstm_a.forward.input"
+    repair = evidence["repairs"][0]
+    assert repair["points"] == "lstm_a.forward.input"
+    assert repair["sqnr_after"] > repair["sqnr_before"] + 15
+    overrides = shlex.split(Page.read(page.read_text(encoding="utf-8")).commands[0])[1:]
+    assert cli("lower", model, "-o", bad, "--stats", stats, *options, "--set", *overrides).code == 0
+    # The first match counts: behind the others the scale still has no rival.
+    [after] = compare_models(_model(), onnx.load(bad), _feeds())
+    assert after.sqnr_db == pytest.approx(repair["sqnr_after"], abs=1e-6)
+
+
+def test_without_the_statistics_scales_are_those_of_the_model(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    few = tmp_path / "few.npz"
+    save_arrays(few, {"X": 0.3 * _feeds()[0]["X"]})
+    assert cli("lower", model, "-o", quant, "--recipe", "int8-static", "--calibration", few).code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    points = {c.name: c.points for c in rnnqc.Model.load(quant).cells.values()}
+    [seen] = [p for p in evidence["points"] if p["point"] == "lstm_a.forward.input"]
+    assert seen["scale"] == points["lstm_a.forward"]["input"]["scale"][0]
+    assert any("--stats" in w for w in evidence["warnings"])
+
+
+def test_the_page_has_the_numbers_of_its_json(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant, "--recipe", "w4a8").code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    text = page.read_text(encoding="utf-8")
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    read = Page.read(text)
+    known = {f"{v:.9g}" for v in _numbers(evidence)}
+    shown = [float(v) for v, _ in read.values if v]
+    assert len(shown) > 100
+    derived = [v for v in shown if f"{v:.9g}" not in known]
+    # Gains, unused codes and growth are differences of numbers of the JSON; nothing else is derived.
+    differences = {f"{s['sqnr_after'] - s['sqnr_before']:.6g}" for s in evidence["repairs"]}
+    together = evidence["together"]
+    differences |= {f"{together['sqnr_after'] - together['sqnr_before']:.6g}"} if together else set()
+    differences |= {
+        f"{1 - p['codes_used'] / p['codes']:.6g}" for p in evidence["points"] if p["codes_used"] is not None
+    }
+    curves = [c["curve"] for c in (*evidence["layers"], *evidence["outputs"]) if c["curve"]]
+    differences |= {f"{c['quarters_db'][-1] - c['quarters_db'][0]:.6g}" for c in curves}
+    assert [v for v in derived if f"{v:.6g}" not in differences and v not in (0.0, 2.0)] == []
+    for group in ("sensitivities", "points", "layers", "outputs", "entries"):
+        for row in evidence[group]:
+            name = row.get("points") or row.get("point") or row.get("cell") or row.get("name") or row["node"]
+            assert name in read.text, (group, name)
+
+
+def test_the_page_is_the_same_again_and_loads_nothing(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    quant, pages = tmp_path / "quant.onnx", [tmp_path / "a.html", tmp_path / "b.html"]
+    assert cli("lower", model, "-o", quant).code == 0
+    for page in pages:
+        assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    assert pages[0].with_suffix(".json").read_bytes() == pages[1].with_suffix(".json").read_bytes()
+    text = pages[0].read_text(encoding="utf-8")
+    assert re.findall(r"https?:|src=|srcset=|url\(|@import|<script|javascript:|\son\w+=", text) == []
+    assert "default-src 'none'" in text
+
+
+def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The same numbers as of `rnnqc report` afterwards, on the calibration data; the JSON has them, too."""
+    model, data = files
+    quant, page, out = tmp_path / "quant.onnx", tmp_path / "page.html", tmp_path / "out.json"
+    given = ["--recipe", "int8-static", "--calibration", data]
+    assert cli("lower", model, "-o", quant, *given, "--report", page, "--json", out).code == 0
+    evidence = json.loads(out.read_text())["evidence"]
+    assert "bit for bit" in evidence["remade"]
+    [compared] = compare_models(_model(), onnx.load(quant), _feeds())
+    assert evidence["outputs"][0]["sqnr_db"] == pytest.approx(compared.sqnr_db, abs=1e-6)
+    Page.read(page.read_text(encoding="utf-8"))
+    plain = tmp_path / "plain.onnx"
+    assert cli("lower", model, "-o", plain, *given).code == 0
+    assert plain.read_bytes() == quant.read_bytes()
+
+
+def test_names_of_models_cannot_write_into_the_page(cli: Cli, tmp_path: Path) -> None:
+    model, quant, page = tmp_path / "model.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
+    onnx.save(_model(HOSTILE, "x=y\n--set", x=BIDI, y="</pre><img src=x onerror=alert(1)>"), model)
+    save_arrays(tmp_path / "data.npz", {BIDI: _feeds()[0]["X"]})
+    planted = "*.forget_gate.acc.scale=0.00005"
+    assert cli("lower", model, "-o", quant, "--set", planted).code == 0
+    assert cli("report", model, quant, "--data", tmp_path / "data.npz", "-o", page, "--json").code == 0
+    text = page.read_text(encoding="utf-8")
+    read = Page.read(text)
+    assert HOSTILE in read.text
+    assert "</style>\\u202egnp\\u2066'&amp;\\x1b[31m" in read.text
+    assert not set(text) & set("\u202e\u2066\x1b\x00")
+    assert "alert(1)" not in "".join(read.texts["style"])
+    assert read.counts["style"] == read.counts["h1"] == 1
+    # What it prints still mends the model.
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    best = evidence["repairs"][0]
+    words = shlex.split(read.commands[0])
+    assert words == ["--set", *best["overrides"]]
+    assert cli("lower", model, "-o", quant, "--set", *words[1:], planted).code == 0
+
+
+def test_a_model_that_does_not_say_how_it_was_made(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    proto = rnnqc.lower(model).proto
+    kept = [p for p in proto.metadata_props if p.key != RECIPE_KEY]
+    assert len(kept) == len(proto.metadata_props) - 1
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    onnx.save(proto, quant)
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert set(evidence["missing"]) == {"layers", "points", "sensitivity"}
+    assert evidence["outputs"][0]["sqnr_db"] > 20
+    assert "Lower it again" in Page.read(page.read_text(encoding="utf-8")).text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{", "damaged"),
+        ('{"name":"int8","kind":"cells","form":"fused","overrides":0,"rules":[{"points":"*","bits":99}]}', "bits"),
+        ('{"name":"int8","kind":"cells","form":"fused","overrides":-1,"rules":[]}', "damaged"),
+        ("[" * 10_000, "damaged"),
+    ],
+)
+def test_a_damaged_record(cli: Cli, files: tuple[Path, Path], tmp_path: Path, text: str, part: str) -> None:
+    model, data = files
+    proto = rnnqc.lower(model).proto
+    [entry] = [p for p in proto.metadata_props if p.key == RECIPE_KEY]
+    entry.value = text
+    onnx.save(proto, tmp_path / "quant.onnx")
+    page = tmp_path / "page.html"
+    result = cli("report", model, tmp_path / "quant.onnx", "--data", data, "-o", page)
+    assert result.code == 2
+    assert part in result.err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("options", [["-o", "page.txt"], ["-o", "page.html", "--models", "0"]])
+def test_bad_usage(cli: Cli, files: tuple[Path, Path], options: list[str]) -> None:
+    model, _ = files
+    assert cli("report", model, model, *options).code == 2
+
+
+def test_another_float_model(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    onnx.save(rnnqc.lower(_model("one", "two")).proto, tmp_path / "quant.onnx")
+    result = cli("report", model, tmp_path / "quant.onnx", "--data", data, "-o", tmp_path / "page.html")
+    assert result.code == 2
+    assert "one.forward" in result.err
+
+
+def test_bounds_are_told(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant).code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "3")
+    assert result.code == 0
+    assert "not measured" in result.err
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert len(evidence["sensitivities"]) == 3
+    assert len(evidence["unmeasured"]) >= 5
+    assert "NOT measured" in Page.read(page.read_text(encoding="utf-8")).text
+
+
+def test_times_of_layers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant).code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1", "--time").code == 0
+    times = json.loads(page.with_suffix(".json").read_text())["times"]
+    assert [t["node"] for t in times] == ["lstm_a", "lstm_b"]
+    assert [t["shape"] for t in times] == [[T, B, I], [T, B, H]]
+    assert all(0.0 < t[k] < math.inf for t in times for k in ("float_us", "stock_us", "native_us"))
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="WARNING: no chromium, the page was NOT opened in a browser")
+def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The browser's own tree has what the page says, and nothing of a hostile name runs."""
+    _, data = files
+    model, quant, page = tmp_path / "hostile.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
+    onnx.save(_model(HOSTILE, "</style><svg/onload=document.title=1>"), model)
+    assert cli("lower", model, "-o", quant).code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--models", "2").code == 0
+    assert CHROMIUM is not None
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [CHROMIUM, *arguments, page.as_uri()], capture_output=True, text=True, timeout=110, check=True, env=os.environ
+    )
+    seen, written = (
+        Page.read(done.stdout.replace("<!DOCTYPE html>", "<!DOCTYPE html>\n", 1)),
+        Page.read(page.read_text()),
+    )
+    assert seen.counts == written.counts
+    # The browser moves the line break behind the body into it.
+    assert {k: "".join(v).rstrip() for k, v in seen.texts.items()} == {
+        k: "".join(v).rstrip() for k, v in written.texts.items()
+    }
+    assert seen.texts["title"][0] == f"{quant} – rnnqc report"

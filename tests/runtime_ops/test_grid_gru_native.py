@@ -1,0 +1,194 @@
+"""What can go wrong in the kernels of GRU and RNN on grids only: blocks, planes, chunks, groups, instruction sets.
+
+What these would catch: rows, gates or planes of bytes that are mixed up where their number is not that of LSTM, reads
+beyond a table, memory that a group lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from grid_cases import GridCase, plain_grid_case, run_stock
+from kernel_calls import AVAILABLE
+from quant_gru_cases import expected as expected_of
+from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
+
+from rnnqc.cells.types import GRU, RNN, CellType
+from rnnqc.passes.grid_numbers import RESET, quantizers_of
+
+TYPES = [(GRU, False), (GRU, True), (RNN, False)]
+types = pytest.mark.parametrize(("type_", "linear"), TYPES, ids=["GRU", "GRU linear_before_reset", "RNN"])
+
+
+def expected(case: GridCase) -> Arrays:
+    return expected_of(case.node)
+
+
+def check(case: GridCase, threads: int = 1) -> Arrays:
+    """Kernel and body against the reference, whose results are returned."""
+    wanted = expected(case)
+    assert_same_bits(run_native(case.node, threads), wanted)
+    assert_same_bits(run_stock(case), wanted)
+    return wanted
+
+
+def plain(type_: CellType, linear: bool, *sizes: int, **more: Any) -> GridCase:
+    return plain_grid_case(*sizes, type_=type_, linear_before_reset=linear, **more)
+
+
+def changed(case: GridCase, column: str, quantizer: str, value: Any) -> GridCase:
+    """Another entry of an attribute of quantizers."""
+    values = list(getattr(case.numbers, column))
+    values[quantizers_of(case.cell.type).index(quantizer)] = value
+    return replace(case, numbers=replace(case.numbers, **{column: values}))
+
+
+@types
+@pytest.mark.parametrize("hidden", [47, 48, 63, 64, 65, 97, 128, 130])
+def test_blocks_of_columns(type_: CellType, linear: bool, hidden: int) -> None:
+    """Numbers of gates whose columns fill no whole blocks of 64."""
+    for batch in (1, 3):
+        case = plain(type_, linear, 3, batch, 20, hidden, seed=hidden)
+        assert_same_bits(run_native(case.node), expected(case))
+
+
+@types
+@pytest.mark.parametrize("entry", [0, -1])
+def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry: int) -> None:
+    """Pre-activations far outside: the first and the last entry, of tables that end there."""
+    case = plain(type_, linear, 2, 2, 5, 18)
+    for gate in type_.gates:
+        case = changed(case, "grid_scale", f"{gate}.input_product", 0.0)
+    case.inputs["B"] = np.full_like(case.inputs["B"], 1e6 if entry else -1e6)
+    case.inputs["gate_table"] = case.inputs["gate_table"].copy()
+    offsets = case.numbers.gate_table_offset
+    entries = case.numbers.grid("hidden_gate.acc").size
+    for offset in offsets:
+        case.inputs["gate_table"][offset : offset + entries][entry] = 0.375 if offset else 0.25
+    check(case)
+    wanted = expected(case)["Y"]
+    assert len(np.unique(wanted[0])) == 1
+    assert (wanted != 0).all()
+
+
+@types
+@pytest.mark.parametrize("weight_bits", [8, 16])
+@pytest.mark.parametrize("code_bits", [8, 16])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_largest_sums(type_: CellType, linear: bool, code_bits: int, weight_bits: int, sign: int) -> None:
+    """Codes at one end of their range, zero points at the other, and weights alike."""
+    depth, hidden = 3000, 16
+    case = plain(type_, linear, 1, 2, depth, hidden, code_bits)
+    columns = len(type_.gates) * hidden
+    top = 2**code_bits - 1
+    case.numbers.grid_zero_point[0] = top if sign < 0 else 0
+    case.inputs["X"] = np.full((1, 2, depth), 1e30 * sign, np.float32)
+    limits = np.iinfo(np.int8 if weight_bits == 8 else np.int16)
+    case.inputs["W"] = np.full((depth, columns), limits.max, limits.dtype)
+    case.inputs["W"][:, ::3] = limits.min
+    case.inputs["W_zero_point"] = np.full(columns, limits.min, np.int32)
+    case.inputs["W_zero_point"][::2] = limits.max
+    largest = depth * top * (2**weight_bits - 1)
+    case.inputs["x_multiplier"] = np.full(columns, 4.0 / largest, np.float32)
+    assert len(np.unique(check(case)["Y"])) > 2
+
+
+@pytest.mark.parametrize("weight_bits", [8, 16])
+@pytest.mark.parametrize(("hidden_bits", "reset_bits"), [(8, 16), (16, 8), (16, 16)])
+def test_widths_of_both_products_of_a_gru(hidden_bits: int, reset_bits: int, weight_bits: int) -> None:
+    """Codes of h and of r * h have widths and zero points of their own, and gate h's columns of R theirs."""
+    case = plain(GRU, False, 5, 3, 12, 37, hidden_bits)
+    top = 2**reset_bits
+    for column, value in (("grid_max", top - 1), ("grid_zero_point", top // 3), ("grid_scale", 2.5 / top)):
+        case = changed(case, column, RESET, value)
+    limits = np.iinfo(np.int8 if weight_bits == 8 else np.int16)
+    rng = np.random.default_rng(0)
+    case.inputs["R"] = rng.integers(limits.min, limits.max + 1, (37, 3 * 37)).astype(limits.dtype)
+    case.inputs["R_zero_point"] = rng.integers(limits.min, limits.max + 1, 3 * 37).astype(np.int32)
+    sizes = np.repeat([2**hidden_bits, 2**hidden_bits, top], 37)
+    case.inputs["h_multiplier"] = (4.0 / sizes / 2**weight_bits / 6).astype(np.float32)
+    case.inputs["initial_h"] = rng.uniform(-1, 1, (3, 37)).astype(np.float32)
+    assert len(np.unique(check(case)["Y"])) > 20
+
+
+@types
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38, -3e38, -0.0, 1e-42])
+def test_unusual_initial_states(type_: CellType, linear: bool, value: float) -> None:
+    case = plain(type_, linear, 3, 2, 5, 18)
+    if type_ is GRU:
+        for name in ("hidden_state.kept", "hidden_state.added", "hidden_state"):
+            case = changed(case, "grid_scale", name, 0.0)
+    case.inputs["initial_h"] = np.zeros((2, 18), np.float32)
+    case.inputs["initial_h"][1, ::3] = value
+    assert np.isfinite(check(case)["Y"]).all()
+
+
+@types
+def test_long_sequence(type_: CellType, linear: bool) -> None:
+    """Several chunks of the input's projection."""
+    case = plain(type_, linear, 800, 3, 10, 65)
+    case.inputs["sequence_lens"] = np.int32([800, 3, 799])
+    for reverse in (False, True):
+        case.cell.reverse = reverse
+        assert_same_bits(run_native(case.node, threads=2), expected(case))
+
+
+@types
+@pytest.mark.parametrize("batch", [8, 9, 11, 40])
+def test_groups_of_rows_on_threads(type_: CellType, linear: bool, batch: int) -> None:
+    """Large enough that rows run in groups, of unequal sizes too."""
+    case = plain(type_, linear, 30, batch, 64, 64, 16)
+    case.inputs["sequence_lens"] = np.random.default_rng(0).integers(0, 31, batch).astype(np.int32)
+    case.inputs["initial_h"] = np.random.default_rng(1).normal(0, 1, (batch, 64)).astype(np.float32)
+    wanted = expected(case)
+    for threads in (1, 2, 3):
+        session = native_session(case.node.model(), threads)
+        for _ in range(3):
+            found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+            assert_same_bits(found, wanted)
+
+
+@types
+@pytest.mark.parametrize("batch", [9, 11])
+def test_groups_of_unequal_size_have_their_memory(type_: CellType, linear: bool, batch: int) -> None:
+    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    case = plain(type_, linear, 60, batch, 16, 256)
+    expected_bits = run_native(case.node)
+    session = native_session(case.node.model(), threads=2)
+    for _ in range(10):
+        found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+        assert_same_bits(found, expected_bits)
+
+
+_OTHER_ISA = """
+import sys
+sys.path[:0] = ["tests", "tests/runtime_ops"]
+import numpy as np
+from test_grid_gru_native import TYPES, expected, plain
+from quant_lstm_cases import assert_same_bits, run_native
+for type_, linear in TYPES:
+    for bits in (8, 16):
+        for batch, hidden in ((1, 33), (3, 127), (8, 80), (2, 260)):
+            case = plain(type_, linear, 4, batch, 20, hidden, bits)
+            case.inputs["R_zero_point"] = np.arange(case.inputs["R"].shape[1], dtype=np.int32) % 7
+            assert_same_bits(run_native(case.node, 2), expected(case))
+print("same")
+"""
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER_ISA],
+        env={**os.environ, "RNNQC_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "same\n", done.stderr
