@@ -20,9 +20,7 @@ class HiddenRun : public SequenceRun {
     float* row_scale;     // of dynamic rows
     const float* values;  // rows of units_padded_; null for those of y
   };
-  Target HiddenCodes() const {
-    return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr};
-  }
+  Target HiddenCodes() const { return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr}; }
 
   void VisitScratch(ScratchPieces& pieces) override;
   // To be called before the first step: what the steps have in common.
