@@ -16,13 +16,14 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.diagnostics import located
+from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model, constant_array, graph_info
-from rnnqc.passes.inventory import lowered_nodes
-from rnnqc.passes.normal_form import decompose
+from rnnqc.passes import PassManager
+from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+from rnnqc.passes.normal_form import decompose, normal_form
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, executable, generated_feeds
+from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable, generated_feeds
 from rnnqc.recipe_record import RecipeRecord, digest, read_record
 from rnnqc.report import Entry, Report
 from rnnqc.reporting.evidence import Evidence, PointEvidence
@@ -44,6 +45,7 @@ OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
 )
+NOTHING = "no layer of the model was lowered by rnnqc."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
 
 
@@ -119,7 +121,12 @@ class _Gathering:
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
             options.tell("float model")
-            self.quality = Quality(reference, self.feeds, self.state)
+            try:
+                self.quality = Quality(reference, self.feeds, self.state)
+            except CompileError as error:
+                if subject.data is None:
+                    error.action = "check that the model runs in onnxruntime; give data that fits it with --data"
+                raise
         self.candidate, self.reference = candidate, reference
         self.evidence = Evidence(
             subject.float_name,
@@ -152,7 +159,8 @@ class _Gathering:
         evidence.sqnr_db = mean_sqnr(quality.ratios(outputs))
         remaker = self._remaker()
         if remaker is None:
-            reason = OLDER if self.record is None else OWN
+            lowered = lowered_nodes(self.quant)
+            reason = (OWN if brings_its_own(Model.load(self.subject.float_proto)) else OLDER) if lowered else NOTHING
             evidence.missing |= {LAYERS: reason, POINTS: reason, SENSITIVITY: reason}
             self._describe(self.subject.report)
             return evidence
@@ -161,7 +169,7 @@ class _Gathering:
             made = remaker.lower()
             check_same_cells(self.quant.cells, made.model.cells)
         self._describe(self.subject.report or made.report)
-        self._layers(remaker, outputs)
+        self._layers(remaker, made, outputs)
         if remaker.record.form == WEIGHT_ONLY or not made.model.cells:
             reason = "no layer has quantized cells: weights alone are quantized."
             evidence.missing |= {POINTS: reason, SENSITIVITY: reason}
@@ -198,10 +206,7 @@ class _Gathering:
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence
         if report is None:
-            entries = [
-                Entry(n.path, n.op, "lowered", n.form, cells=[n.name], bytes=n.weight_bytes)
-                for n in lowered_nodes(self.quant)
-            ]
+            entries = _entries(self.subject.quant_proto)
         else:
             entries = report.entries
             evidence.warnings += report.warnings
@@ -209,25 +214,27 @@ class _Gathering:
         evidence.sizes["quantized_weights"] = sum(e.bytes for e in entries)
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
 
-    def _layers(self, remaker: Remaker, outputs: Sequence[Mapping[str, Array]]) -> None:
+    def _layers(self, remaker: Remaker, lowered: Lowered, outputs: Sequence[Mapping[str, Array]]) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
         watched = watch_layers(self.subject.float_proto)
-        if not watched.outputs:
-            evidence.missing[LAYERS] = "no recurrent layer stands in the main graph, where it can be watched."
-            return
+        hidden = [c.name for c in lowered.model.cells.values() if c.node not in watched.outputs]
+        if hidden:
+            evidence.missing[LAYERS] = f"{', '.join(hidden)} in a branch or loop, where states cannot be watched."
         quality = Quality(watched.proto, self.feeds, self.state)
         lowered = remaker.lower(model=watched.proto)
         made = quality.run(lowered.proto)
         evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
         self.shapes = {k: _first_shape(quality.reference, v) for k, v in watched.outputs.items()}
         same = all(
-            np.array_equal(a[k], b[k], equal_nan=_is_float(a[k])) for a, b in zip(outputs, made, strict=True) for k in a
+            np.array_equal(value, again[name], equal_nan=np.asarray(value).dtype.kind == "f")
+            for once, again in zip(outputs, made, strict=True)
+            for name, value in once.items()
         )
         if same:
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
             return
-        apart = mean_sqnr(quality.ratios(made))
+        apart = mean_sqnr(self.quality.ratios(made))
         changed = differences(self.quant.cells, lowered.model.cells)
         text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
         evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
@@ -272,6 +279,19 @@ class _Gathering:
             self.evidence.missing[TIMES] = "no layer of the main graph could be measured alone."
 
     shapes: Mapping[str, Sequence[int]] = {}
+
+
+def _entries(quant: onnx.ModelProto) -> list[Entry]:
+    """What a model shows of its recurrent layers where nothing says what was lowered."""
+    model = Model.load(quant)
+    found = [Entry(n.path, n.op, "lowered", n.form, cells=[n.name], bytes=n.weight_bytes) for n in lowered_nodes(model)]
+    PassManager(normal_form()).run(model)
+    for node in recurrent_nodes(model):
+        reason, what, action = node.refusal
+        size = node.weight_bytes
+        why = reason or "it was not lowered."
+        found.append(Entry(node.path, node.op, "float", "", why, what, action, float_bytes=size, bytes=size))
+    return found
 
 
 def _weights(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
@@ -341,7 +361,3 @@ def _shapes(feeds: Sequence[Feeds]) -> dict[str, str]:
 
 def _first_shape(results: Sequence[Mapping[str, Array]], name: str) -> list[int]:
     return [int(n) for n in np.shape(results[0][name])]
-
-
-def _is_float(array: Array) -> bool:
-    return np.asarray(array).dtype.kind == "f"

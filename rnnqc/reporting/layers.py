@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 from onnx import TensorProto, helper
@@ -16,6 +16,8 @@ from rnnqc.passes.normal_form import normal_form
 from rnnqc.reporting.evidence import LayerEvidence
 from rnnqc.reporting.quality import Quality, curve_of
 from rnnqc.streaming import Outputs
+
+BACKWARDS = "time step, from the end"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def _unused(name: str, names: set[str]) -> str:
 def layer_evidence(
     watched: Watched, cells: Mapping[str, Cell], quality: Quality, outputs: Sequence[Outputs]
 ) -> list[LayerEvidence]:
-    """SQNR of each direction of each layer over time.
+    """SQNR of each direction of each layer over time, in the order in which it runs.
 
     Args:
         watched: What was run.
@@ -76,7 +78,11 @@ def layer_evidence(
         both = [c for c in cells.values() if c.node == layer]
         for cell in both:
             d = 1 if cell.reverse and len(both) == 2 else 0
-            pairs = [(r[name][:, d], o[name][:, d]) for r, o in zip(quality.reference, outputs, strict=True)]
+            order = slice(None, None, -1 if cell.reverse else 1)
+            pairs = [(r[name][order, d], o[name][order, d]) for r, o in zip(quality.reference, outputs, strict=True)]
             tally = quality.tally(cell.name, pairs, axis=0)
-            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve_of(tally)))
+            curve = curve_of(tally)
+            if curve is not None and cell.reverse:
+                curve = replace(curve, unit=BACKWARDS)
+            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve))
     return found
