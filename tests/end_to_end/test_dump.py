@@ -288,3 +288,29 @@ def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
         rnnqc.dump(rnnqc.lower(case.model(), form=form).proto, [case.feeds()], tmp_path / form)
     (one,), (other,) = ((tmp_path / f).glob("*.npz") for f in ("fused", "integer"))
     assert one.name == other.name and one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(("direction", "first", "array"), [("forward", 1, "cell_state"), ("reverse", 3, "hidden")])
+def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
+    """The first step in the order of the direction; of its arrays the first that a step makes."""
+    prepare(tmp_path, RecurrentCase(direction=direction))
+    assert dump("one").code == 0
+    (file,) = (tmp_path / "one").glob("*.npz")
+    held = {n: a for n, a in arrays(tmp_path / "one").items() if n not in ("input", "input.codes", "cell_state")}
+    (tmp_path / "theirs").mkdir()
+    theirs = tmp_path / "theirs" / file.name
+    save_arrays(theirs, held)
+    result = dump("two", "--compare", tmp_path / "theirs")
+    assert result.code == 0 and "arrays agree" in result.out, result.text
+    held["hidden.codes"][1:4, 1, 2] += 1
+    held["cell_state.codes"][1, 0, 3] -= 1
+    save_arrays(theirs, held)
+    result = dump("three", "--compare", tmp_path / "theirs")
+    assert result.code == 1
+    assert f": step {first}, {array}.codes, row {int(first == 3)}, column" in " ".join(result.out.split())
+    assert dump("four", "--steps", "1:", "--compare", tmp_path / "theirs").code == 2
+    for folder in ("one", "nothing"):
+        (tmp_path / folder / "x").mkdir(parents=True)
+    for path, text in ((tmp_path / "nothing", "nothing to compare"), (tmp_path / "absent", "no such folder")):
+        result = dump(f"{path.name}_out", "--compare", path)
+        assert result.code == 2 and text in " ".join(result.err.split()), result.text
