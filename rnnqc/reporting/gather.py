@@ -30,7 +30,7 @@ from rnnqc.reporting.evidence import Evidence, PointEvidence
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
 from rnnqc.reporting.points import is_quantized, observe_activations, weight_evidence
-from rnnqc.reporting.quality import Quality, mean_sqnr
+from rnnqc.reporting.quality import Quality, is_sequence, mean_sqnr
 from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences, settings_text
 from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
 from rnnqc.reporting.sensitivity import Bounds, find_sensitivities
@@ -218,18 +218,25 @@ class _Gathering:
         evidence = self.evidence
         self.options.tell("layers over time")
         watched = watch_layers(self.subject.float_proto)
-        hidden = [c.name for c in lowered.model.cells.values() if c.node not in watched.outputs]
-        if hidden:
-            evidence.missing[LAYERS] = f"{', '.join(hidden)} in a branch or loop, where states cannot be watched."
         quality = Quality(watched.proto, self.feeds, self.state)
         lowered = remaker.lower(model=watched.proto)
         made = quality.run(lowered.proto)
         evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
-        self.shapes = {k: _first_shape(quality.reference, v) for k, v in watched.outputs.items()}
+        seen = {e.cell for e in evidence.layers}
+        hidden = [c for c in lowered.model.cells.values() if c.name not in seen]
+        silent = ", ".join(c.name for c in hidden if c.node in watched.outputs)
+        unseen = ", ".join(c.name for c in hidden if c.node not in watched.outputs)
+        reasons = [f"{silent} never ran on this data"] if silent else []
+        reasons += [f"{unseen}: in a branch inside a loop, where states cannot be watched"] if unseen else []
+        if reasons:
+            evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
+        tensors = {k: v for k, v in watched.outputs.items() if not is_sequence(quality.reference[0][v])}
+        self.shapes = {k: _first_shape(quality.reference, v) for k, v in tensors.items()}
         same = all(
             np.array_equal(value, again[name], equal_nan=np.asarray(value).dtype.kind == "f")
             for once, again in zip(outputs, made, strict=True)
             for name, value in once.items()
+            if not is_sequence(value)
         )
         if same:
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
