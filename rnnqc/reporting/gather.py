@@ -170,11 +170,11 @@ class _Gathering:
             check_same_cells(self.quant.cells, made.model.cells)
         self._describe(self.subject.report or made.report)
         self._layers(remaker, made, outputs)
-        if remaker.record.form == WEIGHT_ONLY or not made.model.cells:
-            reason = "no layer has quantized cells: weights alone are quantized."
+        qcdq = remaker.lower(form=QCDQ) if remaker.record.form != WEIGHT_ONLY else None
+        if qcdq is None or not qcdq.model.cells:
+            reason = "no layer has quantized cells: weights alone, or products alone, are quantized."
             evidence.missing |= {POINTS: reason, SENSITIVITY: reason}
             return evidence
-        qcdq = remaker.lower(form=QCDQ)
         self._points(remaker, qcdq)
         self._sensitivities(remaker, made)
         if self.options.times:

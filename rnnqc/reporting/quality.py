@@ -15,6 +15,7 @@ from rnnqc.comparison import OutputTally
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.numerics import sqnr_db
+from rnnqc.pipeline import executable
 from rnnqc.reporting.evidence import Curve, OutputEvidence
 from rnnqc.streaming import Outputs, calls_of, run_calls
 from rnnqc.time_axes import time_axes
@@ -53,7 +54,7 @@ class Quality:
         return self._run(model, optimize=False)
 
     def _run(self, model: onnx.ModelProto, optimize: bool) -> list[Outputs]:
-        session = make_session(model, native=self._native, optimize=optimize)
+        session = make_session(executable(model), native=self._native, optimize=optimize)
         run = partial(run_session, session, sequences=True)
         return list(run_calls(run, self.calls, self.carried))
 

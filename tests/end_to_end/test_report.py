@@ -154,7 +154,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     few = tmp_path / "few.npz"
     save_arrays(few, {"X": 0.3 * _feeds()[0]["X"]})
     assert cli("lower", model, "-o", quant, "--recipe", "int8-static", "--calibration", few).code == 0
-    assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1").code == 0
     evidence = json.loads(page.with_suffix(".json").read_text())
     points = {c.name: c.points for c in rnnqc.Model.load(quant).cells.values()}
     [seen] = [p for p in evidence["points"] if p["point"] == "lstm_a.forward.input"]
@@ -195,7 +195,7 @@ def test_the_page_is_the_same_again_and_loads_nothing(cli: Cli, files: tuple[Pat
     quant, pages = tmp_path / "quant.onnx", [tmp_path / "a.html", tmp_path / "b.html"]
     assert cli("lower", model, "-o", quant).code == 0
     for page in pages:
-        assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+        assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "3").code == 0
     assert pages[0].read_bytes() == pages[1].read_bytes()
     assert pages[0].with_suffix(".json").read_bytes() == pages[1].with_suffix(".json").read_bytes()
     text = pages[0].read_text(encoding="utf-8")
@@ -348,8 +348,8 @@ def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("model", "layers"),
     [
-        ("gru_bidirectional", 2), ("lstm_escaped_names", 1), ("lstm_in_if", 2), ("lstm_in_loop", 1), ("lstm_in_scan", 1),
-        ("lstm_layout1", 1), ("lstm_sequence_lens", 2), ("lstm_states", 1), ("rnn_relu", 1),
+        ("gru_bidirectional", 2), ("lstm_escaped_names", 1), ("lstm_in_if", 2), ("lstm_in_loop", 1),
+        ("lstm_in_scan", 1), ("lstm_layout1", 1), ("lstm_sequence_lens", 2), ("lstm_states", 1), ("rnn_relu", 1),
     ],
 )  # fmt: skip
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, model: str, layers: int) -> None:
@@ -393,3 +393,17 @@ def test_a_model_that_was_not_lowered(cli: Cli, files: tuple[Path, Path], tmp_pa
     evidence = json.loads(page.with_suffix(".json").read_text())
     assert {e["status"] for e in evidence["entries"]} == {"float"}
     assert "no layer of the model was lowered" in evidence["missing"]["points"]
+
+
+def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Form qonnx does not run as it is."""
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    given = ["--recipe", "brevitas-int8", "--calibration", data]
+    assert cli("lower", model, "-o", quant, "--form", "qonnx", *given).code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "2")
+    assert result.code == 0, result.err
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert evidence["outputs"][0]["sqnr_db"] > 10
+    assert evidence["points"]
+    Page.read(page.read_text(encoding="utf-8"))
