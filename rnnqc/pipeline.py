@@ -348,7 +348,7 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        others = points_of_recurrences(loaded)
+        others = points_of_recurrences(loaded) if chosen.own else {}
         if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
             points = points_of_types(known) | others if len(known) == len(names) else names

@@ -156,7 +156,8 @@ def run(a: argparse.Namespace) -> int:
 def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) -> Any:
     """Measures what the page says, on the calibration data or on generated data."""
     from rnnqc.files import load_proto_and_size
-    from rnnqc.reporting.gather import Options, Subject, gather
+    from rnnqc.reporting.gather import gather
+    from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))
     subject = Subject(

@@ -30,7 +30,7 @@ def accuracy(evidence: Evidence) -> list[Child]:
     shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
     curves = [curve for *_, curve in shown if curve is not None]
     if "layers" in evidence.missing:
-        made.append(element("p", f"Layers over time are left out: {evidence.missing['layers']}", class_="note"))
+        made.append(element("p", f"Left out: {evidence.missing['layers']}", class_="note"))
     if curves:
         text = (
             "The hidden states of every layer, and outputs with an axis of time, against the float model, step by "

@@ -27,13 +27,9 @@ def points(evidence: Evidence) -> list[Child]:
         "First points that clip, then those whose own quantization error is largest. Pre-activations beyond the "
         "interval on which their activation changes do not count as clipped."
     )
-    key = element(
-        "p",
-        element("span", "", class_="key inside"), "values ",
-        element("span", "", class_="key outside"), "values beyond the range ",
-        element("span", "", class_="key range"), "representable range. Heights are logarithmic.",
-        class_="soft small",
-    )  # fmt: skip
+    kinds = (("inside", "values"), ("outside", "values beyond the range"), ("range", "representable range"))
+    legend = [element("span", element("span", "", class_=f"key {k}"), what, class_="legend") for k, what in kinds]
+    key = element("p", legend, "Heights are logarithmic.", class_="soft small")
     made: list[Child] = [element("p", text), key]
     made.append(element("div", [_figure(p) for p in evidence.points[:LARGE]], class_="charts"))
     first, rest = evidence.points[:ROWS], evidence.points[ROWS:]
