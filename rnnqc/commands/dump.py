@@ -51,8 +51,8 @@ def run(a: argparse.Namespace) -> int:
             row=a.row, steps=steps, text=a.text, overwrite=a.overwrite,
         )  # fmt: skip
     for name, cell in index["cells"].items():
-        count = cell["steps"]
-        out(f"{escape(name)}: {count} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}")
+        made = f"{cell['steps']} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}"
+        out(f"{escape(name)}: {made if cell['runs'] else 'was not run'}")
     return OK if a.compare is None else _compare(Path(a.output), index, Path(a.compare))
 
 

@@ -141,7 +141,8 @@ def _lowered(proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.Model
     if not any(c.form != "float" for c in loaded.cells.values()):
         raise CompileError(
             "The model has no lowered cell.",
-            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq), and exports of Brevitas",
+            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq; of cells that Brevitas exported "
+            "fused and integer), and exports of Brevitas",
             action="lower it first: rnnqc lower MODEL -o LOWERED.onnx",
         )
     return loaded
