@@ -40,6 +40,7 @@ class Observed:
         rank: Of what one run of the cell makes of it, all steps together; `ANY_RANK` if each tensor is one run.
         size: Of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
+        stacked: Whether the first axis are steps that are written out.
     """
 
     cell: str
@@ -49,6 +50,7 @@ class Observed:
     rank: int
     size: int
     kind: int = TensorProto.FLOAT
+    stacked: bool = False
 
 
 def observe_cells(model: Model) -> list[Observed]:

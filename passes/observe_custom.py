@@ -39,12 +39,25 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
         rank = ANY_RANK if shape is None else len(shape) + step
         found.append(Observed(cell.name, point, copy.name, step, rank, size))
 
+    def note_steps(point: str, values: Sequence[Value]) -> None:
+        """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
+        shape = shape_of(values[0])
+        local = all(id(v) in made for v in values)
+        if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
+            for value in values:
+                note(point, value)
+            return
+        b = Builder(model, prefix=f"{cell.name}.{point}")
+        parts = [b.op("Unsqueeze", [v, b.i64([0])], "observed.step") for v in values]
+        whole = b.op("Concat", parts, "observed", axis=0)
+        cell.graph.nodes.extend(b.nodes)
+        size = len(values) * (shape[-1] if isinstance(shape[-1], int) else 1)
+        found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
+
     for name, sites in cell.products.items():
-        for product in sites:
-            note(f"{name}.{HIDDEN}", product.x)
+        note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
     for point, values in cell.edges.items():
-        for value in values:
-            note(point, value)
+        note_steps(point, values)
     condition = _mask(cell)
     if condition is not None:
         note(MASK, condition, mask=True)
