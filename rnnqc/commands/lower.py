@@ -16,6 +16,9 @@ from rnnqc.commands.report import check_page, stage_text
 from rnnqc.commands.terminal import err, error_console, escape, out
 from rnnqc.diagnostics import UsageError
 
+MODELS = 60
+"""How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
+
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
@@ -156,6 +159,7 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
     """Measures what the page says, on the calibration data or on generated data."""
     from rnnqc.files import load_proto_and_size
     from rnnqc.reporting.gather import gather
+    from rnnqc.reporting.sensitivity import Bounds
     from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))
@@ -163,7 +167,10 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
         proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
         a.calibration, a.state,
     )  # fmt: skip
-    return gather(subject, Options(progress=lambda stage, done, total: tell(stage_text(stage, done, total))))
+    bounds = Bounds(MODELS)
+    return gather(
+        subject, Options(bounds=bounds, progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
+    )
 
 
 def _print_entries(report: Any) -> None:
