@@ -80,7 +80,7 @@ def _quantizer(
             return False
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        return plain and has_operators(b, point, q.bits, q.rounding)
+        return plain and has_operators(b, q.bits, q.rounding, bool(q.signed))
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in weights:

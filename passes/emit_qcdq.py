@@ -33,7 +33,6 @@ _FACTORS = dict(
 )
 WIDEST = 8
 _OPSET_OF_PROPAGATION = 21
-_STATES = ("hidden", "cell_state", *INITIAL_STATES)
 
 
 @dataclass(frozen=True)
@@ -59,21 +58,30 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
             return emit(b, point, value, settings)
         encoding = encoding_of(settings)
         if point in weights:
-            return emit_weight(b, point, weights[point], encoding)
-        if has_operators(b, point, encoding.bits, encoding.rounding):
+            return emit_weight(b, point, weights[point], encoding, written_out=_is_alone(b, point))
+        if has_operators(b, encoding.bits, encoding.rounding, encoding.signed):
             return emit_qcdq(b, point, value, encoding)
         return emit_fake_quant(b, point, value, encoding)
+
+    def _is_alone(b: Builder, point: str) -> bool:
+        """Whether the weights meet codes that are written out because of the operator set alone."""
+        settings = points.get("input", {"bits": None}) if point == "W.weight" else {"bits": None}
+        if settings["bits"] is None or settings.get("mode") == "dynamic-row" or "mode" not in settings:
+            return False
+        other = encoding_of(settings)
+        usual = other.bits <= WIDEST and other.rounding is Rounding.HALF_EVEN
+        return usual and not has_operators(b, other.bits, other.rounding, other.signed)
 
     return quantize
 
 
-def has_operators(b: Builder, point: str, bits: int, rounding: Rounding) -> bool:
+def has_operators(b: Builder, bits: int, rounding: Rounding, signed: bool) -> bool:
     """Whether QuantizeLinear and DequantizeLinear can be used.
 
-    Not for states from operator set 21 on: onnxruntime 1.31 moves the QuantizeLinear of signed codes past the view
-    operators that follow states, gives it unsigned ones there, and refuses the model.
+    Not for signed codes from operator set 21 on: onnxruntime 1.31 moves their QuantizeLinear past view operators (those
+    that follow states, and those it makes itself around products), gives it unsigned ones there, and refuses the model.
     """
-    exposed = point in _STATES and b.model.opset >= _OPSET_OF_PROPAGATION
+    exposed = signed and b.model.opset >= _OPSET_OF_PROPAGATION
     return bits <= WIDEST and rounding is Rounding.HALF_EVEN and not exposed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,13 @@ import onnxruntime as ort
 from rnnqc.diagnostics import CompileError
 from rnnqc.files import serialized
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, export_nodes
+from rnnqc.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
+LARGEST_CONSTANT = 2**31
+"""Bytes of a value that is computed from constants."""
+_ELEMENT = 4  # most constants are float32
+_SMALL = 64
 
 
 def make_session(
@@ -114,10 +120,40 @@ def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array |
     graph.output.add(name=value.name)
     proto = onnx.ModelProto(ir_version=10, graph=graph)
     proto.opset_import.add(domain="", version=model.opset)
+    if _is_too_large(proto):
+        return None
     try:
         return next(iter(run_model(proto, {}).values()))
     except CompileError:
         return None
+
+
+def _is_too_large(proto: onnx.ModelProto) -> bool:
+    """Whether a value of a model without inputs is known to have more than LARGEST_CONSTANT bytes.
+
+    A few numbers are enough to ask for any size (Expand, Tile, Range, ConstantOfShape, sums of a row and a column).
+    """
+    described = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    described.graph.node.extend(proto.graph.node)
+    described.graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL:
+            described.graph.initializer.append(tensor)
+        else:  # its shape says enough
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            described.graph.input.append(value)
+    try:
+        inferred = infer_shapes(described).graph
+    except Exception:
+        return False  # onnxruntime says what is wrong
+    return any(_declared_bytes(v) > LARGEST_CONSTANT for v in (*inferred.value_info, *inferred.output))
+
+
+def _declared_bytes(value: onnx.ValueInfoProto) -> int:
+    """Bytes of a tensor of known shape; 0 if it is not known."""
+    tensor = value.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
+    return math.prod(dims) * _ELEMENT if tensor.HasField("shape") else 0
 
 
 def _first_lines(error: Exception) -> str:

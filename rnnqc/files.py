@@ -12,10 +12,11 @@ import google.protobuf.message
 import onnx
 
 from rnnqc.diagnostics import CompileError
-from rnnqc.validation import tensor_bytes, tensors_of
+from rnnqc.external_data import load_external
 
 _FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
-_BESIDE = "files in the folder of the model"
+LARGEST_FILE = 2**31 - 1
+"""Bytes of a model file: protobuf reads no more."""
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
@@ -33,13 +34,7 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
     Raises:
         CompileError: With the file's name and what is wrong with it.
     """
-    try:
-        if path.is_dir():
-            raise CompileError(f"{path}: is a directory.", supported=_FORMAT, action="name the .onnx file in it")
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
+    data = _content(path)
     if not data:
         raise CompileError(
             f"{path}: the file is empty.", supported=_FORMAT, action="export or download the model again"
@@ -59,85 +54,34 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
         raise CompileError(
             f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again"
         )
-    folder = path.parent.resolve()
-    for tensor, where in external_tensors(proto):
-        size += _load_external(tensor, folder, f"{path}: external data of {where}")
-    return proto, size
+    return proto, size + load_external(proto, path)
 
 
-def external_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, str]]:
-    """The tensors whose data is in other files, and how messages call them."""
-    return [(t, where) for t, where in tensors_of(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
+def _content(path: Path) -> bytes:
+    """The bytes of a model file.
 
-
-def _load_external(tensor: onnx.TensorProto, folder: Path, where: str) -> int:
-    entries = {e.key: e.value for e in tensor.external_data}
-    location = entries.get("location", "")
-    if not location:
-        raise CompileError(f"{where}: no location.", supported=_BESIDE, action="export the model again")
-    if os.path.isabs(location) or Path(location).drive or ".." in Path(location).parts:
-        raise CompileError(
-            f"{where}: location {location!r} is an absolute path or leaves the folder.",
-            supported=_BESIDE,
-            action="put the data file beside the model and save the model with its plain name",
-        )
-    offset, declared = (_number(entries, key, where) for key in ("offset", "length"))
-    target = folder / location
+    Raises:
+        CompileError: It cannot be read, is a folder or a device, or is larger than protobuf allows.
+    """
     try:
-        step = folder
-        for part in Path(location).parts:
-            step = step / part
-            if stat.S_ISLNK(os.lstat(step).st_mode):
-                raise CompileError(
-                    f"{where}: {step} is a symbolic link, as the cache of huggingface_hub makes them.",
-                    supported="regular files",
-                    action="copy model and data with the links followed (cp -rL FOLDER COPY), and name the copy",
-                )
-        status = os.lstat(target)
+        if path.is_dir():
+            raise CompileError(f"{path}: is a directory.", supported=_FORMAT, action="name the .onnx file in it")
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+                raise CompileError(f"{path}: is a device.", supported=_FORMAT, action="name a file")
+            # A pipe does not say how much will come.
+            data = stream.read(LARGEST_FILE + 1) if status.st_size <= LARGEST_FILE else b""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
+        raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
+    if max(len(data), status.st_size) > LARGEST_FILE:
         raise CompileError(
-            f"{where}: {target}: {reason}.", supported=_BESIDE, action="put the data file beside the model"
-        ) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise CompileError(
-            f"{where}: {target} is not a file.", supported="regular files", action="put the data file beside the model"
+            f"{path}: has more than {LARGEST_FILE} bytes.",
+            supported=_FORMAT,
+            action="save the model with external data",
         )
-    if status.st_nlink > 1:
-        raise CompileError(
-            f"{where}: {target} is a hard link ({status.st_nlink} names), so it may be a file of another folder.",
-            supported="regular files with one name",
-            action="copy the file and put the copy in its place",
-        )
-    expected = tensor_bytes(tensor, where)
-    length = expected if declared is None else declared
-    offset = offset or 0
-    if length != expected or offset + length > status.st_size:
-        raise CompileError(
-            f"{where}: {length} bytes at offset {offset} of {target}, which has {status.st_size} bytes.",
-            supported=f"the {expected} bytes that shape {list(tensor.dims)} needs",
-            action="export the model again; the data file is incomplete or belongs to another model",
-        )
-    try:
-        with target.open("rb") as stream:
-            stream.seek(offset)
-            tensor.raw_data = stream.read(length)
-    except OSError as error:
-        raise CompileError(f"{where}: {target}: {error.strerror}.", action="check the data file") from error
-    del tensor.external_data[:]
-    tensor.ClearField("data_location")
-    return length
-
-
-def _number(entries: dict[str, str], key: str, where: str) -> int | None:
-    text = entries.get(key)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise CompileError(
-            f"{where}: {key} {text!r}.", supported="whole numbers from 0 on", action="export the model again"
-        )
-    return int(text)
+    return data
 
 
 def serialized(proto: onnx.ModelProto, name: str) -> bytes:
@@ -213,6 +157,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".rnnqc.", suffix=".tmp")
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())  # some file systems say only then that there is no room
         os.chmod(temporary, _mode(target))
         os.replace(temporary, target)
         temporary = ""

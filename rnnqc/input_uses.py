@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
+from rnnqc.shape_inference import infer_shapes
 from rnnqc.validation import blocks_of
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
@@ -147,7 +148,7 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
     with contextlib.suppress(
         onnx.shape_inference.InferenceError, RuntimeError, ValueError
     ):  # then what is declared is known
-        graph.CopyFrom(onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph)
+        graph.CopyFrom(infer_shapes(skeleton).graph)
     shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
     for value in [*graph.value_info, *graph.input, *graph.output]:
         tensor_type = value.type.tensor_type

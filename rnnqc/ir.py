@@ -32,7 +32,9 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
-from rnnqc.files import external_tensors, load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.external_data import refuse_external
+from rnnqc.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.shape_inference import infer_shapes
 from rnnqc.spelling import respell
 from rnnqc.validation import blocks_of, check_model
 
@@ -257,7 +259,7 @@ class Model:
                 c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
             }
             self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CompileError(
                 f"{source}: metadata {CELLS_KEY!r} or {PROVENANCE_KEY!r} is damaged ({error!r}).",
                 supported="what rnnqc writes there",
@@ -283,13 +285,7 @@ class Model:
             CompileError: The file cannot be read or is not an ONNX model.
         """
         if isinstance(model, onnx.ModelProto):
-            external = external_tensors(model)
-            if external:
-                raise CompileError(
-                    f"The ModelProto refers to external data that is not loaded: {external[0][1]}.",
-                    supported="protos that hold all their data",
-                    action="pass the path of the file, or load the proto with its external data",
-                )
+            refuse_external(model)
             proto, source, size = onnx.ModelProto(), MEMORY, proto_size(model, "The ModelProto")
             proto.CopyFrom(model)
         else:
@@ -411,7 +407,7 @@ class Model:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._skeleton())
         try:
-            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            inferred = infer_shapes(proto)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return
         work = [(self.graph, inferred.graph)]

@@ -313,7 +313,7 @@ def _literal(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -334,7 +334,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: not a TOML file ({error}).") from error
     unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule"})
     if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,7 +11,8 @@ import onnxruntime as ort
 
 from rnnqc import runtime_ops
 from rnnqc.diagnostics import CompileError
-from rnnqc.files import serialized
+from rnnqc.external_data import check_external, links_are_allowed, refuse_external
+from rnnqc.files import load_proto, serialized
 from rnnqc.ir import CELLS_KEY
 from rnnqc.pipeline import runnable
 
@@ -43,6 +45,7 @@ def session(
         except (OSError, RuntimeError) as error:
             raise CompileError(str(error)) from error
     kwargs.setdefault("providers", ["CPUExecutionProvider"])
+    model = _checked(model)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
         made = ort.InferenceSession(source, options, **kwargs)
@@ -54,6 +57,27 @@ def session(
             return _session(exported, options, kwargs)
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
+
+
+def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:
+    """The model, once its external data has been found to be what this package would read.
+
+    Data behind links, which the user has allowed, is loaded: onnxruntime has rules of its own for them.
+    """
+    if isinstance(model, onnx.ModelProto):
+        refuse_external(model)
+        return model
+    path = Path(model)
+    if not path.is_file() or b"location" not in path.read_bytes():
+        return model  # the key is in every reference to another file
+    if links_are_allowed():
+        return load_proto(path)
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception:
+        return model  # onnxruntime says what is wrong
+    check_external(proto, path)
+    return model
 
 
 def _session(model: onnx.ModelProto, options: ort.SessionOptions, arguments: dict[str, Any]) -> ort.InferenceSession:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,21 +22,28 @@ T = TypeVar("T")
 Given = str | os.PathLike[str] | onnx.ModelProto
 
 
+@contextlib.contextmanager
+def blaming_invalid(model: Given) -> Iterator[None]:
+    """Makes a `CompileError` of a failure inside if onnxruntime refuses the model, too."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (RnnqcError, MemoryError)) and not isinstance(error, InternalError):
+            raise
+        refusal = _refusal(model)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
 def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a `CompileError` of a failure of `function` if onnxruntime refuses the model, its first argument, too."""
+    """A function of which failures are blamed on its first argument, a model, where that is not valid."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        model: Any = args[0] if args else next(iter(kwargs.values()), None)
+        with blaming_invalid(model):
             return function(*args, **kwargs)
-        except Exception as error:
-            if isinstance(error, (RnnqcError, MemoryError)) and not isinstance(error, InternalError):
-                raise
-            model: Any = args[0] if args else next(iter(kwargs.values()))
-            refusal = _refusal(model)
-            if refusal is None:
-                raise
-            raise refusal from error
 
     return wrapped
 

@@ -18,6 +18,7 @@ from onnx import AttributeProto, helper
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
 from rnnqc.feeds import true_inputs
+from rnnqc.shape_inference import infer_shapes
 from rnnqc.validation import blocks_of
 
 _LARGE = 1024
@@ -187,7 +188,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
     """Shapes of all values: sizes, symbols, None for what is unknown."""
     described = model
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        described = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        described = infer_shapes(model)
     shapes: dict[str, list[str | int | None]] = {}
     for block in blocks_of([described.graph]):
         if isinstance(block, onnx.GraphProto):

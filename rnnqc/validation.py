@@ -32,6 +32,8 @@ _FIELDS = {
     "STRING": ("string_data", 1),
 }
 _LAYOUTS = (0, 1)
+LARGEST_SPARSE = 2**28
+"""Elements of a sparse tensor, with its zeros."""
 _MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
@@ -50,6 +52,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
     """
     opset = standard_opset(proto, source)
     check_structure(proto.graph, source)
+    _check_functions(proto.functions, source)
     functions = {(f.domain, f.name) for f in proto.functions}
     for tensor, where in tensors_of(proto):
         _check_tensor(tensor, f"{source}: {where}")
@@ -172,6 +175,25 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                 raise CompileError(
                     f"{source}: graph output {value.name!r} is made by nothing.", supported=unique, action=_EXPORT_AGAIN
                 )
+
+
+def _check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
+    """Refuses functions that call each other in a circle."""
+    calls = {
+        (f.domain, f.name, f.overload): {(n.domain, n.op_type, n.overload) for b in blocks_of([f]) for n in b.node}
+        for f in functions
+    }
+    left = {name: called & calls.keys() for name, called in calls.items()}
+    while ready := [key for key, called in left.items() if not called & left.keys()]:
+        for key in ready:
+            del left[key]
+    if left:
+        domain, name, _ = next(iter(left))
+        raise CompileError(
+            f"{source}: function {name!r} of domain {domain!r} calls itself, or functions that call it.",
+            supported="functions without recursion",
+            action=_EXPORT_AGAIN,
+        )
 
 
 # ---- walks ------------------------------------------------------------------------------------------------------
@@ -377,6 +399,12 @@ def _check_sparse(sparse: onnx.SparseTensorProto, where: str) -> None:
         sound = bool(np.all(indices >= 0) and np.all(indices < limit))
     else:
         sound = False
+    if sound and int(np.prod(shape, dtype=object)) > LARGEST_SPARSE:
+        raise CompileError(
+            f"{where}: shape {shape}.",
+            supported=f"up to {LARGEST_SPARSE} elements: onnxruntime fills in the zeros",
+            action=_EXPORT_AGAIN,
+        )
     if not sound:
         raise CompileError(
             f"{where}: shape {shape}, values {count}, indices {form}.",

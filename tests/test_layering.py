@@ -14,10 +14,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("diagnostics", "user_code"),
+    ("diagnostics", "limits", "user_code"),
     ("loop_bodies",),
     ("encoding", "packing", "tables", "validation", "spelling", "histogram", "percentile", "checked_json"),
-    ("cells", "compensation", "files", "input_uses", "qonnx", "reference", "weights"),
+    (
+        "cells",
+        "compensation",
+        "external_data",
+        "files",
+        "shape_inference",
+        "input_uses",
+        "qonnx",
+        "reference",
+        "weights",
+    ),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir", "statistics"),
     ("range_search", "ranges", "sharing"),

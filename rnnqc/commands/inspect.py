@@ -28,12 +28,13 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.passes.lost_layers import ACTION, independent_outputs
     from rnnqc.passes.normal_form import normal_form
     from rnnqc.pipeline import brings_its_own
+    from rnnqc.soundness import blaming_invalid
 
-    model = Model.load(a.model)
-    opset = model.opset
-    independent = independent_outputs(model)
-    earlier = lowered_nodes(model)
-    with located(a.model):
+    with blaming_invalid(a.model), located(a.model):
+        model = Model.load(a.model)
+        opset = model.opset
+        independent = independent_outputs(model)
+        earlier = lowered_nodes(model)
         PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
         present = recurrent_nodes(model)
         remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
