@@ -14,7 +14,7 @@ from rich.table import Table
 from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
 from rnnqc.commands.report import check_page, stage_text
 from rnnqc.commands.terminal import err, error_console, escape, out
-from rnnqc.diagnostics import UsageError
+from rnnqc.diagnostics import CompileError, UsageError
 
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
@@ -168,10 +168,14 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
         proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
         a.calibration, a.state,
     )  # fmt: skip
-    bounds = Bounds(MODELS)
-    return gather(
-        subject, Options(bounds=bounds, progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
-    )
+    options = Options(bounds=Bounds(MODELS), progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
+    try:
+        return gather(subject, options)
+    except CompileError as error:
+        if not a.calibration:
+            error.action = "lower without --report, and use `rnnqc report FLOAT LOWERED --data DATA`"
+            error.args = (str(error),)
+        raise
 
 
 def _print_entries(report: Any) -> None:
