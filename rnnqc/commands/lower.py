@@ -14,7 +14,10 @@ from rich.table import Table
 from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
 from rnnqc.commands.report import check_page, stage_text
 from rnnqc.commands.terminal import err, error_console, escape, out
-from rnnqc.diagnostics import UsageError
+from rnnqc.diagnostics import CompileError, UsageError
+
+MODELS = 60
+"""How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
 
 
 def add(commands: Commands) -> None:
@@ -157,6 +160,7 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
     """Measures what the page says, on the calibration data or on generated data."""
     from rnnqc.files import load_proto_and_size
     from rnnqc.reporting.gather import gather
+    from rnnqc.reporting.sensitivity import Bounds
     from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))
@@ -164,7 +168,14 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
         proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
         a.calibration, a.state,
     )  # fmt: skip
-    return gather(subject, Options(progress=lambda stage, done, total: tell(stage_text(stage, done, total))))
+    options = Options(bounds=Bounds(MODELS), progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
+    try:
+        return gather(subject, options)
+    except CompileError as error:
+        if not a.calibration:
+            error.action = "lower without --report, and use `rnnqc report FLOAT LOWERED --data DATA`"
+            error.args = (str(error),)
+        raise
 
 
 def _print_entries(report: Any) -> None:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.observation import Observers, Runner, Task
-from rnnqc.calibration.point_observer import Values
+from rnnqc.calibration.point_observer import NotFiniteError, Values
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, round_to_integer
 from rnnqc.histogram import Histogram
 from rnnqc.passes.quantization import encoding_of
@@ -61,10 +62,16 @@ class FormatObserver:
         self.add(array.reshape(-1, array.shape[2]) if valid is None else array[valid])
 
     def add(self, rows: Array, stored: Array | None = None) -> None:
-        """Adds values `[n,K]`, with what they are stored as where that is not the nearest code."""
+        """Adds values `[n,K]`, with what they are stored as where that is not the nearest code.
+
+        Raises:
+            NotFiniteError: One is NaN or infinite.
+        """
         if rows.size == 0:
             return
         rows = np.asarray(rows, np.float32)
+        if not math.isfinite(float(rows.sum(dtype=np.float64))):
+            raise NotFiniteError
         low, high = float(rows.min()), float(rows.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.histogram.add(rows.astype(np.float64).ravel(), max(-low, high))
@@ -168,8 +175,16 @@ class _Runner(Runner):
         self._formats = observers
 
     def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
-        if name in self._formats:
+        if name not in self._formats:
+            return
+        try:
             self._formats[name].update(values)
+        except NotFiniteError:
+            raise CompileError(
+                f"call {piece.first}: the model computes a value that is NaN or infinite at {name}.",
+                supported="finite numbers",
+                action="check the data; only padding beyond sequence_lens may hold anything",
+            ) from None
 
 
 def observe_activations(task: Task, pieces: Iterable[Piece], cells: Mapping[str, Cell]) -> list[PointEvidence]:

@@ -32,6 +32,7 @@ from rnnqc.verify import compare_models
 T, B, I, H = 24, 2, 12, 16  # noqa: E741
 BAD = "lstm_b.forward.forget_gate.acc"
 HOSTILE = '"><script>alert(1)</script>'
+QUICK = ("--set", "*.input.range=min-max")
 BIDI = "</style>\u202egnp\u2066'&amp;\x1b[31m"
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
@@ -129,7 +130,7 @@ def test_an_edited_statistics_file(cli: Cli, files: tuple[Path, Path], tmp_path:
     point = held["points"]["lstm_a.forward.input"]
     point["min"], point["max"] = point["min"] / 20, point["max"] / 20
     stats.write_text(json.dumps(held))
-    options = ["--recipe", "int8-static", "--set", "*.input.range=min-max"]
+    options = ["--recipe", "int8-static", *QUICK]
     assert cli("lower", model, "-o", bad, "--stats", stats, *options).code == 0
     assert cli("report", model, bad, "--data", data, "--stats", stats, "-o", page, "--json").code == 0
     evidence = json.loads(page.with_suffix(".json").read_text())
@@ -153,7 +154,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
     few = tmp_path / "few.npz"
     save_arrays(few, {"X": 0.3 * _feeds()[0]["X"]})
-    assert cli("lower", model, "-o", quant, "--recipe", "int8-static", "--calibration", few).code == 0
+    assert cli("lower", model, "-o", quant, "--recipe", "int8-static", "--calibration", few, *QUICK).code == 0
     assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1").code == 0
     evidence = json.loads(page.with_suffix(".json").read_text())
     points = {c.name: c.points for c in rnnqc.Model.load(quant).cells.values()}
@@ -207,7 +208,7 @@ def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Pa
     """The same numbers as of `rnnqc report` afterwards, on the calibration data; the JSON has them, too."""
     model, data = files
     quant, page, out = tmp_path / "quant.onnx", tmp_path / "page.html", tmp_path / "out.json"
-    given = ["--recipe", "int8-static", "--calibration", data]
+    given = ["--recipe", "int8-static", "--calibration", data, *QUICK]
     assert cli("lower", model, "-o", quant, *given, "--report", page, "--json", out).code == 0
     evidence = json.loads(out.read_text())["evidence"]
     assert "bit for bit" in evidence["remade"]
@@ -276,6 +277,19 @@ def test_a_damaged_record(cli: Cli, files: tuple[Path, Path], tmp_path: Path, te
     result = cli("report", model, tmp_path / "quant.onnx", "--data", data, "-o", page)
     assert result.code == 2
     assert part in result.err
+    assert not page.exists()
+
+
+def test_values_that_are_no_numbers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, _ = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    feed = _feeds()[0]["X"].copy()
+    feed[3, 0, 0] = np.inf
+    save_arrays(tmp_path / "data.npz", {"X": feed})
+    assert cli("lower", model, "-o", quant).code == 0
+    result = cli("report", model, quant, "--data", tmp_path / "data.npz", "-o", page)
+    assert result.code == 2
+    assert "NaN or infinite at lstm_a.forward.input" in result.err
     assert not page.exists()
 
 
