@@ -35,6 +35,25 @@ class PassInfo:
 
 
 @dataclass(frozen=True)
+class Equivalent:
+    """What one value before a pass is after it, column by column: `after = factor * before + offset`, roundings apart.
+
+    Attributes:
+        before: Its name, as `rnnqc.passes.divergence.alias` writes it.
+        after: The name of the other value, written likewise.
+        factor: For each column.
+        offset: For each column; None where it is not known.
+        columns: How many columns in a row belong together, such as those of a gate.
+    """
+
+    before: str
+    after: str
+    factor: tuple[float, ...]
+    offset: tuple[float, ...] | None = None
+    columns: int = 1
+
+
+@dataclass(frozen=True)
 class PassResult:
     """What a pass did.
 
@@ -43,12 +62,14 @@ class PassResult:
         remarks: What the pass has to say about each site.
         statistics: Counts, e.g. of sites lowered.
         numerics: What this run may have changed, where that is less than the pass declares.
+        equivalents: Values inside that the pass measures in other units: what a bounded loss hides shows there.
     """
 
     modified: bool
     remarks: tuple[Remark, ...] = ()
     statistics: Mapping[str, int] = field(default_factory=dict)
     numerics: Numerics | None = None
+    equivalents: tuple[Equivalent, ...] = ()
 
 
 class Pass(abc.ABC):

@@ -57,7 +57,7 @@ def custom_formats(cell: CustomCell, recipe: Recipe, statistics: Statistics | No
     * A value has one scale, given or calibrated; without statistics it stays float, and is among `uncalibrated`.
     * `hidden` has one scale where the recipe and the statistics give one, else one for each row.
     * `same_as` of a value is the name of another one of the recurrence, or `hidden`: the state that is multiplied.
-      Sigmoid and tanh, whose range is known, do not follow `hidden`.
+      Sigmoid and tanh, whose range is known, do not follow `hidden`, and nothing follows a float.
 
     Raises:
         CompileError: Settings make no number format.
@@ -141,7 +141,12 @@ class _Resolver:
             return None
         if target == HIDDEN:
             state = self.cell.state_point
-            return None if state in (None, point) or point.endswith(_NAMED_ACTIVATIONS) else state
+            own = (
+                state in (None, point)
+                or point.endswith(_NAMED_ACTIVATIONS)
+                or not self.settings[str(state)].get("bits")
+            )
+            return None if own else state
         if target not in self.settings or not str(target).endswith(f".{VALUE}"):
             raise UsageError(
                 f"same_as = {target!r}, which is no value of this recurrence.",

@@ -80,11 +80,11 @@ def first_divergence(
         None if there is no such value, or the values cannot be brought out.
     """
     sides = [inlined(model) for model in (before, after)]
-    made = [_by_alias(model) for model in sides]
+    made = [names_by_alias(model) for model in sides]
     pairs = [(place, _matching(place, *made)) for place in _places(sides[0].graph)]
     common = [(place, names) for place, names in pairs if names]
-    values = _values(sides[0], [p.name for p, _ in common], feeds)
-    other = _values(sides[1], [n for _, names in common for n in names], feeds)
+    values = values_of(sides[0], [p.name for p, _ in common], feeds)
+    other = values_of(sides[1], [n for _, names in common for n in names], feeds)
     failing: list[tuple[_Place, Steps, str]] = []
     for place, names in common:
         if place.name not in values or any(n not in other for n in names):
@@ -144,7 +144,7 @@ def alias(name: str) -> tuple[str, int]:
     return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
 
 
-def _by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
+def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
     """Names of values by their aliases, in the order of steps."""
     found: dict[str, list[tuple[int, str]]] = {}
     for place in _places(model.graph):
@@ -177,7 +177,7 @@ def _places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool =
                 yield _Place(name, inside, looped)
 
 
-def _values(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Series]:
+def values_of(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Series]:
     """The values of each name, one for each step; what cannot be brought out is missing."""
     known = _types(model, feeds)
     wanted = []

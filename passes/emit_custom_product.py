@@ -1,7 +1,7 @@
 """Products of a recurrence of unknown equations with quantized weights, in standard operators.
 
-Sums of products of codes are exact: in MatMulInteger where codes and weights have up to 8 bits, or a product for each
-byte of wider codes; in float64 where weights are wider. Unsigned by unsigned bytes are exact on every processor.
+Sums of products of codes are exact: in MatMulInteger, of which there is one for each byte of wide codes. Products of
+unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rnnqc.passes.quantized_parameters import weight_codes
 MIDDLE = 128
 """Zero point of codes of rows with a scale each, and what makes signed bytes unsigned."""
 WIDE_MIDDLE = 2**15
+BYTE = 255
 _OPSET_OF_PROPAGATION = 21
 _LARGEST_SUM = 2**31
 _FLOAT32_BITS = 24
@@ -59,10 +60,12 @@ class StoredWeight:
 
     Attributes:
         encoding: Their format.
-        codes: `[K,N]`: uint8 codes, raised by 128 where they are signed, for an integer product; the codes otherwise.
+        codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
         scale: `[N]` or one number.
         zero_point: Of the codes as they are stored, in the same form.
         array: The codes.
+        planes: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
+            ones; 0 if they are no bytes.
     """
 
     encoding: Encoding
@@ -70,6 +73,7 @@ class StoredWeight:
     scale: Value
     zero_point: Value
     array: npt.NDArray[Any]
+    planes: int
 
     @property
     def nbytes(self) -> int:
@@ -94,17 +98,23 @@ def store_weight(
     encoding, codes = encoding_of(point), weight_codes(point, product.weights, moment)
     channels = () if encoding.axis is None else (len(encoding.scale),)
     zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point), channels)
-    stored = codes
+    stored, planes = codes, 0
     if integer and encoding.bits <= WIDEST:
         raised = MIDDLE if encoding.signed else 0
         stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
+        planes = 1
+    elif integer and len(codes) * BYTE * BYTE < _LARGEST_SUM:
+        raised = WIDE_MIDDLE if encoding.signed else 0
+        wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
+        stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
+        planes = 2
     arrays = {
         "codes": stored,
         "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
         "zero_point": np.asarray(zero_point).astype(stored.dtype),
     }
     held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
-    return StoredWeight(encoding, **held, array=stored)
+    return StoredWeight(encoding, **held, array=stored, planes=planes)
 
 
 def emit_product(
@@ -178,18 +188,44 @@ def _static(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
         acc = b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product")
         return b.op("Mul", [b.cast(acc, np.float32, "product.float"), b.f32(stored_multiplier(unit))], "product.real")
-    if w.bits <= WIDEST and code.bits <= WIDE_BITS and depth * 255 * largest < _LARGEST_SUM:
-        zero = code.zero_point + (WIDE_MIDDLE if code.signed else 0)
-        units = wide_codes(b, x, b.f32(code.scale[0]), b.f32(zero), "hidden.codes")
-        high, low = (b.cast(v, np.float64, f"product.{n}.float") for n, v in _planes(b, units, zero, weight))
-        acc = b.op("Add", [b.op("Mul", [high, _f64(b, 256.0)], "product.high.scaled"), low], "product.float")
+    if (
+        weight.planes
+        and code.bits <= WIDE_BITS
+        and depth * BYTE * (BYTE if weight.planes > 1 else largest) < _LARGEST_SUM
+    ):
+        acc = _sum_of_bytes(b, x, weight, code)
     else:
         exact = b.cast(weight.codes, np.float64, "weight.float")
-        if np.any(weight.encoding.zero_points or weight.encoding.zero_point):
+        if weight.planes or np.any(zeros):
             exact = b.op("Sub", [exact, b.cast(weight.zero_point, np.float64, "weight.zero")], "weight.centred")
         units = b.op("Round", [b.op("Div", [x, b.f32(code.scale[0])], "hidden.units")], "hidden.rounded")
         acc = b.op("MatMul", [b.cast(units, np.float64, "hidden.codes"), exact], "product.float")
     return b.cast(b.op("Mul", [acc, _f64(b, unit)], "product.scaled"), np.float32, "product.real")
+
+
+def _sum_of_bytes(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+    """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
+    if code.bits <= WIDEST:
+        zero = code.zero_point + (MIDDLE if code.signed else 0)
+        units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
+        parts = [("whole", b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product"))]
+    else:
+        zero = code.zero_point + (WIDE_MIDDLE if code.signed else 0)
+        units = wide_codes(b, x, b.f32(code.scale[0]), b.f32(zero), "hidden.codes")
+        parts = _planes(b, units, zero, weight)
+
+    def joined(high: Value, low: Value, name: str) -> Value:
+        return b.op("Add", [b.op("Mul", [high, _f64(b, 256.0)], f"{name}.scaled"), low], name)
+
+    made = []
+    for name, part in parts:
+        whole: Value = b.cast(part, np.float64, f"product.{name}.float")
+        if weight.planes > 1:
+            even = {"num_outputs": 2} if b.model.opset >= 18 else {}
+            halves = b.ops("Split", [whole], [f"product.{name}.{n}" for n in ("upper", "lower")], axis=1, **even)
+            whole = joined(halves[0], halves[1], f"product.{name}.joined")
+        made.append(whole)
+    return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
 
 
 def _by_rows(b: Builder, rows: Value, weight: StoredWeight, bits: int) -> Value:

@@ -16,8 +16,8 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Model, Node, Value, Variable
-from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, dimensions, lens64, positive_zeros, scan
-from rnnqc.passes.emit_codes import without_nan
+from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, positive_zeros, scan
+from rnnqc.passes.emit_grid_codes import initial_states, input_codes
 from rnnqc.passes.emit_grid_product import (
     GridProduct,
     RecurrentProduct,
@@ -30,7 +30,6 @@ from rnnqc.passes.emit_grid_quantizers import GridEmitter
 from rnnqc.passes.emit_grid_step import GridConstants, GridStep, grid_constants
 from rnnqc.passes.emit_integer_step import joint_gates
 from rnnqc.passes.emit_results import finish_integer
-from rnnqc.passes.fold_cell import STATE_LIMIT
 from rnnqc.passes.grid_numbers import RESET, GridNumbers
 from rnnqc.passes.operands import Operands, Wanted
 
@@ -77,14 +76,14 @@ class _Loop:
         e = GridEmitter(b, real_type, hidden)
         w = grid_product(e, cell, numbers, self.w, "W")
         r, reset = self._recurrent_products(e)
-        sums = w.emit(e, self._input(e, w), "x.product")
+        sums = w.emit(e, input_codes(e, cell, numbers, self.at, w), "x.product")
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         bias = e.cast(self.w.B, "B.real")
         p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
         p = e.quantized_gates(p, numbers.gate_grids("input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, before.h_multiplier, r, reset)
-        states = self._initial_states(e, r)
+        states = initial_states(e, cell, numbers, self.at, r)
         batch = cell.static_batch or SYMBOLIC_BATCH
         body = b.body()
         inner = GridEmitter(body, real_type, hidden)
@@ -167,39 +166,6 @@ class _Loop:
             RecurrentProduct(reset, multipliers[1], candidate, RESET),
         ]
 
-    def _input(self, e: GridEmitter, w: GridProduct) -> Value:
-        """The sequence as `w` takes it, `[T,B,I]` in loop order."""
-        b, x = e.b, self.at.x
-        if self.cell.reverse and self.at.sequence_lens is not None:
-            x = b.op("ReverseSequence", [x, lens64(b, self.at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
-        if self.numbers.x_mode != "codes":
-            return _cleaned_codes(e, w, x, "x")
-        if w.integer:
-            return x
-        return b.op("Sub", [e.cast(x, "x.codes.real"), e.constant(w.codes.zero_point)], "x.multiples")
-
-    def _initial_states(self, e: GridEmitter, r: GridProduct) -> list[Value]:
-        """What the loop starts from, `[B,H]`."""
-        b, at, type_ = e.b, self.at, self.cell.type
-        h0: Value | None = None
-        c0: Value | None = None
-        if at.initial_h is not None and type_.reads_hidden:
-            clean = without_nan(b, at.initial_h, "initial_h")
-            h0 = b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_h.limited")
-        elif at.initial_h is not None:
-            h0 = _cleaned_codes(e, r, at.initial_h, "initial_h")
-        if at.initial_c is not None:
-            real = e.cast(without_nan(b, at.initial_c, "initial_c"), "initial_c.real")
-            c0 = e.quantized(real, self.numbers.grid("cell_state"), "initial_c")
-        if h0 is None or (c0 is None and type_.cell_state):
-            batch = dimensions(b, at.x, 1, 2, "batch")
-            shape = b.op("Concat", [batch, b.i64([self.cell.hidden_size])], "state.shape", axis=0)
-            zero = b.f32(0.0) if type_.reads_hidden else b.u8(r.codes.zero_point) if r.integer else e.constant(0.0)
-            h0 = h0 or b.op("Expand", [zero, shape], "hidden.zeros")
-            if type_.cell_state:
-                c0 = c0 or b.op("Expand", [e.constant(0.0), shape], "cell_state.zeros")
-        return [v for v in (h0, c0) if v is not None]
-
     def _sequences(self, b: Builder, body: Builder, p: Value) -> tuple[list[Value], list[Value]]:
         """What the loop scans, and its steps: x W + B of the joint gates and, apart, of a GRU's candidate."""
         joint, gates = joint_gates(self.cell), len(self.cell.type.gates)
@@ -240,8 +206,3 @@ class _Loop:
         projected = of_step[1] if len(of_step) > 1 else None
         product = second.of_values if second is not None else None
         return GridStep(e, cell, numbers, before, g, state_or_none, projected, recurrent, product)
-
-
-def _cleaned_codes(e: GridEmitter, product: GridProduct, value: Value, name: str) -> Value:
-    """Float values, NaN counting as 0, as `product` takes them."""
-    return codes_for(e, product, e.cast(without_nan(e.b, value, name), f"{name}.real"), name)

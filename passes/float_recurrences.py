@@ -133,9 +133,19 @@ def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
     return found
 
 
-def _leads_to(node: Node, own: set[int], inside: dict[int, Node]) -> bool:
-    """Whether a node of `own` is made of what `node` makes."""
-    return any(id(n) in own for v in _reached(list(node.outputs), inside).values() for n in _users(v, inside))
+def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int]:
+    """The nodes of which nodes of `own` are made, by id."""
+    found: set[int] = set()
+    stack = [n for n in graph.nodes if id(n) in own]
+    while stack:
+        for value in stack.pop().inputs:
+            for maker in value.inputs if value.name and _real(value) else ():
+                node = inside.get(id(maker))
+                if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
+                    continue
+                found.add(id(node))
+                stack.append(node)
+    return found
 
 
 def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[FloatRecurrence]:
@@ -163,9 +173,8 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[F
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
         # So do products with the elements of the sequence.
-        for same in users.values():
-            if sum(_leads_to(n, own, inside) for n in same) >= _STEPS:
-                own |= {id(n) for n in same}
+        leading = _leading_to(own, graph, inside)
+        own |= {id(n) for same in users.values() if sum(id(n) in leading for n in same) >= _STEPS for n in same}
         # What is used less often is no part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)

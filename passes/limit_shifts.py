@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.fix_position import scale_of
 from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.shift_limits import ProductPositions, within_shift_limits
@@ -44,14 +45,15 @@ def limit_shifts(cell: Cell) -> list[ShiftRemark]:
 
 def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
     points, gate = cell.points, cell.type.gates[number]
+    codes = _meets(cell, source, number)
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
-    if any("scale" not in points[p] for p in (*names.values(), source)):
+    if any("scale" not in points[p] for p in (*names.values(), codes)):
         return
     if source == "input" and "scale" in points["bias"]:
         names["bias"] = "bias"
     scales = {role: _of_gate(cell, name, number) for role, name in names.items()}
-    if any(math.frexp(s)[0] != 0.5 for s in (*points[source]["scale"], *(s for v in scales.values() for s in v))):
-        at = ", ".join((*names.values(), source))
+    if any(math.frexp(s)[0] != 0.5 for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+        at = ", ".join((*names.values(), codes))
         yield ShiftRemark(
             f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
         )
@@ -62,7 +64,7 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, _position(points[source]["scale"][0]), output, b)
+        before = ProductPositions(w, _position(points[codes]["scale"][0]), output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -83,6 +85,12 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     for role, name in names.items():
         if made[role] != found[role]:
             _set(cell, name, number, made[role])
+
+
+def _meets(cell: Cell, source: str, number: int) -> str:
+    """The point whose codes meet the weights of a gate."""
+    resets_first = cell.type.reads_hidden and not cell.linear_before_reset
+    return RESET_HIDDEN if source == "hidden" and resets_first and number == CANDIDATE else source
 
 
 def _of_gate(cell: Cell, name: str, number: int) -> list[float]:

@@ -23,6 +23,7 @@ from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")
+ANY_RANK = -1
 POINTS = tuple(p.name for p in ALL_POINTS if p.name not in CONSTANT)
 """Quantization points whose values data decides."""
 
@@ -36,9 +37,10 @@ class Observed:
         point: Quantization point, or `LENGTHS`, or `LAST`.
         value: Name in the graph.
         step: Whether each step of the cell's loop makes one, `[B, K]`.
-        rank: Of what one run of the cell makes of it, all steps together.
+        rank: Of what one run of the cell makes of it, all steps together; `ANY_RANK` if each tensor is one run.
         size: Of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
+        stacked: Whether the first axis are steps that are written out.
     """
 
     cell: str
@@ -48,6 +50,7 @@ class Observed:
     rank: int
     size: int
     kind: int = TensorProto.FLOAT
+    stacked: bool = False
 
 
 def observe_cells(model: Model) -> list[Observed]:

@@ -10,7 +10,7 @@ from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Model, Value, attribute, shape_of
 from rnnqc.passes.custom_points import HIDDEN, CustomCell
 from rnnqc.passes.loop_states import behind_views
-from rnnqc.passes.observe import Observed
+from rnnqc.passes.observe import ANY_RANK, Observed
 
 MASK = "mask"
 """Stands for the value that says which rows are no padding."""
@@ -20,31 +20,44 @@ Dimension = int | str | None
 def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
     """Adds copies of the values at the points of `cell` to the model, in place, and says where they stand.
 
-    A value of unknown rank is left out.
+    A value of unknown rank in a Scan is left out.
     """
     found: list[Observed] = []
     made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
     loop = cell.recurrence.loop
 
     def note(point: str, value: Value, *, mask: bool = False) -> None:
-        shape = shape_of(value)
-        if shape is None:
-            return
-        inside = id(value) in made
+        shape, inside = shape_of(value), id(value) in made
+        step = inside and loop is not None and loop.op == "Scan"
+        if shape is None and step:
+            return  # a scan output needs a rank
         graph: Graph = cell.graph if inside else cell.outer
         b = Builder(model, prefix=f"{cell.name}.{point}")
         copy = b.cast(value, np.float32, "observed") if mask else b.op("Identity", [value], "observed")
         graph.nodes.extend(b.nodes)
-        step = inside and loop is not None and loop.op == "Scan"
         size = shape[-1] if shape and isinstance(shape[-1], int) else 1
-        found.append(Observed(cell.name, point, copy.name, step, len(shape) + step, size))
+        rank = ANY_RANK if shape is None else len(shape) + step
+        found.append(Observed(cell.name, point, copy.name, step, rank, size))
+
+    def note_steps(point: str, values: Sequence[Value]) -> None:
+        """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
+        shape = shape_of(values[0])
+        local = all(id(v) in made for v in values)
+        if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
+            for value in values:
+                note(point, value)
+            return
+        b = Builder(model, prefix=f"{cell.name}.{point}")
+        parts = [b.op("Unsqueeze", [v, b.i64([0])], "observed.step") for v in values]
+        whole = b.op("Concat", parts, "observed", axis=0)
+        cell.graph.nodes.extend(b.nodes)
+        size = len(values) * (shape[-1] if isinstance(shape[-1], int) else 1)
+        found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
 
     for name, sites in cell.products.items():
-        for product in sites:
-            note(f"{name}.{HIDDEN}", product.x)
+        note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
     for point, values in cell.edges.items():
-        for value in values:
-            note(point, value)
+        note_steps(point, values)
     condition = _mask(cell)
     if condition is not None:
         note(MASK, condition, mask=True)

@@ -26,6 +26,7 @@ from rnnqc.recipe import Recipe
 from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
+_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 _CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
@@ -98,7 +99,8 @@ class _Work:
         self.sizes = [0, 0]
         self.tagged: list[Node] = []
         self.replaced: list[Node] = []
-        self.quantized = {id(v) for values in cell.edges.values() for v in values}
+        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
+        self.quantized = {id(v) for values in made for v in values}
         self.inside = set(cell.region)
         self.biases: dict[tuple[str, int], Value] = {}
 
@@ -115,7 +117,8 @@ class _Work:
                 elif refusal is not None:
                     refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
-        if not suitable and (not edges or formats.uncalibrated):
+        lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
+        if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         for name, product, code in suitable:
             self._product(name, product, code)
@@ -188,7 +191,7 @@ class _Work:
             self.sizes[0] += self.stored[key].nbytes
             self.sizes[1] += product.weights.nbytes
         b = Builder(model, prefix=path)
-        apart = given and id(product.x) not in self.quantized
+        apart = given and not self._comes_from_a_quantizer(product.x)
         y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
         if product.bias is not None:
             b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
@@ -202,6 +205,14 @@ class _Work:
         self.inside |= {id(n) for n in b.nodes}
         self.tagged.append(last)
         self.replaced.append(product.node)
+
+    def _comes_from_a_quantizer(self, value: Value) -> bool:
+        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+        while id(value) not in self.quantized:
+            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
+                return False
+            value = value.inputs[0].inputs[0]
+        return True
 
     def _bias(self, name: str, product: CustomProduct) -> Value | None:
         """What is added to a product in its format, put into the Add that follows if there is one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +23,7 @@ from rnnqc.passes.step_roles import steps_of
 from rnnqc.passes.step_weights import NoNode, StepNode, step_node
 from rnnqc.properties import Property
 
-_STEP_OPS = {"MatMul", "Gemm"}
+_PRODUCTS = ("MatMul", "Gemm")
 
 
 class RecognizeSteps(Pass):
@@ -37,6 +39,7 @@ class RecognizeSteps(Pass):
 
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
+    * It begins with zeros, and others with its weights are no such steps: it is the first of another recurrence.
 
     Other weights than constants, and other equations, are no step.
     """
@@ -53,7 +56,7 @@ class RecognizeSteps(Pass):
         remarks: list[Remark] = []
         captured = 0
         model.infer_shapes()
-        graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _STEP_OPS for node in g.nodes)]
+        graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _PRODUCTS for node in g.nodes)]
         for graph, owner, _ in graphs:
             if owner is not None and is_loop(owner):
                 captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))
@@ -69,6 +72,7 @@ class RecognizeSteps(Pass):
             pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
             found.append((graph, path, reader, steps_of(finder, pairs)))
         weights = _Weights(model, constants)
+        own = _products_of_steps(found, constants)
         made = 0
         for graph, path, reader, steps in found:
             for step in steps:
@@ -76,7 +80,9 @@ class RecognizeSteps(Pass):
                 where = f"{path}{display_name(anchor)}"
                 try:
                     node = step_node(step, constants)
-                    _check_uses(graph, reader, step, node)
+                    inside = _check_uses(graph, reader, step, node)
+                    if node.h is None and step.like is None:
+                        _check_weights(graph, inside, own)
                     node = _with_zeros(reader, step, node)
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
@@ -109,8 +115,32 @@ class RecognizeSteps(Pass):
         return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
 
 
-def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> None:
-    """Refuses a step that has a value that is used elsewhere."""
+def _products_of_steps(
+    found: Sequence[tuple[Graph, str, RowReader, Sequence[FoundStep]]], constants: Constants
+) -> set[int]:
+    """The products of all steps that can be nodes, by id."""
+    products: set[int] = set()
+    for graph, _, reader, steps in found:
+        for step in steps:
+            with contextlib.suppress(NoNode):
+                inside = _check_uses(graph, reader, step, step_node(step, constants))
+                products |= {n for n, node in inside.items() if node.op in _PRODUCTS}
+    return products
+
+
+def _check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> None:
+    """Refuses a step of whose weights `graph` makes products outside steps."""
+    local = {id(n) for n in graph.nodes}
+    for node in inside.values():
+        for value in node.inputs[1:2] if node.op in _PRODUCTS else ():
+            for user in value.outputs:
+                if user.op in _PRODUCTS and id(user) in local and id(user) not in own:
+                    found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
+                    raise NoNode("its weights belong to another recurrence, too.", found)
+
+
+def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> dict[int, Node]:
+    """The nodes inside a step; refuses one that has a value that is used elsewhere."""
     stops = {id(v) for v in (*node.x, node.h, node.c) if v is not None}
     ends = {id(v) for v in (node.h_next, node.c_next) if v is not None}
     inside: dict[int, Node] = {}
@@ -139,6 +169,7 @@ def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode
             if not plain:
                 user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
                 raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
+    return inside
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:

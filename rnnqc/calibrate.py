@@ -17,8 +17,8 @@ from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
 from rnnqc.passes.custom_points import CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.normal_form import decompose
-from rnnqc.passes.observe import NotObservableError, Observed, observe_cells, with_outputs
-from rnnqc.passes.observe_custom import dimensions_of, observe_custom_cell
+from rnnqc.passes.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.passes.observe_custom import MASK, dimensions_of, observe_custom_cell
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics, identity
 from rnnqc.streaming import Piece, checked, state_pairs, stream
@@ -83,7 +83,7 @@ def calibrate(
             raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
         task, cells = prepare(loaded, carried, moments)
         proto = loaded.proto
-        padded = any(c.sequence_lens is not None for c in loaded.cells.values())
+        padded = any(v.point in (LENGTHS, MASK) for v in task.values)
         if isinstance(feeds, str | os.PathLike):
             feeds = open_feeds(os.fspath(feeds), proto, carried)
         valid = checked(feeds, proto, task.axes, carried, padded)

@@ -23,6 +23,8 @@ from rnnqc.user_code import importable_working_folder, named_object
 Feeds = dict[str, npt.NDArray[Any]]
 GENERATED_LENGTH = 12
 GENERATED_BATCH = 3
+EXTREME_LENGTH = 40
+EXTREME_DEVIATION = 4.0
 GENERATED_TRIPS = 2
 GENERATED_MOST = 2**27
 
@@ -33,12 +35,19 @@ def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [i for i in proto.graph.input if i.name not in stored]
 
 
-def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
+def generate_feeds(proto: onnx.ModelProto, seed: int = 0, *, extreme: bool = False, length: int | None = None) -> Feeds:
     """Seeded inputs for a model; symbolic dimensions of one name get one size.
 
     Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node. Sequence lengths are
     from 1 to the length of the sequence; what indexes a table (an embedding) is below its number of rows; what is
     compared with constants is one of them; loops run twice; other whole numbers are 0 or 1.
+
+    Args:
+        proto: The model.
+        seed: Of the numbers.
+        extreme: Free sequences are longer, floats larger so that gates saturate, and one sequence of a batch has length
+            zero; not every model runs on that.
+        length: Of free sequences.
 
     Raises:
         CompileError: An input is no tensor, or of a type that cannot be generated.
@@ -47,7 +56,8 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
     uses = input_uses(proto)
     inputs = true_inputs(proto)
     sizes: dict[str, int] = {}
-    shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), sizes) for i in inputs}
+    length = length or (EXTREME_LENGTH if extreme else GENERATED_LENGTH)
+    shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), sizes, length) for i in inputs}
     known = known_shapes(proto, shapes) if uses else {}
     feeds: Feeds = {}
     for value in inputs:
@@ -62,7 +72,7 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
                 action="give data (rnnqc verify --data)",
             )
         if dtype.kind == "f":
-            normal = rng.normal(0.0, 1.0, shape)
+            normal = rng.normal(0.0, EXTREME_DEVIATION if extreme else 1.0, shape)
             feeds[value.name] = (np.tanh(normal) if held[Role.STATE] else normal).astype(dtype)
         elif dtype.kind == "b":
             feeds[value.name] = np.ones(shape, dtype)
@@ -71,6 +81,8 @@ def generate_feeds(proto: onnx.ModelProto, seed: int = 0) -> Feeds:
             drawn = rng.integers(low, high, shape)
             if held[Role.LENGTH]:
                 drawn.reshape(-1)[:1] = high - 1
+                if extreme and drawn.size > 1:
+                    drawn.reshape(-1)[-1] = 0
             elif held[Role.CHOICE] and not held[Role.INDEX]:
                 drawn[...] = _constant(proto, held[Role.CHOICE][0].value)
             elif held[Role.TRIPS]:
@@ -100,7 +112,7 @@ def _constant(proto: onnx.ModelProto, name: str) -> int:
     return int(array.flat[0]) if array.size and array.dtype.kind in "iu" else 1
 
 
-def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], sizes: dict[str, int]) -> list[int]:
+def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], sizes: dict[str, int], length: int) -> list[int]:
     """A shape for an input; `sizes` holds those of the named dimensions so far."""
     dims = value.type.tensor_type.shape.dim
     roles = {u.role: u for u in uses}
@@ -120,7 +132,7 @@ def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], sizes: dic
             is_time = False
         elif name == "t" or any(word in name for word in ("seq", "time", "len", "frame")):
             is_time = True
-        default = GENERATED_LENGTH if is_time else 1 if axis == direction_axis else GENERATED_BATCH
+        default = length if is_time else 1 if axis == direction_axis else GENERATED_BATCH
         shape.append(sizes.setdefault(dim.dim_param or f"{value.name}:{axis}", default))
     return shape
 

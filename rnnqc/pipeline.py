@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +16,7 @@ import onnx
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
+from rnnqc.evaluate import make_session, run_model, run_session
 from rnnqc.feeds import Feeds, generate_feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
@@ -56,6 +59,7 @@ from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
+from rnnqc.streaming import calls_of, run_calls, state_pairs
 from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
 
@@ -66,6 +70,10 @@ EVERY_FORM = (*FORMS, QONNX)
 WEIGHT_ONLY = "weight-only"
 CUSTOM = "products"
 DEFAULT_RECIPE = "int8"
+LONG_LENGTH = 512
+"""Of generated sequences where the model does not run on short ones."""
+REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
+"""Calls of calibration data among which passes are verified on so many."""
 AS_EXPORTED = "as exported"
 
 
@@ -267,7 +275,8 @@ def lower(
         dims: Symbolic dimensions to bind, by name.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float.
-        verify: Compare the numerics after every pass with what the pass declares.
+        verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
+            calibration data.
         reproducer: Folder for the files that reproduce a failed comparison.
         measure: Measure the SQNR of every output against the float model, on generated data.
         instruments: More observers of the passes.
@@ -296,6 +305,8 @@ def lower(
             supported="recipes of cells, such as int8",
             action="leave the form out, or choose another recipe",
         )
+    if verify and isinstance(calibration, Iterable) and not isinstance(calibration, str | os.PathLike | Sequence):
+        calibration = _Remembered(calibration)
     options = replace(options, statistics=_statistics(model, calibration, stats, state))
     timing = Timing()
     observers: list[Instrument] = [timing, *instruments]
@@ -317,7 +328,11 @@ def lower(
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
-        verifier = VerifyNumerics(feeds, options.reproducer if verify else None, executable)
+        if verify and float_proto is not None:
+            usual, extreme = _verification_feeds(float_proto, feeds, calibration, state)
+            verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+        else:
+            verifier = VerifyNumerics([])
         if verify:
             observers.append(verifier)
         first = len(normal_form())
@@ -333,7 +348,7 @@ def lower(
             n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
         )
         names = [c for e in report.entries for c in e.cells]
-        others = points_of_recurrences(loaded)
+        others = points_of_recurrences(loaded) if chosen.own else {}
         if names or others:
             known = [loaded.cells[n] for n in names if n in loaded.cells]
             points = points_of_types(known) | others if len(known) == len(names) else names
@@ -372,6 +387,59 @@ def lower(
     return lowered
 
 
+class _Remembered:
+    """Feeds that are taken once, and the first of them again."""
+
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
+        self._feeds, self.first = feeds, list[Feeds]()
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for feed in self._feeds:
+            if len(self.first) < REMEMBERED_CALLS:
+                self.first.append(feed)
+            yield feed
+
+
+def _verification_feeds(
+    proto: onnx.ModelProto,
+    generated: Sequence[Feeds],
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    state: Mapping[str, str] | Iterable[str] | None,
+) -> tuple[list[Feeds], list[Feeds]]:
+    """Feeds to verify passes with: usual ones, and ones for passes that promise something of every value.
+
+    Usual are the generated ones, but for a model that does not run on short sequences (it makes something of sound,
+    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
+    the float model; so every pass is looked at on its own.
+    """
+    usual, extreme = list(generated), _generated(proto, [0], extreme=True)
+    try:
+        run_model(proto, generate_feeds(_readable(proto)))
+    except CompileError:
+        usual, extreme = [], [*generated, *extreme]
+    try:
+        run_model(proto, extreme[-1])
+    except CompileError:  # it does not take a sequence of length zero, say
+        extreme.pop()
+    if calibration is None:
+        return usual, extreme
+    data = calibration.first if isinstance(calibration, _Remembered) else calibration
+    with contextlib.suppress(CompileError):  # of other sizes than those that dimensions were bound to
+        carried = state_pairs(state, proto)
+        session = make_session(proto)
+        fed: list[Feeds] = []
+
+        def run(feed: Feeds) -> Mapping[str, np.ndarray[Any, Any]]:
+            fed.append(feed)
+            return run_session(session, feed) if carried else {}
+
+        for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
+            pass
+        spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
+        usual += [fed[k] for k in sorted(set(spread.tolist()))]
+    return usual, extreme
+
+
 def _statistics(
     model: str | os.PathLike[str] | onnx.ModelProto,
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
@@ -395,9 +463,26 @@ def _statistics(
 
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
+    return _generated(proto, range(count))
+
+
+def _generated(proto: onnx.ModelProto, seeds: Iterable[int], extreme: bool = False) -> list[Feeds]:
+    readable = _readable(proto)
+    length = None
+    try:
+        run_model(proto, generate_feeds(readable))
+    except CompileError:  # samples of sound, say, of which a step needs many
+        with contextlib.suppress(CompileError):
+            run_model(proto, generate_feeds(readable, length=LONG_LENGTH))
+            length = LONG_LENGTH
+    return [generate_feeds(readable, s, extreme=extreme, length=length) for s in seeds]
+
+
+def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in normal form, which shows best what its inputs are."""
     readable = Model.load(proto)
     PassManager(normal_form()).run(readable)
-    return [generate_feeds(readable.proto, seed=s) for s in range(count)]
+    return readable.proto
 
 
 def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:

@@ -55,17 +55,16 @@ class _Operands(ctypes.Structure):
     )
 
 
+# What calls of steps begin with.
+SPAN_FIELDS = tuple((name, ctypes.c_int64) for name in ("rows", "units", "block_begin", "block_end"))
+STEP_FIELDS = (*SPAN_FIELDS, *((name, ctypes.c_void_p) for name in ("acc", "p", "h_multiplier")))
+
+
 class _Cell(ctypes.Structure):
     """rnnqc_test_cell."""
 
     _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("units", ctypes.c_int64),
-        ("block_begin", ctypes.c_int64),
-        ("block_end", ctypes.c_int64),
-        ("acc", ctypes.c_void_p),
-        ("p", ctypes.c_void_p),
-        ("h_multiplier", ctypes.c_void_p),
+        *STEP_FIELDS,
         ("gate_min", ctypes.c_float * GATES),
         ("gate_max", ctypes.c_float * GATES),
         ("gate_table", ctypes.c_void_p * GATES),
@@ -104,6 +103,11 @@ class Guarded:
         value = np.empty(shape, dtype)
         value.view(np.uint8)[...] = SENTINEL
         return self.array(value, alignment)
+
+    def rows(self, count: int, units: int) -> tuple[list[npt.NDArray[np.float32]], npt.NDArray[np.uintp]]:
+        """Rows of float32, each before a page of its own, and the pointers to them."""
+        rows = [self.empty((units,), np.float32) for _ in range(count)]
+        return rows, self.array(np.array([row.ctypes.data for row in rows], np.uintp))
 
 
 def pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
@@ -295,8 +299,7 @@ class CellCase:
         rows = len(self.p)
         acc, p, h_multiplier, c = (guarded.array(v, 64) for v in (self.acc, self.p, self.h_multiplier, self.c))
         h = guarded.empty(c.shape, np.uint8, 16)
-        y = [guarded.empty((self.units,), np.float32) for _ in range(rows)]
-        row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+        y, row_pointers = guarded.rows(rows, self.units)
         # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
         gate_tables = [guarded.array(table) for table in self.gate_tables]
         cell_table = guarded.array(self.cell_table)

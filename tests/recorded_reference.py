@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.reference import grid_lstm, quant_gru_cell, quant_lstm_cell
+from rnnqc.reference import quant_gru_cell, quant_lstm_cell
+from rnnqc.reference.grid_cell import Quantizer
+from rnnqc.reference.grid_gru import GridGru, GridRnn
+from rnnqc.reference.grid_lstm import GridLstm
 
 Array = npt.NDArray[Any]
 GATES = {
@@ -26,6 +29,7 @@ _CELLS: dict[str, Any] = {
     "GRU": quant_gru_cell._Gru,
     "RNN": quant_gru_cell._Rnn,
 }
+_GRIDS: dict[str, Any] = {"LSTM": GridLstm, "GRU": GridGru, "RNN": GridRnn}
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def record_tables(op: str, inputs: Mapping[str, Array], attributes: Mapping[str,
 class _Recorded:
     """A quantizer that notes its codes."""
 
-    def __init__(self, quantizer: grid_lstm.Quantizer, sink: list[Array]) -> None:
+    def __init__(self, quantizer: Quantizer, sink: list[Array]) -> None:
         self._quantizer, self._sink = quantizer, sink
 
     def __getattr__(self, name: str) -> Any:
@@ -84,23 +88,43 @@ class _Recorded:
         return self._quantizer.value(self.code(values)) if self._quantizer.scale else values
 
 
-def record_grid(
-    inputs: Mapping[str, Array], weights: Mapping[str, Array], attributes: Mapping[str, Any]
-) -> dict[str, Array]:
+def record_grid(op: str, inputs: Mapping[str, Array], attributes: Mapping[str, Any]) -> dict[str, Array]:
     """Multiples of the scales `[T,B,H]` of all quantizers of a loop, by the names of a dump, in time order.
 
-    No sequence lengths and no initial states: every call of a quantizer is one of a step.
+    `hidden.value` and `<gate>.activation` are values. No sequence lengths.
     """
-    real = np.float64 if attributes["arithmetic"] == "grid" else np.float32
-    names = {f"acc_{g}": f"{n}.acc" for g, n in GATES["LSTM"].items()}
-    names |= {f"hidden_product_{g}": f"{n}.hidden_product" for g, n in GATES["LSTM"].items()}
-    names |= {"kept": "cell_state.kept", "added": "cell_state.added", "cell_state": "cell_state", "hidden": "hidden"}
-    seen: dict[str, list[Array]] = {n: [] for n in names.values()}
+    axes = ("y_direction_axis", "state_direction_axis", "configuration")
+    cell = _GRIDS[op](inputs, {k: v for k, v in attributes.items() if k not in axes})
+    names = {f"{kind}_{g}": f"{n}.{kind}" for g, n in GATES[op].items() for kind in ("acc", "hidden_product")}
+    state = "cell_state" if op == "LSTM" else "hidden_state"
+    names |= {"hidden": "hidden", "kept": f"{state}.kept", "added": f"{state}.added", state: state}
+    names |= {"reset": "hidden_gate.reset_product" if attributes.get("linear_before_reset") else "reset.hidden"}
+    seen: dict[str, list[Array]] = defaultdict(list)
+    gate, step = cell.gate, cell.step
+    for key in names.keys() & cell.quantizers.keys():
+        cell.quantizers[key] = _Recorded(cell.quantizers[key], seen[names[key]])
+
+    def recorded_gate(name: str, value: Array) -> Array:
+        made: Array = gate(name, value)
+        seen[f"{GATES[op][name]}.activation"].append(made)
+        return made
+
+    def recorded_step(p: Array, before: Mapping[str, Array]) -> Any:
+        y, new = step(p, before)
+        seen["hidden.value"].append(y)
+        return y, new
+
+    initial_state = cell.initial_state
+
+    def forgotten() -> Any:
+        made = initial_state()
+        for values in seen.values():
+            values.clear()
+        return made
+
+    cell.gate, cell.step, cell.initial_state = recorded_gate, recorded_step, forgotten
     with np.errstate(all="ignore"):
-        node = grid_lstm._Node(inputs, weights, attributes, np.dtype(real))
-        for key, name in names.items():
-            node.quantizers[key] = _Recorded(node.quantizers[key], seen[name])  # type: ignore[assignment]
-        node.run()
+        cell.loop()
     return _in_time({n: v for n, v in seen.items() if v}, attributes)
 
 

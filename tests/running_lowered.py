@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import onnx
 import onnxruntime as ort
-from grid_cases import plain_grid_case
-from quant_lstm_cases import native_session
 from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
-from rnnqc.cells.types import CELL_TYPES, GRU
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.reference import quant_gru_cell, quant_lstm_cell
 
@@ -53,26 +50,7 @@ def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", thr
 
 def run_all(results: Mapping[str, Any], feeds: Mapping[str, Array]) -> dict[str, Outputs]:
     """Outputs by way of execution."""
-    made = {way: r for way, r in results.items() if way != NATIVE or runs_natively(r.proto)}
-    return {way: run(session(lowered.proto, way), feeds) for way, lowered in made.items()}
-
-
-def runs_natively(model: onnx.ModelProto) -> bool:
-    """Whether the library knows the arithmetic of the cells: an older one has no "grid" of GRU and RNN."""
-    grids = [n for n in all_nodes(model) if n.op_type in FUSED and any(a.s == b"grid" for a in n.attribute)]
-    return knows_grid_of_gru() or all(n.op_type == "QuantLSTMCell" for n in grids)
-
-
-@cache
-def knows_grid_of_gru() -> bool:
-    """Whether the library has the arithmetic "grid" of GRU and RNN; else natively NOT TESTED."""
-    try:
-        native_session(plain_grid_case(type_=GRU).node.model())
-    except Exception as error:
-        if "arithmetic" not in str(error):
-            raise
-        return False
-    return True
+    return {way: run(session(lowered.proto, way), feeds) for way, lowered in results.items()}
 
 
 def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> int:

@@ -186,6 +186,74 @@ class Highway(nn.Module):
         return torch.stack(out), h
 
 
+class AugmentedLstmCell(nn.Module):
+    """One step of the highway LSTM of AllenNLP, as Vitis AI's guide takes it out of its loop."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.input_linearity = nn.Linear(input_size, 6 * hidden_size, bias=bias)
+        self.state_linearity = nn.Linear(hidden_size, 5 * hidden_size)
+
+    def forward(self, x: Any, h: Any, c: Any) -> Any:
+        projected_input, projected_state = self.input_linearity(x), self.state_linearity(h)
+
+        def gate(k: int) -> Any:
+            part = slice(k * self.hidden_size, (k + 1) * self.hidden_size)
+            return projected_input[:, part] + projected_state[:, part]
+
+        memory = torch.sigmoid(gate(0)) * torch.tanh(gate(2)) + torch.sigmoid(gate(1)) * c
+        output = torch.sigmoid(gate(3)) * torch.tanh(memory)
+        highway = torch.sigmoid(gate(4))
+        return highway * output + (1 - highway) * projected_input[:, 5 * self.hidden_size :], memory
+
+
+class ProjectedCell(nn.Module):
+    """One step of an LSTM with a recurrent projection (LSTMP): the memory is wider than the hidden state."""
+
+    def __init__(self, input_size: int, hidden_size: int, memory_size: int) -> None:
+        super().__init__()
+        self.x, self.h = nn.Linear(input_size, 4 * memory_size), nn.Linear(hidden_size, 4 * memory_size, bias=False)
+        self.project = nn.Linear(memory_size, hidden_size, bias=False)
+
+    def forward(self, x: Any, h: Any, c: Any) -> Any:
+        i, f, g, o = (self.x(x) + self.h(h)).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return self.project(torch.sigmoid(o) * torch.tanh(c)), c
+
+
+class HighwayScript(nn.Module):
+    """Steps of the highway LSTM in a loop, for torch.jit.script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = AugmentedStep(I, H)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        h = torch.zeros(x.size(1), 7)
+        c = torch.zeros(x.size(1), 7)
+        out: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], h, c)
+            out.append(h)
+        return torch.stack(out), h, c
+
+
+class AugmentedStep(nn.Module):
+    """AugmentedLstmCell in what torch.jit.script understands."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.i, self.s = nn.Linear(input_size, 6 * hidden_size), nn.Linear(hidden_size, 5 * hidden_size)
+
+    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+        p = self.i(x).chunk(6, 1)
+        s = self.s(h).chunk(5, 1)
+        c = torch.sigmoid(p[0] + s[0]) * torch.tanh(p[2] + s[2]) + torch.sigmoid(p[1] + s[1]) * c
+        r = torch.sigmoid(p[4] + s[4])
+        return r * (torch.sigmoid(p[3] + s[3]) * torch.tanh(c)) + (1 - r) * p[5], c
+
+
 class Decoder(nn.Module):
     """Each step reads what the step before has written."""
 

@@ -17,7 +17,7 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.files import serialized
-from rnnqc.passes.observe import LAST, LENGTHS, Observed, with_outputs
+from rnnqc.passes.observe import ANY_RANK, LAST, LENGTHS, Observed, with_outputs
 from rnnqc.passes.observe_custom import MASK
 from rnnqc.streaming import Piece, with_states
 
@@ -186,7 +186,7 @@ class Runner:
         """Values of any rank: the last axis are channels, those before it rows."""
         masks: list[Array] = []
         for value in sorted(values, key=lambda v: v.point != MASK):
-            runs = [_by_steps(a, value.step) for a in _runs(outputs[value.value], value)]
+            runs = [_by_steps(a, value.step or value.stacked) for a in _runs(outputs[value.value], value)]
             if value.point == MASK:
                 masks = [a.reshape(len(a), -1) != 0 for a in runs]
                 continue
@@ -256,6 +256,8 @@ def merge(into: Observers, following: Observers) -> None:
 
 def _runs(output: Any, value: Observed) -> list[Array]:
     """What each run of the cell made, from a tensor or a sequence of tensors; scans outside put axes in front."""
+    if value.rank == ANY_RANK:
+        return [a for a in (output if isinstance(output, list) else [output]) if a.size]
     arrays: list[Array] = []
     for array in output if isinstance(output, list) else [output]:
         if array.ndim >= value.rank and (value.rank > 1 or array.size):

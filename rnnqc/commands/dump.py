@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands
 from rnnqc.commands.terminal import escape, out
 from rnnqc.diagnostics import UsageError, located
 
@@ -27,6 +30,10 @@ def add(commands: Commands) -> None:
         "--text", action=argparse.BooleanOptionalAction, default=False,
         help="text, too: DIR/frame_T/NAME.txt, a number on each line, of row 0 or of --row",
     )  # fmt: skip
+    parser.add_argument(
+        "--compare", metavar="DIR2",
+        help="compare with the .npz files in DIR2; exit code 1, step and tensor if something differs",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace the dump in DIR")
     parser.set_defaults(command=run)
 
@@ -36,15 +43,29 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.tracing.dump import dump
 
     steps = _steps(a.steps)
+    if a.compare is not None and not Path(a.compare).is_dir():
+        raise UsageError(f"--compare {a.compare}: no such folder.", action="check the path")
     with located(a.model):
         index = dump(
             a.model, a.input, a.output, native=not a.stock, state=a.state, cells=a.cells or ["*"],
             row=a.row, steps=steps, text=a.text, overwrite=a.overwrite,
         )  # fmt: skip
     for name, cell in index["cells"].items():
-        count = cell["steps"]
-        out(f"{escape(name)}: {count} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}")
-    return OK
+        made = f"{cell['steps']} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}"
+        out(f"{escape(name)}: {made if cell['runs'] else 'was not run'}")
+    return OK if a.compare is None else _compare(Path(a.output), index, Path(a.compare))
+
+
+def _compare(folder: Path, index: Mapping[str, Any], other: Path) -> int:
+    """Prints the first difference of each cell; the exit code."""
+    from rnnqc.tracing.compare import compare
+
+    differences, counts = compare(folder, index, other)
+    parted = {d.cell: d for d in differences}
+    for cell, count in counts.items():
+        difference = parted.get(cell)
+        out(escape(str(difference)) if difference is not None else f"{escape(cell)}: {count} arrays agree")
+    return CHECK_FAILED if differences else OK
 
 
 def _row(text: str) -> int:

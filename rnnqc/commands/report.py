@@ -52,9 +52,10 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.files import check_writable, load_proto_and_size, write_atomically
-    from rnnqc.reporting.gather import Options, Subject, gather
+    from rnnqc.reporting.gather import gather
     from rnnqc.reporting.page import page
     from rnnqc.reporting.sensitivity import Bounds
+    from rnnqc.reporting.subject import Options, Subject
     from rnnqc.statistics import Statistics
 
     read = [a.float_model, a.quantized_model, a.data, a.stats]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -150,7 +151,7 @@ def _print(comparison: Sequence[OutputComparison]) -> None:
         table = Table("SQNR dB over time", "steps", *numbers, "worst", "trend", box=None, pad_edge=False)
         for name, s in timed:
             levels = [f"{v:.1f}" for v in s.spans_db] + [""] * (spans - len(s.spans_db))
-            worst = f"{s.unit} {s.worst}: {s.sqnr_db[s.worst]:.1f}"
+            worst = f"{s.unit} {s.worst}: {s.sqnr_db[s.worst]:.1f}" if s.sqnr_db[s.worst] < math.inf else "-"
             table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, "growing" if s.growing else "steady")
         out(table)
     untimed = [escape(c.name) for c in comparison if c.steps is None]

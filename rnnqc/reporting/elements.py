@@ -6,6 +6,7 @@ Names may hold line breaks, control characters and marks that turn the direction
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Any, Union
@@ -53,8 +54,10 @@ def _append(parent: Element, children: Iterable[Child]) -> None:
 
 
 def name(text: str) -> Element:
-    """A name of a model or of a file."""
-    return element("code", text, class_="name long" if len(text) > LONG else "name")
+    """A name of a model or of a file, which may be broken into lines behind its parts."""
+    parts = re.findall(r"[^/._]*[/._]+|[^/._]+", text)
+    broken = [element("wbr") if k % 2 else parts[k // 2] for k in range(max(0, 2 * len(parts) - 1))]
+    return element("code", broken, class_="name long" if len(text) > LONG else "name")
 
 
 def command(*lines: str) -> Element:

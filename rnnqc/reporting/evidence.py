@@ -12,7 +12,7 @@ class Curve:
     """How SQNR develops over time.
 
     Attributes:
-        unit: "time step" of a sequence, or "call" of a stream.
+        unit: "time step" of a sequence (or "time step, from the end"), or "call" of a stream.
         stops: Piece k has the steps from `stops[k - 1]` (0 at first) up to `stops[k]`.
         sqnr_db: SQNR of each piece over all data; None where there is no signal.
         quarters_db: SQNR of the four quarters of time.
@@ -129,6 +129,7 @@ class Sensitivity:
     Attributes:
         points: Their glob, as overrides take it.
         members: How many points that are.
+        also: Points that had to be float with them, because their formats follow from these.
         level: "cell", "group" or "point".
         sqnr_db: Of the outputs, with these points in float.
         gain_db: More than without.
@@ -141,6 +142,7 @@ class Sensitivity:
     sqnr_db: float
     gain_db: float
     noise_share: float
+    also: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -218,8 +220,8 @@ class Evidence:
         base_sqnr_db: What sensitivities are measured against: form qcdq.
         sensitivities: Worst first.
         unmeasured: Globs that were left out to bound the work.
-        repairs: Overrides that were tried, best first.
-        together: All repairs in one.
+        repairs: Overrides that were tried, best first, those that keep the form of cells before others.
+        together: All in one that keep it.
         times: Of single layers, where they were asked for.
         remade: How well the model could be made again from what it says about itself.
         missing: Sections that are left out, and why.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,86 +15,35 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.diagnostics import located
+from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
-from rnnqc.ir import Model, constant_array, graph_info
+from rnnqc.ir import Model
 from rnnqc.passes.inventory import lowered_nodes
-from rnnqc.passes.normal_form import decompose
-from rnnqc.passes.quantization import encoding_of
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, executable, generated_feeds
-from rnnqc.recipe_record import RecipeRecord, digest, read_record
-from rnnqc.report import Entry, Report
-from rnnqc.reporting.evidence import Evidence, PointEvidence
+from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable, generated_feeds
+from rnnqc.recipe_record import digest, read_record
+from rnnqc.report import Report
+from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
+from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
-from rnnqc.reporting.points import is_quantized, observe_activations, weight_evidence
-from rnnqc.reporting.quality import Quality, mean_sqnr
-from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences, settings_text
+from rnnqc.reporting.points import observe_activations
+from rnnqc.reporting.quality import Quality, is_sequence, mean_sqnr
+from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences
 from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
-from rnnqc.reporting.sensitivity import Bounds, find_sensitivities
-from rnnqc.statistics import Statistics
+from rnnqc.reporting.sensitivity import find_sensitivities
+from rnnqc.reporting.subject import Options, Subject
+from rnnqc.reporting.weights import weights_evidence
 from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Array = npt.NDArray[Any]
-Tell = Callable[[str, int, int | None], None]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
 OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
 )
+NOTHING = "no layer of the model was lowered by rnnqc."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a report is about.
-
-    Attributes:
-        float_proto: The float model.
-        quant_proto: The lowered model.
-        float_name: What the report calls them.
-        quant_name: As `float_name`.
-        float_bytes: Sizes of both, external data included.
-        quant_bytes: As `float_bytes`.
-        report: Of the lowering, where it has just happened.
-        statistics: Of a calibration that the lowering used, where they are at hand.
-        data: Feeds, or where they are; None to generate some.
-        state: Outputs by the input they become in the next call, or texts `IN:OUT`.
-    """
-
-    float_proto: onnx.ModelProto
-    quant_proto: onnx.ModelProto
-    float_name: str
-    quant_name: str
-    float_bytes: int
-    quant_bytes: int
-    report: Report | None = None
-    statistics: Statistics | None = None
-    data: Iterable[Mapping[str, Any]] | str | None = None
-    state: Mapping[str, str] | Iterable[str] | None = None
-
-
-@dataclass(frozen=True)
-class Options:
-    """How much to measure.
-
-    Attributes:
-        samples: Feeds to use; all by default.
-        bounds: Of the sensitivities.
-        times: Whether to measure times, which differ from run to run.
-        progress: Called with a stage, how much of it is done, and how much there is.
-    """
-
-    samples: int | None = None
-    bounds: Bounds = field(default_factory=Bounds)
-    times: bool = False
-    progress: Tell | None = None
-
-    def tell(self, stage: str, done: int = 0, total: int | None = None) -> None:
-        """Reports progress."""
-        if self.progress is not None:
-            self.progress(stage, done, total)
 
 
 def gather(subject: Subject, options: Options | None = None) -> Evidence:
@@ -119,7 +67,12 @@ class _Gathering:
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
             options.tell("float model")
-            self.quality = Quality(reference, self.feeds, self.state)
+            try:
+                self.quality = Quality(reference, self.feeds, self.state)
+            except CompileError as error:
+                if subject.data is None:
+                    error.action = "check that the model runs in onnxruntime; give data that fits it with --data"
+                raise
         self.candidate, self.reference = candidate, reference
         self.evidence = Evidence(
             subject.float_name,
@@ -128,10 +81,10 @@ class _Gathering:
                 "source": subject.data if isinstance(subject.data, str) else "given" if subject.data else "generated",
                 "calls": len(self.feeds),
                 "states": [f"{i}:{o}" for i, o in sorted(self.state.items())],
-                "inputs": _shapes(self.feeds),
+                "inputs": shapes_of(self.feeds),
             },
-            _versions(),
-            _recipe(self.record, self.quant),
+            versions(),
+            recipe_of(self.record, self.quant),
             sizes={"float_file": subject.float_bytes, "quantized_file": subject.quant_bytes},
         )
 
@@ -152,7 +105,8 @@ class _Gathering:
         evidence.sqnr_db = mean_sqnr(quality.ratios(outputs))
         remaker = self._remaker()
         if remaker is None:
-            reason = OLDER if self.record is None else OWN
+            lowered = lowered_nodes(self.quant)
+            reason = (OWN if brings_its_own(Model.load(self.subject.float_proto)) else OLDER) if lowered else NOTHING
             evidence.missing |= {LAYERS: reason, POINTS: reason, SENSITIVITY: reason}
             self._describe(self.subject.report)
             return evidence
@@ -161,12 +115,12 @@ class _Gathering:
             made = remaker.lower()
             check_same_cells(self.quant.cells, made.model.cells)
         self._describe(self.subject.report or made.report)
-        self._layers(remaker, outputs)
-        if remaker.record.form == WEIGHT_ONLY or not made.model.cells:
-            reason = "no layer has quantized cells: weights alone are quantized."
+        self._layers(remaker, made, outputs)
+        qcdq = remaker.lower(form=QCDQ) if remaker.record.form != WEIGHT_ONLY else None
+        if qcdq is None or not qcdq.model.cells:
+            reason = "no layer has quantized cells: weights alone, or products alone, are quantized."
             evidence.missing |= {POINTS: reason, SENSITIVITY: reason}
             return evidence
-        qcdq = remaker.lower(form=QCDQ)
         self._points(remaker, qcdq)
         self._sensitivities(remaker, made)
         if self.options.times:
@@ -198,10 +152,7 @@ class _Gathering:
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence
         if report is None:
-            entries = [
-                Entry(n.path, n.op, "lowered", n.form, cells=[n.name], bytes=n.weight_bytes)
-                for n in lowered_nodes(self.quant)
-            ]
+            entries = entries_of(self.subject.quant_proto)
         else:
             entries = report.entries
             evidence.warnings += report.warnings
@@ -209,25 +160,34 @@ class _Gathering:
         evidence.sizes["quantized_weights"] = sum(e.bytes for e in entries)
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
 
-    def _layers(self, remaker: Remaker, outputs: Sequence[Mapping[str, Array]]) -> None:
+    def _layers(self, remaker: Remaker, lowered: Lowered, outputs: Sequence[Mapping[str, Array]]) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
         watched = watch_layers(self.subject.float_proto)
-        if not watched.outputs:
-            evidence.missing[LAYERS] = "no recurrent layer stands in the main graph, where it can be watched."
-            return
         quality = Quality(watched.proto, self.feeds, self.state)
         lowered = remaker.lower(model=watched.proto)
         made = quality.run(lowered.proto)
         evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
-        self.shapes = {k: _first_shape(quality.reference, v) for k, v in watched.outputs.items()}
+        seen = {e.cell for e in evidence.layers}
+        hidden = [c for c in lowered.model.cells.values() if c.name not in seen]
+        silent = ", ".join(c.name for c in hidden if c.node in watched.outputs)
+        unseen = ", ".join(c.name for c in hidden if c.node not in watched.outputs)
+        reasons = [f"{silent} never ran on this data"] if silent else []
+        reasons += [f"{unseen}: in a branch inside a loop, where states cannot be watched"] if unseen else []
+        if reasons:
+            evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
+        tensors = {k: v for k, v in watched.outputs.items() if not is_sequence(quality.reference[0][v])}
+        self.shapes = {k: _first_shape(quality.reference, v) for k, v in tensors.items()}
         same = all(
-            np.array_equal(a[k], b[k], equal_nan=_is_float(a[k])) for a, b in zip(outputs, made, strict=True) for k in a
+            np.array_equal(value, again[name], equal_nan=np.asarray(value).dtype.kind == "f")
+            for once, again in zip(outputs, made, strict=True)
+            for name, value in once.items()
+            if not is_sequence(value)
         )
         if same:
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
             return
-        apart = mean_sqnr(quality.ratios(made))
+        apart = mean_sqnr(self.quality.ratios(made))
         changed = differences(self.quant.cells, lowered.model.cells)
         text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
         evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
@@ -236,7 +196,7 @@ class _Gathering:
         cells = qcdq.model.cells
         float_model = Model.load(self.subject.float_proto)
         with located(self.subject.float_name):
-            found = _weights(float_model, qcdq)
+            found = weights_evidence(float_model, qcdq)
             self.options.tell("points")
             task, _ = prepare(Model.load(self.subject.float_proto), self.state, False)
             pieces: Iterable[Piece] = (
@@ -274,74 +234,5 @@ class _Gathering:
     shapes: Mapping[str, Sequence[int]] = {}
 
 
-def _weights(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
-    """The weights of every quantized cell."""
-    decompose(float_model, "report on")
-    floats = graph_info(float_model.graph).initializers
-    found = []
-    for name, cell in qcdq.model.cells.items():
-        if name not in float_model.cells:
-            continue
-        origin = float_model.cells[name]
-        for key in ("W", "R"):
-            point = f"{key}.weight"
-            codes = _stored(qcdq.model, getattr(cell, key))
-            if not is_quantized(cell.points.get(point, {"bits": None})) or codes is None:
-                continue
-            array = constant_array(floats[getattr(origin, key)])
-            factor = _stored(qcdq.model, f"{name}/input.factor") if key == "W" else None
-            assert array is not None
-            if factor is not None:  # an equalized input
-                array = (array / factor[:, None]).astype(np.float32)
-            evidence = weight_evidence(cell, point, array, encoding_of(cell.points[point]).dequantize(codes))
-            if evidence is not None:
-                found.append(evidence)
-    return found
-
-
-def _stored(model: Model, name: str) -> Array | None:
-    for graph in model.graphs():
-        held = graph_info(graph).initializers
-        if name in held:
-            return constant_array(held[name])
-    return None
-
-
-def _recipe(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
-    passes = {"passes": list(quant.provenance)}
-    if record is None:
-        return passes
-    recipe = record.recipe
-    return {
-        "name": recipe.name,
-        "form": record.form,
-        "unroll": record.unroll,
-        "dims": dict(record.dims),
-        "calibrated": bool(record.statistics),
-        "overrides": settings_text(recipe.rules[: recipe.overrides]),
-        "rules": [{"points": r.points, **r.settings} for r in recipe.rules],
-        **passes,
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in ("rnnqc", "onnx", "onnxruntime", "numpy")}
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def _shapes(feeds: Sequence[Feeds]) -> dict[str, str]:
-    return {name: f"{array.dtype} {list(array.shape)}" for name, array in feeds[0].items()} if feeds else {}
-
-
 def _first_shape(results: Sequence[Mapping[str, Array]], name: str) -> list[int]:
     return [int(n) for n in np.shape(results[0][name])]
-
-
-def _is_float(array: Array) -> bool:
-    return np.asarray(array).dtype.kind == "f"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.cells.base import Cell
-from rnnqc.ir import Model
+from rnnqc.ir import Model, display_name
 from rnnqc.passes import PassManager
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.reporting.evidence import LayerEvidence
 from rnnqc.reporting.quality import Quality, curve_of
 from rnnqc.streaming import Outputs
+
+Array = npt.NDArray[Any]
+BACKWARDS = "time step, from the end"
+RANK = 4
+"""Of Y, `[T,D,B,H]`."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class Watched:
 
     Attributes:
         proto: The model, in normal form.
-        outputs: For each layer the name of the output that is its Y, `[T,D,B,H]`.
+        outputs: For each layer the name of the output that is its Y `[T,D,B,H]`, or a sequence of these.
     """
 
     proto: onnx.ModelProto
@@ -32,25 +41,64 @@ class Watched:
 
 
 def watch_layers(model: onnx.ModelProto) -> Watched:
-    """Makes the Y of every recurrent node of the main graph an output; those of subgraphs are left out."""
+    """Makes the Y of every recurrent node an output; of those inside branches and loops, where that can be done."""
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)
+    inside = {}
+    for path, graph in loaded.paths():
+        for node in graph.nodes if graph is not loaded.graph else ():
+            if _is_recurrent(node.op, node.domain) and node.outputs and node.outputs[0].name:
+                inside[f"{path}{display_name(node)}"] = node.outputs[0].name
     proto = loaded.proto
-    names = {n for node in proto.graph.node for n in (*node.input, *node.output)}
+    names = set(_names(proto.graph))
     outputs: dict[str, str] = {}
     fresh = []
     for node in proto.graph.node:
-        if node.domain or node.op_type not in RECURRENT_OPS:
+        if not _is_recurrent(node.op_type, node.domain):
             continue
         layer = node.name or next((o for o in node.output if o), "")
         if not node.output[0]:
             node.output[0] = _unused(f"{layer}/Y.all", names)
         name = _unused(f"rnnqc.report/{layer}", names)
         fresh.append(helper.make_node("Identity", [node.output[0]], [name], name))
-        proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4))
+        proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * RANK))
         outputs[layer] = name
     proto.graph.node.extend(fresh)
+    for layer, value in inside.items():
+        brought = _brought_out(proto, layer, value)
+        if brought is not None:
+            proto, outputs[layer] = brought
     return Watched(proto, outputs)
+
+
+def _is_recurrent(op: str, domain: str | None) -> bool:
+    return not domain and op in RECURRENT_OPS
+
+
+def _brought_out(proto: onnx.ModelProto, layer: str, value: str) -> tuple[onnx.ModelProto, str] | None:
+    """The model with a value of a subgraph as one output more, and its name; None where that cannot be done."""
+    kept = [o.name for o in proto.graph.output]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    try:
+        [name] = with_outputs(copy, [Observed(layer, "hidden", value, False, RANK, 0)], kept).values()
+    except NotObservableError:
+        return None
+    made = next(n for n in copy.graph.node if name in n.output)
+    untyped = copy.graph.output[-1]
+    if made.op_type == "Scan":
+        untyped.type.tensor_type.elem_type = TensorProto.FLOAT
+    else:
+        untyped.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
+    return copy, name
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _names(attribute.g)
 
 
 def _unused(name: str, names: set[str]) -> str:
@@ -63,20 +111,40 @@ def _unused(name: str, names: set[str]) -> str:
 def layer_evidence(
     watched: Watched, cells: Mapping[str, Cell], quality: Quality, outputs: Sequence[Outputs]
 ) -> list[LayerEvidence]:
-    """SQNR of each direction of each layer over time.
+    """SQNR of each direction of each layer over time, in the order in which it runs.
 
     Args:
         watched: What was run.
         cells: Of the lowered model.
         quality: Outputs of the float model.
         outputs: Those of the lowered one.
+
+    Returns:
+        Those that ran.
     """
     found = []
     for layer, name in watched.outputs.items():
         both = [c for c in cells.values() if c.node == layer]
         for cell in both:
             d = 1 if cell.reverse and len(both) == 2 else 0
-            pairs = [(r[name][:, d], o[name][:, d]) for r, o in zip(quality.reference, outputs, strict=True)]
+            pairs = [
+                (_states(r[name], d, cell), _states(o[name], d, cell))
+                for r, o in zip(quality.reference, outputs, strict=True)
+            ]
             tally = quality.tally(cell.name, pairs, axis=0)
-            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve_of(tally)))
+            if not tally.result().values:
+                continue  # it never ran
+            curve = curve_of(tally)
+            if curve is not None and cell.reverse:
+                curve = replace(curve, unit=BACKWARDS)
+            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve))
     return found
+
+
+def _states(held: Any, direction: int, cell: Cell) -> Array:
+    """The hidden states of one call in the order in which they are made `[steps,B,H]`; runs of a loop one by one."""
+    arrays = []
+    for array in held if isinstance(held, list) else [held]:
+        runs = np.reshape(array, (-1, *np.shape(array)[-RANK:])) if np.ndim(array) >= RANK else ()
+        arrays += [run[:: -1 if cell.reverse else 1, direction] for run in runs]
+    return np.concatenate(arrays) if arrays else np.zeros((0, 1, cell.hidden_size), np.float32)

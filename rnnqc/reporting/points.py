@@ -51,7 +51,8 @@ class FormatObserver:
         self.low, self.high = math.inf, -math.inf
         self.signal = self.noise = 0.0
         self.histogram = GrowingHistogram()
-        counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS
+        packed = point.get("group_size") or point.get("wide_channels")  # multipliers make other codes of these
+        counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
         self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
 
     def update(self, values: Values) -> None:
@@ -130,7 +131,7 @@ def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
     if point.get("wide_channels"):
         return f"{kind}, {point['wide_channels']:.0%} of the channels int8"
     if point["mode"] == "codes":
-        return f"{kind} of the layer before"
+        return f"{kind}, chained"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"
 
 

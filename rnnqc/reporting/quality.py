@@ -15,6 +15,7 @@ from rnnqc.comparison import OutputTally
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.numerics import sqnr_db
+from rnnqc.pipeline import executable
 from rnnqc.reporting.evidence import Curve, OutputEvidence
 from rnnqc.streaming import Outputs, calls_of, run_calls
 from rnnqc.time_axes import time_axes
@@ -53,13 +54,16 @@ class Quality:
         return self._run(model, optimize=False)
 
     def _run(self, model: onnx.ModelProto, optimize: bool) -> list[Outputs]:
-        session = make_session(model, native=self._native, optimize=optimize)
-        return list(run_calls(partial(run_session, session), self.calls, self.carried))
+        session = make_session(executable(model), native=self._native, optimize=optimize)
+        run = partial(run_session, session, sequences=True)
+        return list(run_calls(run, self.calls, self.carried))
 
     def ratios(self, outputs: Sequence[Outputs]) -> dict[str, float]:
         """Noise-to-signal ratio of every output of floats."""
         result = {}
-        for name in self.reference[0]:
+        for name, first in self.reference[0].items():
+            if is_sequence(first):
+                continue
             a, b = (np.concatenate([np.ravel(r[name]) for r in results]) for results in (self.reference, outputs))
             if a.dtype.kind == "f":
                 level = sqnr_db(a, b)
@@ -71,7 +75,7 @@ class Quality:
         axes = time_axes(self._model)
         found = []
         for name, first in self.reference[0].items():
-            if np.asarray(first).dtype.kind not in "fiub":
+            if is_sequence(first) or np.asarray(first).dtype.kind not in "fiub":
                 continue
             axis = axes[name].axis if name in axes and axes[name].axis < np.ndim(first) else None
             tally = self.tally(name, [(r[name], o[name]) for r, o in zip(self.reference, outputs, strict=True)], axis)
@@ -88,6 +92,11 @@ class Quality:
         for (a, b), call in zip(pairs, self.calls, strict=True):
             tally.add(np.asarray(a), np.asarray(b), call.restart)
         return tally
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether an output is a sequence of tensors."""
+    return isinstance(value, list)
 
 
 def mean_sqnr(ratios: Mapping[str, float]) -> float:

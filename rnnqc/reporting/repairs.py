@@ -94,9 +94,7 @@ class Repairer:
         widths = {_point(self.lowered.model.cells, p).get("bits") or 0 for p in points}
         for bits in WIDTHS if widths else ():
             if bits > max(widths) and all("bits" in keys_of(p) for p in points):
-                extra = (
-                    {"group_size": None, "wide_channels": 0.0} if _is_packed(self.lowered.model.cells, points) else {}
-                )
+                extra = _undone(self.lowered.model.cells, points)
                 rule = Rule(sensitivity.points, {"bits": bits, **extra})
                 found.append(Candidate((rule,), f"{bits} bits instead of {max(widths)}"))
                 if ranges:
@@ -151,12 +149,15 @@ def _point(cells: Mapping[str, Cell], name: str) -> Mapping[str, Any]:
     return {}
 
 
-def _is_packed(cells: Mapping[str, Cell], points: Sequence[str]) -> bool:
-    return any(_point(cells, p).get("group_size") or _point(cells, p).get("wide_channels") for p in points)
+def _undone(cells: Mapping[str, Cell], points: Sequence[str]) -> dict[str, Any]:
+    """What has to be taken back where weights of few bits get more."""
+    held = [_point(cells, p) for p in points]
+    undone: dict[str, Any] = {"group_size": None} if any(p.get("group_size") for p in held) else {}
+    return undone | ({"wide_channels": 0.0} if any(p.get("wide_channels") for p in held) else {})
 
 
 def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tuple[list[Repair], Repair | None]:
-    """Repairs for what costs most, best first, and all of them together."""
+    """Repairs for what costs most, best first, and together those that keep the form of cells."""
     found: list[Repair] = []
     rules: list[Rule] = []
     mended: set[str] = set()
@@ -170,8 +171,8 @@ def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tu
         if repair is not None:
             found.append(repair)
             mended |= points
-            rules += map(parse_override, repair.overrides)
-    found.sort(key=lambda r: (-r.gain_db, r.points))
-    if len(found) < 2:
+            rules += map(parse_override, repair.overrides) if not repair.forms else ()
+    found.sort(key=lambda r: (bool(r.forms), -r.gain_db, r.points))
+    if sum(not r.forms for r in found) < 2:
         return found, None
     return found, repairer.measured("", Candidate(tuple(rules), "all of these"))

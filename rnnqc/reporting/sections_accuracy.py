@@ -30,7 +30,7 @@ def accuracy(evidence: Evidence) -> list[Child]:
     shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
     curves = [curve for *_, curve in shown if curve is not None]
     if "layers" in evidence.missing:
-        made.append(element("p", f"Layers over time are left out: {evidence.missing['layers']}", class_="note"))
+        made.append(element("p", f"Left out: {evidence.missing['layers']}", class_="note"))
     if curves:
         text = (
             "The hidden states of every layer, and outputs with an axis of time, against the float model, step by "
@@ -77,7 +77,7 @@ def times(evidence: Evidence) -> list[Child]:
                     name(t.node) if first else "",
                     " × ".join(map(str, t.shape)) if first else "",
                     way,
-                    number(microseconds, f"{microseconds:,.1f} µs"),
+                    number(microseconds, _time(microseconds)),
                     gauge(microseconds / longest),
                     number(ratio, f"{ratio:.2f}×") if not first else "1",
                 ]
@@ -89,3 +89,7 @@ def times(evidence: Evidence) -> list[Child]:
     )
     heads = ("Layer", "Shape", "Way", "Time", "", "Float / way")
     return [element("p", text), table("Time of each layer", heads, rows, "   n n")]
+
+
+def _time(microseconds: float) -> str:
+    return f"{microseconds:.1f} µs" if microseconds < 1e4 else f"{microseconds / 1e3:.1f} ms"

@@ -27,13 +27,9 @@ def points(evidence: Evidence) -> list[Child]:
         "First points that clip, then those whose own quantization error is largest. Pre-activations beyond the "
         "interval on which their activation changes do not count as clipped."
     )
-    key = element(
-        "p",
-        element("span", "", class_="key inside"), "values ",
-        element("span", "", class_="key outside"), "values beyond the range ",
-        element("span", "", class_="key range"), "representable range. Heights are logarithmic.",
-        class_="soft small",
-    )  # fmt: skip
+    kinds = (("inside", "values"), ("outside", "values beyond the range"), ("range", "representable range"))
+    legend = [element("span", element("span", "", class_=f"key {k}"), what, class_="legend") for k, what in kinds]
+    key = element("p", legend, "Heights are logarithmic.", class_="soft small")
     made: list[Child] = [element("p", text), key]
     made.append(element("div", [_figure(p) for p in evidence.points[:LARGE]], class_="charts"))
     first, rest = evidence.points[:ROWS], evidence.points[ROWS:]
@@ -65,21 +61,21 @@ def _points_table(shown: list[PointEvidence]) -> Element:
         rows.append(
             [
                 name(p.point),
-                element("td", p.format, class_="whole"),
+                decibels(p.sqnr_db),
+                element("td", clipped, class_="bad") if p.clipped > CLIPPED else clipped,
                 spark(p),
                 [real(p.min), " … ", real(p.max)],
                 representable,
-                element("td", clipped, class_="bad") if p.clipped > CLIPPED else clipped,
                 unused,
-                decibels(p.sqnr_db),
+                element("td", p.format, class_="whole"),
             ]
         )
-    heads = ("Point", "Format", "Values", "Observed", "Representable", "Clipped", "Codes unused", "SQNR alone")
-    return table("Quantization points", heads, rows, "   nnnnn")
+    heads = ("Point", "SQNR alone", "Clipped", "Values", "Observed", "Representable", "Unused codes", "Format")
+    return table("Quantization points", heads, rows, " nn nnn ")
 
 
 def _by(point: PointEvidence) -> str:
-    return "by row" if point.codes_used is None else "by channel"
+    return "by row" if point.format.endswith("row") else "by channel"
 
 
 def sensitivity(evidence: Evidence) -> list[Child]:
@@ -115,7 +111,9 @@ def sensitivity(evidence: Evidence) -> list[Child]:
 def _sensitivity_table(shown: list[Sensitivity], most: float, mended: Mapping[str, Repair]) -> Element:
     rows: list[list[Child]] = []
     for s in shown:
-        count = f" ({s.members} points)" if s.members > 1 else ""
+        notes = [f"{s.members} points"] if s.members > 1 else []
+        notes += ["and the bias"] if s.also else []
+        count = f" ({', '.join(notes)})" if notes else ""
         rows.append(
             [
                 [name(plain(s.points)), count],

@@ -28,7 +28,7 @@ def facts(evidence: Evidence) -> Element:
     if sizes.get("float_weights"):
         cards.append(("Recurrent weights", _change(sizes["float_weights"], sizes["quantized_weights"])))
     cards.append(("File", _change(sizes["float_file"], sizes["quantized_file"])))
-    best = max((r.gain_db for r in evidence.repairs), default=0.0)
+    best = evidence.repairs[0].gain_db if evidence.repairs else 0.0
     if evidence.base_sqnr_db is not None:
         text = f"+{best:.1f} dB" if best else "nothing"
         under = "with one override, see below" if best else "no single override helps"
@@ -91,7 +91,7 @@ def making(evidence: Evidence) -> list[Child]:
     """Data, recipe, versions, and what the numbers mean."""
     data, recipe = evidence.data, evidence.recipe
     facts_: list[tuple[str, Child]] = [
-        ("Data", f"{data['source']}: {data['calls']} {'calls of a stream' if data['states'] else 'call(s)'}"),
+        ("Data", f"{data['source']}: {_calls(data)}"),
         ("Inputs", [[name(k), f" {v}", element("br")] for k, v in data["inputs"].items()]),
     ]
     if data["states"]:
@@ -122,6 +122,11 @@ def making(evidence: Evidence) -> list[Child]:
     return made
 
 
+def _calls(data: dict[str, Any]) -> str:
+    count = "1 call" if data["calls"] == 1 else f"{data['calls']} calls"
+    return f"{count} of a stream" if data["states"] else count
+
+
 def _value(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -139,4 +144,5 @@ WORDS = (
     ("Outputs, all together", "The noise-to-signal ratios of all float outputs, averaged, in dB."),
     ("Quantization point", _POINT),
     ("Clipped", "Share of the values beyond what the codes can represent, which saturate."),
+    ("Chained", "The input of a layer takes the hidden codes of the layer before as they are."),
 )

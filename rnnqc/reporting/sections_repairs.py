@@ -37,7 +37,7 @@ def repairs(evidence: Evidence) -> list[Child]:
 
 def _repair(repair: Repair, evidence: Evidence) -> Element:
     together = not repair.points
-    title: list[Child] = ["All of these together"] if together else [name(plain(repair.points))]
+    title: list[Child] = ["Together, as far as cells keep their form"] if together else [name(plain(repair.points))]
     measured = together or repair.reason == "float" or " instead of " in repair.reason
     why = None if measured else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
     arrow: list[Child] = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]

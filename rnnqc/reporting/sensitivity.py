@@ -21,6 +21,8 @@ from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
 
 CELL, GROUP, POINT = "cell", "group", "point"
 ACCUMULATOR = "accumulator"
+BIAS = "bias"
+"""Its format may be that of the products, which have none without those of their operands."""
 MANY_CELLS = 3
 GROUPED = ("acc", "activation", "input_product", "hidden_product")
 """Kinds of points of which every gate has one."""
@@ -107,17 +109,25 @@ class _Search:
         self.count += 1
         if self.progress is not None:
             self.progress(self.count, max(self.count, min(self.expected, self.bounds.models)))
+        also: list[str] = []
         try:
-            lowered = self.remaker.lower([no_quantizer(unit.glob)], QCDQ)
-            level = mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
+            level = self._level([unit.glob])
         except CompileError as error:
-            self.found.refused[unit.glob] = error.message
-            return None
+            also = [exactly(f"{unit.cell}.{BIAS}")]
+            try:
+                level = self._level([unit.glob, *also])
+            except CompileError:
+                self.found.refused[unit.glob] = error.message
+                return None
         gain = level - self.found.base_db if level != self.found.base_db else 0.0
         share = 1.0 - 10.0 ** (-gain / 10.0) if gain > -math.inf else -math.inf
-        result = Sensitivity(unit.glob, len(unit.members), unit.level, level, gain, share)
+        result = Sensitivity(unit.glob, len(unit.members), unit.level, level, gain, share, also)
         self.found.measured.append(result)
         return result
+
+    def _level(self, globs: Sequence[str]) -> float:
+        lowered = self.remaker.lower([no_quantizer(g) for g in globs], QCDQ)
+        return mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
 
     def run(self) -> Found:
         cells: Sequence[Cell] = [c for c in self.cells.values() if units_of(c)]

@@ -87,7 +87,7 @@ def dump(
         for piece in tracer.trace(feeds, state):
             writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
-        (temporary / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         _replace(temporary, target)
     except OSError as error:
         raise _cannot_write(target, error) from error
@@ -272,6 +272,11 @@ def _weights(cell: Cell, constants: Mapping[str, Array]) -> dict[str, Array]:
     columns = len(cell.type.gates) * cell.hidden_size
     for key in ("W", "R"):
         if key in constants and constants[key].dtype.kind in "iu":
+            if cell.form == "integer" and constants[key].dtype == np.uint8:
+                # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
+                rows = cell.input_size if key == "W" else cell.hidden_size
+                made[f"{key}.weight.codes"] = (constants[key][:rows].astype(np.int16) - 128).astype(np.int8)
+                continue
             size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
             codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
             made[f"{key}.weight.codes"] = np.asarray(codes)

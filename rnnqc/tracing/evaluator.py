@@ -15,7 +15,7 @@ from rnnqc.tracing.program import Program, needed, reads
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
-CHUNK_BYTES = 2**26
+CHUNK_BYTES = 2**24
 _TENSORS_OF_A_STEP = 40
 
 

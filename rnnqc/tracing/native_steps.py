@@ -28,7 +28,7 @@ def steps_alone(program: Program) -> bool:
     (docs/quant_lstm_cell.md, *After the loop*).
     """
     numbers = stored_numbers(program.cell)
-    if not isinstance(numbers, GridNumbers):
+    if not isinstance(numbers, GridNumbers) or not program.cell.type.cell_state:
         return True
     grids = [numbers.grid(n) for n in ("hidden", "cell_state")]
     return all(g.rounding not in _CUT_ROUNDINGS or math.frexp(g.scale)[0] == 0.5 for g in grids)

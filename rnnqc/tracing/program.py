@@ -11,7 +11,8 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import FUSED_OPS
 from rnnqc.diagnostics import CompileError
-from rnnqc.ir import CELL_TAG, DOMAIN
+from rnnqc.ir import CELL_TAG, DOMAIN, Model
+from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"
 """The branch of the choice between two ways of multiplying integers that is exact on every processor."""
@@ -120,11 +121,16 @@ def reads(node: onnx.NodeProto) -> set[str]:
     return names
 
 
-def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
+def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
     """The program of every cell that has a form other than float.
 
+    Args:
+        model: The model.
+        proto: The same.
+        cells: The cells of interest, by name.
+
     Raises:
-        CompileError: A cell's loop is written out, or is not there.
+        CompileError: A cell's loop is not there, and cannot be made from the model's description of the cell.
     """
     tagged: dict[str, list[onnx.NodeProto]] = {}
     used: dict[str, set[str]] = {}
@@ -147,7 +153,13 @@ def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]
             continue
         fused = nodes[0] if len(nodes) == 1 and nodes[0].domain == DOMAIN and nodes[0].op_type in FUSED_OPS else None
         if fused is not None:
-            function = functions[fused.domain, fused.op_type, fused.overload]
+            function = functions.get((fused.domain, fused.op_type, fused.overload))
+            if function is None:
+                raise CompileError(
+                    f"Cell {name!r}: the model has no function for {fused.op_type} {fused.overload!r}.",
+                    supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
+                    action="lower the float model again",
+                )
             inputs = {f: a for f, a in zip(function.input, fused.input, strict=False) if a}
             outputs = {f: a for f, a in zip(function.output, fused.output, strict=False) if a}
             flat = _flat(_with_attributes(function.node, fused))
@@ -156,14 +168,19 @@ def programs(proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]
             top = _outermost(proto.graph, name)
             flat = _flat(top)
             own = {o for n in top for o in n.output}
-            inputs = {i: i for n in top for i in reads(n) if i not in own}
+            inputs = {i: i for n in top for i in sorted(reads(n)) if i not in own}
             outputs = {o: o for n in top for o in n.output if o in used[name]}
         scans = [n for n in flat if n.op_type == "Scan"]
+        if not scans and cell.integer and fused is None:
+            own_nodes, given, made_here = rolled(model, cell)
+            flat = _flat(own_nodes)
+            inputs, outputs = {n: n for n in given}, {n: n for n in made_here}
+            scans = [n for n in flat if n.op_type == "Scan"]
         if len(scans) != 1 or any(a.HasField("g") for n in flat if n is not scans[0] for a in n.attribute):
             raise CompileError(
                 f"Cell {name!r} has no loop over time of its own: it was unrolled, or another tool changed it.",
-                supported="cells in the forms that `rnnqc lower` writes without --unroll",
-                action="lower the float model without --unroll; the values are the same",
+                supported="cells in the forms that `rnnqc lower` writes; form qcdq without --unroll",
+                action="lower the float model again, without --unroll; the values are the same",
             )
         made.append(Program(cell, fused, flat, scans[0], inputs, outputs, opset, proto.ir_version))
     return made

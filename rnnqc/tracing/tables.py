@@ -131,7 +131,7 @@ class TablesReader:
             return [Tensor(f"{name}.activation", values["forget_gate.coupled"])]
         joint = slice(k * hidden, (k + 1) * hidden)
         tensors = []
-        raw = _first(values, f"{name}.sum", f"{name}.product")
+        raw = first_of(values, f"{name}.sum", f"{name}.product")
         raw = values["preactivation"][..., joint] if raw is None else raw
         tensors.append(Tensor(f"{name}.preactivation", raw))
         if n.gate_kinds[k] == TABLE:
@@ -142,7 +142,7 @@ class TablesReader:
             tensors.append(
                 dequantized(f"{name}.acc", signed, scale=F32(encoding.scale[0]), zero_point=encoding.zero_point)
             )
-        value = _first(values, name, f"{name}.values")
+        value = first_of(values, name, f"{name}.values")
         if value is None:
             value = values["gates.values"][..., joint]
         unit = F32(n.cell_scale) if cell.type.cell_state and name == "cell_gate" and n.cell_scale else None
@@ -200,20 +200,21 @@ class TablesReader:
         unit = F32(n.cell_scale) if n.cell_scale else None
         for name in ("cell_state.kept", "cell_state.added"):
             yield Tensor(name, values[name] if unit is None else np.asarray(values[name] * unit))
-        cell_state = _first(values, "cell_state", "cell_state.rounded")
+        cell_state = first_of(values, "cell_state", "cell_state.rounded")
         assert cell_state is not None
         if unit is None:
             yield Tensor("cell_state", cell_state)
         else:
             yield dequantized("cell_state", cell_state.astype(np.int64), scale=unit)
-        squashed = _first(values, "hidden.squashed", "hidden.squashed.value", "hidden.squashed.values")
+        squashed = first_of(values, "hidden.squashed", "hidden.squashed.value", "hidden.squashed.values")
         output = cell.output_activation
         assert output is not None and squashed is not None
         yield self._activation("hidden.activation", squashed, output.name, None)
         yield Tensor("hidden.value", values["hidden.value"])
 
 
-def _first(values: Mapping[str, Array], *names: str) -> Array | None:
+def first_of(values: Mapping[str, Array], *names: str) -> Array | None:
+    """The first of `names` that is there."""
     return next((values[n] for n in names if n in values), None)
 
 
@@ -229,7 +230,7 @@ def _sums(values: Mapping[str, Array], name: str) -> Array:
     high = values.get(f"{name}.high")
     if high is None:
         return values[name]
-    low = _first(values, f"{name}.low.corrected", f"{name}.low")
+    low = first_of(values, f"{name}.low.corrected", f"{name}.low")
     assert low is not None
     return high.astype(np.int64) * 256 + low
 

@@ -36,13 +36,13 @@ class Tensor:
 
     def at(self, part: slice | Array) -> Tensor:
         """Some steps."""
-        return self._each(lambda a: a[part])
+        return self.each(lambda a: a[part])
 
     def row(self, number: int) -> Tensor:
         """One row of the batch, with its axis."""
-        return self._each(lambda a: a[:, number : number + 1])
+        return self.each(lambda a: a[:, number : number + 1])
 
-    def _each(self, change: Any) -> Tensor:
+    def each(self, change: Any) -> Tensor:
         """With `change` applied to all that has axes for time and batch."""
         zero = self.zero_point
         return replace(

@@ -8,34 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc import runtime_ops
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import CompileError, InternalError, UsageError
+from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.files import load_proto
 from rnnqc.ir import Model
-from rnnqc.passes.cell_function import stored_numbers
-from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.pipeline import runnable
 from rnnqc.streaming import calls_of, run_calls, state_pairs
-from rnnqc.tracing.boundaries import Recorder, Run, same_bits
-from rnnqc.tracing.evaluator import Evaluator
-from rnnqc.tracing.grids import GridReader
-from rnnqc.tracing.native_steps import NativeSteps, steps_alone
-from rnnqc.tracing.program import Program, programs
-from rnnqc.tracing.qcdq import QcdqReader
-from rnnqc.tracing.tables import TablesReader
+from rnnqc.tracing.boundaries import Recorder, Run
+from rnnqc.tracing.program import programs
 from rnnqc.tracing.tensors import Tensor
+from rnnqc.tracing.traced_cell import TracedCell
 
 Array = npt.NDArray[Any]
 RUNTIME = ("X", "sequence_lens", "initial_h", "initial_c")
-
-
-class DeviationError(InternalError):
-    """A run whose cells did not do what their specification says."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +75,9 @@ class Tracer:
                 action="name a cell, or leave --cells out",
             )
         self.proto = loaded.proto
-        self._programs = programs(self.proto, self.cells)
-        if native:
-            runtime_ops.library_path()
+        self._programs = programs(loaded, self.proto, self.cells)
         self._recorder = Recorder(self.proto, self._programs, native)
-        self._traced = {p.cell.name: _TracedCell(p, self._recorder.constants, native) for p in self._programs}
+        self._traced = {p.cell.name: TracedCell(p, self._recorder.constants, native) for p in self._programs}
 
     @property
     def names(self) -> list[str]:
@@ -155,138 +141,8 @@ def _lowered(proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.Model
     if not any(c.form != "float" for c in loaded.cells.values()):
         raise CompileError(
             "The model has no lowered cell.",
-            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq), and exports of Brevitas",
+            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq; of cells that Brevitas exported "
+            "fused and integer), and exports of Brevitas",
             action="lower it first: rnnqc lower MODEL -o LOWERED.onnx",
         )
     return loaded
-
-
-class _TracedCell:
-    """One cell with its specification."""
-
-    def __init__(self, program: Program, known: Mapping[str, Array], native: bool) -> None:
-        self.program, self.known = program, known
-        cell = program.cell
-        formal = {
-            "X": cell.x,
-            "sequence_lens": cell.sequence_lens,
-            "initial_h": cell.initial_h,
-            "initial_c": cell.initial_c,
-        }
-        self._names = {k: k if program.node is not None else (v or "") for k, v in formal.items()}
-        self._evaluator: Evaluator | None = None
-        self._reader: Any = None
-        self.constants: dict[str, Array] = {}
-        self._wants_native = native and program.node is not None and steps_alone(program)
-        self._native: NativeSteps | None = None
-
-    def steps(self, run: Run) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """First step, number of steps of the run, and the tensors of some steps."""
-        program, cell = self.program, self.program.cell
-        evaluator, reader = self._prepared(run)
-        lens = run.inputs.get(self._names["sequence_lens"])
-        x = run.inputs[self._names["X"]]
-        order = _Order(cell.reverse, lens, x.shape[0])
-        evaluation = evaluator.run(run.inputs)
-        in_front = {t.name: t for t in reader.in_front(evaluation.before, order.loop(x))}
-        pieces = []
-        states = self._initial(run, x)
-        for chunk in evaluation.chunks:
-            tensors = {n: t.at(chunk.part) for n, t in in_front.items()}
-            for tensor in reader.steps(chunk.steps, chunk.after, program.backwards):
-                tensors[tensor.name] = tensor
-            if self._native is not None:
-                self._check_steps(chunk.part.start, order.loop(x)[chunk.part], tensors, states)
-                states = self._native.left(tensors, program.backwards)
-            if program.backwards:
-                pieces.append((chunk.part.start, tensors))
-            else:
-                yield chunk.part.start, x.shape[0], order.natural(chunk.part.start, tensors)
-        for first, tensors in reversed(pieces):
-            yield first, x.shape[0], order.natural(first, tensors)
-        self._check(run, evaluator.results(run.inputs, evaluation.loop))
-
-    def _initial(self, run: Run, x: Array) -> dict[str, Array]:
-        """The states that the loop starts from, `[B,H]`."""
-        shape = (x.shape[1], self.program.cell.hidden_size)
-        names = ("initial_h", "initial_c")
-        return {n: run.inputs.get(self._names[n], np.zeros(shape, np.float32)).reshape(shape) for n in names}
-
-    def _check_steps(self, first: int, x: Array, tensors: Mapping[str, Tensor], states: Mapping[str, Array]) -> None:
-        """Compares the native kernel with the specification in each step."""
-        assert self._native is not None
-        found = self._native.first_difference(x, tensors, states, self.program.backwards)
-        if found is not None:
-            step, name = found
-            raise DeviationError(
-                f"Cell {self.program.cell.name!r}: the native library makes other bits than the specification, "
-                f"first in step {first + step} of the loop, tensor {name!r}. "
-                "Resolution: report it, with the model and the data; --stock runs the specification."
-            )
-
-    def _prepared(self, run: Run) -> tuple[Evaluator, Any]:
-        if self._evaluator is None:
-            program = self.program
-            runtime = {n for n in self._names.values() if n}
-            constants = {n: v for n, v in run.inputs.items() if n not in runtime}
-            operands = program.cell.operands
-            self.constants = (
-                constants
-                if program.node is not None
-                else {k: constants[n] for k, n in operands.items() if n in constants} or constants
-            )
-            if program.cell.form == "qcdq":
-                self._reader = QcdqReader(program.cell, None, {})
-            else:
-                numbers = stored_numbers(program.cell)
-                kind = GridReader if isinstance(numbers, GridNumbers) else TablesReader
-                self._reader = kind(program.cell, numbers, self.constants)  # type: ignore[arg-type]
-            # Sums of floats may depend on what onnxruntime fuses: a cell that has some is run as a whole.
-            whole = program.cell.form == "qcdq" or (
-                program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs)
-            )
-            self._evaluator = Evaluator(program, constants, runtime, self._reader.before, whole=whole)
-            if self._wants_native:
-                self._native = NativeSteps(program, constants)
-        return self._evaluator, self._reader
-
-    def _check(self, run: Run, results: Mapping[str, Array]) -> None:
-        """Compares the outputs of the run with those of the specification."""
-        for name, value in run.outputs.items():
-            if not same_bits(value, results[name]):
-                where = np.argwhere(np.asarray(value != results[name]))
-                place = f" at {where[0].tolist()}" if len(where) else ""
-                raise DeviationError(
-                    f"Cell {self.program.cell.name!r}: output {name!r} of the run differs from the specification"
-                    f"{place}. Resolution: report it, with the model and the data."
-                )
-
-
-class _Order:
-    """The order of a loop against that of time."""
-
-    def __init__(self, reverse: bool, lens: Array | None, time: int) -> None:
-        self.lens = lens
-        self._index: Array | None = None
-        if lens is not None and reverse:
-            # ReverseSequence turns the first `len` steps of each row.
-            t = np.arange(time)[:, None]
-            count = np.maximum(lens.astype(np.int64), 1)[None, :]
-            self._index = np.where(t < count, count - 1 - t, t)
-
-    def loop(self, x: Array) -> Array:
-        """`[T,B,...]` in time order, as the loop's sequences have it."""
-        if self._index is None:
-            return x
-        return np.take_along_axis(x, self._index.reshape(*self._index.shape, *[1] * (x.ndim - 2)), 0)
-
-    def natural(self, first: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Steps in time order with 0 beyond the length of each row."""
-        if self.lens is None:
-            return dict(tensors)
-        made = {}
-        for name, tensor in tensors.items():
-            turned = tensor._each(self.loop) if self._index is not None else tensor
-            time = first + np.arange(turned.values.shape[0])[:, None]
-            made[name] = turned.masked(time < self.lens[None, :])
-        return made

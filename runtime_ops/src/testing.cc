@@ -11,6 +11,7 @@
 #include "export.h"
 #include "kernels/dispatch.h"
 #include "kernels/packing.h"
+#include "testing_cells.h"
 
 namespace {
 
@@ -101,12 +102,7 @@ struct rnnqc_test_cell {
 };
 
 static bool FindLinear(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear) {
-  rnnqc::TableExtent tables{};
-  tables.gates = rnnqc::kGates;
-  for (int gate = 0; gate < rnnqc::kGates; ++gate) {
-    tables.gate_table[gate] = cell.gate_table[gate];
-    tables.gate_max[gate] = cell.gate_max[gate];
-  }
+  rnnqc::TableExtent tables = rnnqc::ExtentOf(cell, rnnqc::kGates);
   tables.cell_table = cell.cell_table;
   tables.cell_table_size = cell.cell_table_size;
   return rnnqc::FindLinearTables(tables, linear);
@@ -217,34 +213,15 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
 }
 
 RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
-  const int64_t blocks = rnnqc::BlockCount(cell->units);
   rnnqc::LinearTables linear;
-  rnnqc::TableCellArgs args{};
+  auto args = rnnqc::StepArgsOf<rnnqc::TableCellArgs>(*cell);
+  rnnqc::SetGates(*cell, rnnqc::kGates, &args);
   args.linear = FindLinear(*cell, &linear) ? &linear : nullptr;
-  args.rows = cell->rows;
-  args.units = cell->units;
-  args.block_begin = cell->block_begin;
-  args.block_end = cell->block_end;
-  args.acc = cell->acc;
-  args.acc_stride = blocks * rnnqc::kBlockColumns;
-  args.p = cell->p;
-  args.p_stride = blocks * rnnqc::kBlockColumns;
-  args.h_multiplier = cell->h_multiplier;
-  for (int gate = 0; gate < rnnqc::kGates; ++gate) {
-    args.gate_min[gate] = cell->gate_min[gate];
-    args.gate_max[gate] = cell->gate_max[gate];
-    args.gate_table[gate] = cell->gate_table[gate];
-  }
   args.cell_max = cell->cell_max;
   args.cell_table = cell->cell_table;
   args.cell_table_size = cell->cell_table_size;
-  args.h_scale = cell->h_scale;
-  args.h_zero_point = cell->h_zero_point;
   args.c = cell->c;
-  args.c_stride = blocks * rnnqc::kBlockUnits;
-  args.y = cell->y;
-  args.h = cell->h;
-  args.h_stride = blocks * rnnqc::kBlockUnits;
+  args.c_stride = args.h_stride;
   rnnqc::FindTable(isa)->table_cell(args);
 }
 

@@ -7,6 +7,7 @@
 #include "cells/grid_byte_form.h"
 #include "export.h"
 #include "kernels/dispatch.h"
+#include "testing_cells.h"
 
 extern "C" {
 
@@ -76,24 +77,11 @@ RNNQC_EXPORT int32_t rnnqc_test_find_byte_form(const char* isa, const rnnqc_test
 }
 
 RNNQC_EXPORT void rnnqc_test_grid_bytes(const char* isa, const rnnqc_test_bytes* cell) {
-  const int64_t blocks = rnnqc::BlockCount(cell->units);
-  rnnqc::GridBytesArgs args{};
-  args.rows = cell->rows;
-  args.units = cell->units;
-  args.block_begin = cell->block_begin;
-  args.block_end = cell->block_end;
-  args.acc = cell->acc;
-  args.acc_stride = blocks * rnnqc::kBlockColumns;
-  args.p = cell->p;
-  args.p_stride = blocks * rnnqc::kBlockColumns;
-  args.h_multiplier = cell->h_multiplier;
+  auto args = rnnqc::StepArgsOf<rnnqc::GridBytesArgs>(*cell);
   args.bias = cell->bias;
   args.form = cell->form;
   args.c = cell->c;
-  args.c_stride = blocks * rnnqc::kBlockUnits;
-  args.y = cell->y;
-  args.h = cell->h;
-  args.h_stride = blocks * rnnqc::kBlockUnits;
+  args.c_stride = args.h_stride;
   rnnqc::FindTable(isa)->grid_bytes(args);
 }
 

@@ -5,7 +5,7 @@
 
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "kernels/packing.h"
+#include "testing_cells.h"
 
 extern "C" {
 
@@ -43,12 +43,11 @@ struct rnnqc_test_hidden_step {
 };
 
 static bool FindLinearGates(const rnnqc_test_hidden_step& cell, rnnqc::LinearTables* linear) {
-  rnnqc::TableExtent tables{};
-  tables.gates = cell.gates;
+  rnnqc::TableExtent tables = rnnqc::ExtentOf(cell, cell.gates);
   for (int64_t gate = 0; gate < cell.gates; ++gate) {
-    if (cell.has_options != 0 && static_cast<rnnqc::Kind>(cell.kind[gate]) != rnnqc::Kind::kTable) continue;
-    tables.gate_table[gate] = cell.gate_table[gate];
-    tables.gate_max[gate] = cell.gate_max[gate];
+    if (cell.has_options == 0 || static_cast<rnnqc::Kind>(cell.kind[gate]) == rnnqc::Kind::kTable) continue;
+    tables.gate_table[gate] = nullptr;
+    tables.gate_max[gate] = 0;
   }
   return rnnqc::FindLinearTables(tables, linear);
 }
@@ -62,33 +61,14 @@ RNNQC_EXPORT int32_t rnnqc_test_has_linear_gates(const rnnqc_test_hidden_step* c
 // `kernel`: gru_cell, gru_reset, gru_output or rnn_cell.
 RNNQC_EXPORT void rnnqc_test_hidden_cell(const char* isa, const char* kernel, const rnnqc_test_hidden_step* cell) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
-  const int64_t units_padded = rnnqc::BlockCount(cell->units) * rnnqc::kBlockUnits;
   rnnqc::LinearTables linear;
-  rnnqc::HiddenCellArgs args{};
+  auto args = rnnqc::StepArgsOf<rnnqc::HiddenCellArgs>(*cell, cell->gates, cell->acc_gates);
+  rnnqc::SetGates(*cell, cell->gates, &args);
   args.linear = FindLinearGates(*cell, &linear) ? &linear : nullptr;
-  args.rows = cell->rows;
-  args.units = cell->units;
-  args.block_begin = cell->block_begin;
-  args.block_end = cell->block_end;
-  args.acc = cell->acc;
-  args.acc_stride = rnnqc::ColumnCount(cell->units, cell->acc_gates);
-  args.h_multiplier = cell->h_multiplier;
-  args.p = cell->p;
-  args.p_stride = rnnqc::ColumnCount(cell->units, cell->gates);
-  for (int64_t gate = 0; gate < cell->gates; ++gate) {
-    args.gate_min[gate] = cell->gate_min[gate];
-    args.gate_max[gate] = cell->gate_max[gate];
-    args.gate_table[gate] = cell->gate_table[gate];
-  }
   args.hidden_bias = cell->hidden_bias;
-  args.h_scale = cell->h_scale;
-  args.h_zero_point = cell->h_zero_point;
   args.state = cell->state;
   args.z = cell->z;
-  args.state_stride = units_padded;
-  args.y = cell->y;
-  args.h = cell->h;
-  args.h_stride = units_padded;
+  args.state_stride = args.h_stride;
   rnnqc::HiddenCellOptions options{};
   if (cell->has_options != 0) args.options = &options;
   for (int64_t gate = 0; gate < cell->gates; ++gate) {

@@ -1,17 +1,21 @@
 """Cells and activations: what the passes read from.
 
 What these would catch: an activation that computes, or defaults to, something else than ONNX; bounds that its values
-leave; a cell that changes on its way through JSON.
+leave; a cell that changes on its way through JSON; equations that are not ONNX's, or ask for a gate or point by another
+name.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from rnnqc.cells import equations
 from rnnqc.cells.activations import (
     ACTIVATION_NAMES,
     RELU_TABLE,
@@ -22,10 +26,12 @@ from rnnqc.cells.activations import (
     takes_beta,
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.testing.float_layer import ACTIVATION_NAMES as ONNX_NAMES
 from rnnqc.testing.float_layer import USES_ALPHA, USES_BETA
 from rnnqc.testing.float_layer import Activation as OnnxActivation
 
+Array = npt.NDArray[np.float64]
 X = np.linspace(-40.0, 40.0, 4001)
 PARAMETERS = {
     "Affine": (0.5, 0.25),
@@ -182,3 +188,117 @@ def test_points_are_named_once() -> None:
 def test_every_field_of_a_cell_is_documented() -> None:
     assert Cell.__doc__ is not None
     assert [f.name for f in fields(Cell) if f"        {f.name}: " not in Cell.__doc__] == []
+
+
+@dataclass
+class _Step:
+    """`rnnqc.cells.equations.Step` in numpy; `seen` collects what was asked for by name.
+
+    Attributes:
+        x: x W + B of each gate.
+        h: h R of each gate.
+        state: The state before the step.
+        R: `[H,GH]`.
+        peepholes: By gate.
+        hidden_bias: Of a GRU's candidate.
+    """
+
+    x: list[Array]
+    h: list[Array]
+    state: Array
+    R: Array
+    peepholes: Mapping[int, Array]
+    hidden_bias: Array
+    gates: tuple[str, ...]
+    input_forget: bool = False
+    linear_before_reset: bool = False
+
+    def __post_init__(self) -> None:
+        self.seen: list[str] = []
+
+    def _act(self, k: int, value: Array) -> Array:
+        self.seen.append(self.gates[k])
+        return np.tanh(value + k)  # another function for every gate
+
+    def gate(self, k: int, peephole: Array | None = None) -> Array:
+        extra = self.peepholes[k] * peephole if peephole is not None and k in self.peepholes else 0.0
+        return self._act(k, np.asarray(self.x[k] + self.h[k] + extra))
+
+    def projected(self, k: int) -> Array:
+        return self.x[k]
+
+    def recurrent(self, k: int) -> Array:
+        return self.h[k] + self.hidden_bias
+
+    def recurrent_of(self, k: int, value: Array) -> Array:
+        size = value.shape[1]
+        return np.asarray(value @ self.R[:, k * size : (k + 1) * size])
+
+    def activated(self, k: int, part: Array, projected: Array) -> Array:
+        return self._act(k, part + projected)
+
+    def coupled(self, gate: Array) -> Array:
+        return 0.875 - gate  # a quantized 1 is none
+
+    def complement(self, gate: Array) -> Array:
+        return 1.0 - gate
+
+    def product(self, a: Array, b: Array, point: str) -> Array:
+        self.seen.append(point)
+        return a * b
+
+    def total(self, kept: Array, added: Array, point: str) -> Array:
+        self.seen.append(point)
+        return kept + added
+
+    def squashed(self, state: Array) -> Array:
+        return np.sin(state)
+
+
+def _step(op: str, **flags: bool) -> _Step:
+    rng = np.random.default_rng(0)
+    gates, batch, hidden = CELL_TYPES[op].gates, 2, 3
+    arrays = rng.normal(0, 1, (2, len(gates), batch, hidden))
+    peepholes = {k: rng.normal(0, 1, hidden) for k in CELL_TYPES[op].peephole_gates}
+    r, state = rng.normal(0, 1, (hidden, len(gates) * hidden)), rng.normal(0, 1, (batch, hidden))
+    return _Step(list(arrays[0]), list(arrays[1]), state, r, peepholes, rng.normal(0, 1, hidden), gates, **flags)
+
+
+@pytest.mark.parametrize("input_forget", [False, True])
+def test_equations_of_lstm(input_forget: bool) -> None:
+    s = _step("LSTM", input_forget=input_forget)
+    found = equations.lstm(s)
+    p, c = s.peepholes, s.state
+    i = np.tanh(s.x[0] + s.h[0] + p[0] * c)
+    f = 0.875 - i if input_forget else np.tanh(s.x[2] + s.h[2] + p[2] * c + 2)
+    new = f * c + i * np.tanh(s.x[3] + s.h[3] + 3)
+    o = np.tanh(s.x[1] + s.h[1] + p[1] * new + 1)
+    np.testing.assert_allclose(found, (o * np.sin(new), new), rtol=1e-12)
+    gates = {*GATES} - ({"forget_gate"} if input_forget else set())
+    assert sorted(s.seen) == sorted([*gates, "cell_state.kept", "cell_state.added", "cell_state", "hidden.value"])
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_equations_of_gru(linear: bool) -> None:
+    s = _step("GRU", linear_before_reset=linear)
+    found = equations.gru(s)
+    z, r = np.tanh(s.x[0] + s.h[0]), np.tanh(s.x[1] + s.h[1] + 1)
+    part = r * (s.h[2] + s.hidden_bias) if linear else (r * s.state) @ s.R[:, 6:]
+    h = z * s.state + (1 - z) * np.tanh(part + s.x[2] + 2)
+    np.testing.assert_allclose(found, (h, h), rtol=1e-12)
+    points = ["hidden_state.kept", "hidden_state.added", "hidden_state"]
+    reset = "hidden_gate.reset_product" if linear else "reset.hidden"
+    assert sorted(s.seen) == sorted([*CELL_TYPES["GRU"].gates, reset, *points])
+    assert {*points, reset} <= {p.name for p in CELL_TYPES["GRU"].points}
+
+
+def test_equations_of_rnn() -> None:
+    s = _step("RNN")
+    expected = np.tanh(s.x[0] + s.h[0])
+    np.testing.assert_allclose(equations.rnn(s), (expected, expected), rtol=1e-12)
+    assert s.seen == ["hidden_gate"]
+
+
+@pytest.mark.parametrize("op", CELL_TYPES)
+def test_the_types_have_their_equations(op: str) -> None:
+    assert CELL_TYPES[op].step is {"LSTM": equations.lstm, "GRU": equations.gru, "RNN": equations.rnn}[op]

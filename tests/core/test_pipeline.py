@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from lstm_models import LstmCase, stacked_model
@@ -18,9 +19,10 @@ from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.passes import Instrument, Pass, PassManager
-from rnnqc.pipeline import FORMS, LowerOptions, default_passes, lower
+from rnnqc.pipeline import FORMS, LowerOptions, _verification_feeds, default_passes, lower
 from rnnqc.recipe import load_recipe
 
 CASE = LstmCase()
@@ -216,3 +218,26 @@ def test_layers_in_a_row_pass_codes() -> None:
 
 def test_rnnqc_lower_is_the_same() -> None:
     assert rnnqc.lower is lower
+
+
+def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_model() -> None:
+    """Would catch data that is used up by calibration, states that every call starts anew, feeds that are not run."""
+    case = LstmCase(T=4, initial_h=True, initial_c=True)
+    state = {"initial_h": "Y_h", "initial_c": "Y_c"}
+    calls = [{"X": case.replace(seed=k).feeds()["X"]} for k in range(10)]
+    proto = case.model()
+    without = lower(proto, verify=True).report.checks
+    lowered = lower(proto, calibration=(c for c in calls), state=state, verify=True)
+    usual, extreme = _verification_feeds(proto, [], calls, state)
+    assert len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
+    assert not usual[0]["initial_h"].any()
+    session = make_session(proto)
+    states = {n: np.zeros_like(case.feeds()[n]) for n in state}
+    for k, call in enumerate(calls):
+        if k in (3, 6, 9):
+            assert all(np.array_equal(usual[k // 3][n], states[n]) for n in state)
+        results = run_session(session, {**call, **states})
+        states = {n: results[o] for n, o in state.items()}
+    for name in ("decompose-lstm", "insert-qcdq"):
+        counts = [sum(n == name for n, _ in checks) for checks in (without, lowered.report.checks)]
+        assert counts[1] == counts[0] + 4 * len(proto.graph.output)

@@ -20,12 +20,13 @@ import numpy.typing as npt
 import onnx
 import pytest
 from commands import in_process, in_subprocess
-from lstm_models import LstmCase
-from lstm_points import Call, plain_statistics, point_calls
+from layer_points import Call, plain_statistics, point_calls
+from lstm_models import LstmCase, RecurrentCase
 from running import save_arrays
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.testing.float_layer import Activation
 
 Array = npt.NDArray[Any]
@@ -73,7 +74,7 @@ def check(statistics: rnnqc.Statistics, cell: str, calls: dict[str, list[Call]],
         steps = sum(max(len(s) for s in c.samples) for c in seen) if point == "input" else len(seen)
         for votes in (v for kinds in found.fix_positions.values() for v in kinds.values()):
             assert sum(votes.values()) == steps
-        if point in ("input", "hidden"):
+        if point in ("input", "hidden", "reset.hidden"):  # what meets weights
             rows = np.concatenate([np.atleast_2d(s) for c in seen for s in c.samples])
             np.testing.assert_allclose(found.channel_max, np.abs(rows).max(axis=0), atol=TOLERANCE * scale)
             np.testing.assert_allclose(found.channel_mean, rows.mean(axis=0), atol=TOLERANCE * scale)
@@ -97,6 +98,35 @@ def test_every_point_is_that_of_an_independent_lstm(name: str) -> None:
     for cell, expected in zip(cells_of(statistics), calls, strict=True):
         coupled = {p for p in ACTIVATED if p.startswith("forget_gate")} if case.input_forget else set()
         assert set(expected) == set(ACTIVATED) - coupled, "the reference knows all points"
+        check(statistics, cell, expected, name)
+
+
+OTHERS = {"GRU": {"op": "GRU"}, "GRU_linear": {"op": "GRU", "linear_before_reset": True}, "RNN": {"op": "RNN"}}
+OTHER_CASES = {
+    "plain": RecurrentCase(T=7, B=3, I=4, H=5),
+    "no bias": RecurrentCase(bias=False, B=1),
+    "bidirectional lengths": RecurrentCase(T=5, B=3, lens=(2, 5, 0), direction="bidirectional", initial_h=True),
+    "clip": RecurrentCase(clip=0.4, gain=2.0, direction="reverse"),
+    "activations": RecurrentCase(activations=(Activation("HardSigmoid"), Activation("Relu"))),
+    "loop": RecurrentCase(placement="loop", initial_h=True),
+    "scan lengths": RecurrentCase(placement="scan", lens=(4, 1)),
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+@pytest.mark.parametrize("name", OTHER_CASES)
+def test_every_point_is_that_of_an_independent_gru_or_rnn(name: str, op: str) -> None:
+    case = OTHER_CASES[name].replace(**OTHERS[op])
+    if case.activations is not None and case.op == "RNN":
+        case = case.replace(activations=case.activations[1:])
+    feeds = case.feeds()
+    statistics = rnnqc.calibrate(case.model(), [feeds])
+    calls = point_calls(case, feeds)
+    assert len(statistics.cells) == len(calls)
+    unused = {"GRU": "hidden_gate.reset_product", "GRU_linear": "reset.hidden"}.get(op)
+    known = {p.name for p in CELL_TYPES[case.op].points} - {"W.weight", "R.weight", "bias", "accumulator", unused}
+    for cell, expected in zip(cells_of(statistics), calls, strict=True):
+        assert set(expected) == known, "the reference knows all points"
         check(statistics, cell, expected, name)
 
 

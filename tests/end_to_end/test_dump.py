@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import Result, in_process
+from commands import Result, in_process, in_subprocess
 from lstm_models import ITERATIONS, RecurrentCase
 from running import save_arrays
 
@@ -240,7 +240,12 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     refused(dump("out", "--steps", "7:"), "No step", "5 steps")
     refused(dump("out", "--state", "X:Z"), "no output 'Z'")
     refused(dump("model.onnx/out"), "cannot be written")
-    unrolled = rnnqc.lower(case.model(), form="integer", unroll=True)
+    model = onnx.load(tmp_path / "model.onnx")
+    (at,) = (k for k, f in enumerate(model.functions) if f.name == "QuantLSTMCell")
+    del model.functions[at]
+    onnx.save(model, tmp_path / "model.onnx")
+    refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")
+    unrolled = rnnqc.lower(case.model(), form="qcdq", unroll=True)
     unrolled.save(tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "unrolled", "without --unroll")
 
@@ -259,3 +264,53 @@ def test_folders(tmp_path: Path, dump: Dump) -> None:
     assert dump("empty", "--steps", "0:1", "--overwrite").code == 0
     assert arrays(tmp_path / "empty")["hidden"].shape[0] == 1
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".rnnqc")]
+
+
+@pytest.mark.parametrize("form", ["integer", "qcdq"])
+def test_bytes_do_not_depend_on_hashes(tmp_path: Path, form: str) -> None:
+    case = RecurrentCase(op="GRU")
+    rnnqc.lower(case.model(), form=form).save(tmp_path / "model.onnx")
+    save_arrays(tmp_path / "in.npz", case.feeds())
+    made = []
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        result = in_subprocess(
+            "dump", tmp_path / "model.onnx", "-i", tmp_path / "in.npz", "-o", out, PYTHONHASHSEED=seed
+        )
+        assert result.code == 0, result.text
+        made.append({p.name: p.read_bytes() for p in out.iterdir()})
+    assert len(made[0]) == 2 and made[0] == made[1]
+
+
+def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
+    case = RecurrentCase(direction="reverse", initial_h=True)
+    for form in ("fused", "integer"):
+        rnnqc.dump(rnnqc.lower(case.model(), form=form).proto, [case.feeds()], tmp_path / form)
+    (one,), (other,) = ((tmp_path / f).glob("*.npz") for f in ("fused", "integer"))
+    assert one.name == other.name and one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(("direction", "first", "array"), [("forward", 1, "cell_state"), ("reverse", 3, "hidden")])
+def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
+    """The first step in the order of the direction; of its arrays the first that a step makes."""
+    prepare(tmp_path, RecurrentCase(direction=direction))
+    assert dump("one").code == 0
+    (file,) = (tmp_path / "one").glob("*.npz")
+    held = {n: a for n, a in arrays(tmp_path / "one").items() if n not in ("input", "input.codes", "cell_state")}
+    (tmp_path / "theirs").mkdir()
+    theirs = tmp_path / "theirs" / file.name
+    save_arrays(theirs, held)
+    result = dump("two", "--compare", tmp_path / "theirs")
+    assert result.code == 0 and "arrays agree" in result.out, result.text
+    held["hidden.codes"][1:4, 1, 2] += 1
+    held["cell_state.codes"][1, 0, 3] -= 1
+    save_arrays(theirs, held)
+    result = dump("three", "--compare", tmp_path / "theirs")
+    assert result.code == 1
+    assert f": step {first}, {array}.codes, row {int(first == 3)}, column" in " ".join(result.out.split())
+    assert dump("four", "--steps", "1:", "--compare", tmp_path / "theirs").code == 2
+    for folder in ("one", "nothing"):
+        (tmp_path / folder / "x").mkdir(parents=True)
+    for path, text in ((tmp_path / "nothing", "nothing to compare"), (tmp_path / "absent", "no such folder")):
+        result = dump(f"{path.name}_out", "--compare", path)
+        assert result.code == 2 and text in " ".join(result.err.split()), result.text

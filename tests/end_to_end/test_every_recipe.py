@@ -28,6 +28,11 @@ CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
 WITHOUT_DATA = {"int8", "int16", "w4a8"}
 USUAL = {"activations": None, "clip": None}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+# They differ from another recipe in widths or ranges alone.
+TWINS = {"pow2-w8a16", "pow2-int8-floor", "distiller-sym", "distiller-avg"}
+with_twins_slow = pytest.mark.parametrize(
+    "recipe", [pytest.param(r, marks=[pytest.mark.slow] if r in TWINS else []) for r in CELLS]
+)
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
     "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,
@@ -47,7 +52,7 @@ def test_same_bits(recipe: str, case: RecurrentCase) -> None:
     _same_bits(recipe, case)
 
 
-@pytest.mark.parametrize("recipe", CELLS)
+@with_twins_slow
 @settings(max_examples=FEW)
 @given(case=gru_and_rnn_cases(layouts=(0, 0, 1), placements=("main", "main", "if"), **USUAL))
 def test_same_bits_of_gru_and_rnn(recipe: str, case: RecurrentCase) -> None:
@@ -79,7 +84,7 @@ def test_other_activations(recipe: str) -> None:
         _other_activations(recipe, names)
 
 
-@pytest.mark.parametrize("recipe", CELLS)
+@with_twins_slow
 @pytest.mark.parametrize(
     ("op", "names"),
     [

@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from running import Array, assert_same_bits, options, run, sqnr
-from running_lowered import NATIVE, STOCK, runs_natively, session
+from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
 from rnnqc.recipe import builtin_recipes
@@ -165,9 +165,8 @@ def test_lowers_and_runs(name: str, recipe: str, shared: Find) -> None:
     assert all("none reached it" in e.reason for e in lowered.report.float_entries), lowered.report.float_entries
     assert len(lowered.report.float_entries) <= len(silent)
     assert {e.form for e in entries} == {"weight-only" if recipe in WEIGHT_ONLY else "fused"}
-    ways = (STOCK, NATIVE) if runs_natively(lowered.proto) else (STOCK,)
-    got = {way: _outputs(session(lowered.proto, way), case) for way in ways}
-    assert_same_bits(got[STOCK], got[ways[-1]], f"{name}, {recipe}: native against stock")
+    got = {way: _outputs(session(lowered.proto, way), case) for way in (STOCK, NATIVE)}
+    assert_same_bits(got[STOCK], got[NATIVE], f"{name}, {recipe}: native against stock")
     expected = _outputs(
         ort.InferenceSession(onnx.load(path).SerializeToString(), options(), providers=["CPUExecutionProvider"]), case
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float_lstm import Activation, Direction
 from hypothesis import given, settings
 from invariance import (
     assert_chunks_make_the_whole,
@@ -35,6 +34,7 @@ from strategies import gru_and_rnn_cases
 
 import rnnqc
 from rnnqc.calibrate import calibrate
+from rnnqc.testing.float_layer import Activation, Direction
 
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 10)
@@ -99,6 +99,10 @@ def formats(op: str) -> dict[str, list[str]]:
 NAMES = tuple(formats("GRU"))
 POWERS_OF_TWO = [n for n in NAMES if n.startswith("fixed")]
 each_format = pytest.mark.parametrize("name", NAMES)
+TELLING = ("fixed point, 16 bits, floor", "uneven, 8 bits", "accumulators of 12 bits")
+most_formats_slow = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in TELLING else [pytest.mark.slow]) for n in NAMES]
+)
 
 
 def _assert_on_grids(lowered: rnnqc.Lowered) -> None:
@@ -109,7 +113,7 @@ def _assert_on_grids(lowered: rnnqc.Lowered) -> None:
 
 
 @each_format
-@settings(max_examples=3 * FEW)
+@settings(max_examples=2 * FEW)
 @given(gru_and_rnn_cases(layouts=(0, 0, 0, 1), activations=None))
 def test_every_form(name: str, case: RecurrentCase) -> None:
     results = lower_all(case.model(), case.dims, overrides=formats(case.op)[name])
@@ -176,7 +180,7 @@ def test_optimization_levels_and_threads(name: str, way: str, op: str) -> None:
 
 @each_op
 @each_way
-@each_format
+@most_formats_slow
 def test_batch_equals_row_by_row(name: str, way: str, op: str) -> None:
     case = CASE.replace(dynamic_batch=True, **OPS[op])
     assert_rows_are_independent(session(_lowered(name, case).proto, way), case.feeds(), case.B, way)
@@ -185,7 +189,7 @@ def test_batch_equals_row_by_row(name: str, way: str, op: str) -> None:
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @each_op
 @each_way
-@each_format
+@most_formats_slow
 def test_chunks_with_carried_states(name: str, way: str, op: str, direction: Direction) -> None:
     outputs = ("Y", "Y_h")
     case = CASE.replace(direction=direction, lens=None, dynamic_time=True, T=7, outputs=outputs, **OPS[op])
@@ -248,7 +252,7 @@ def test_special_values(op: str, recipe: str) -> None:
 
 
 @each_op
-@pytest.mark.parametrize("name", [n for n in NAMES if "accumulators" not in n])
+@pytest.mark.parametrize("name", TELLING[:2])
 def test_passes_keep_what_they_declare(name: str, op: str) -> None:
     case: Any = CASE.replace(**OPS[op])
     assert rnnqc.lower(case.model(), overrides=formats(case.op)[name], verify=True).report.checks

@@ -34,6 +34,7 @@ BAD = "lstm_b.forward.forget_gate.acc"
 HOSTILE = '"><script>alert(1)</script>'
 BIDI = "</style>\u202egnp\u2066'&amp;\x1b[31m"
 
+TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 Cli = Callable[..., Result]
 
 
@@ -153,7 +154,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     few = tmp_path / "few.npz"
     save_arrays(few, {"X": 0.3 * _feeds()[0]["X"]})
     assert cli("lower", model, "-o", quant, "--recipe", "int8-static", "--calibration", few).code == 0
-    assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1").code == 0
     evidence = json.loads(page.with_suffix(".json").read_text())
     points = {c.name: c.points for c in rnnqc.Model.load(quant).cells.values()}
     [seen] = [p for p in evidence["points"] if p["point"] == "lstm_a.forward.input"]
@@ -194,7 +195,7 @@ def test_the_page_is_the_same_again_and_loads_nothing(cli: Cli, files: tuple[Pat
     quant, pages = tmp_path / "quant.onnx", [tmp_path / "a.html", tmp_path / "b.html"]
     assert cli("lower", model, "-o", quant).code == 0
     for page in pages:
-        assert cli("report", model, quant, "--data", data, "-o", page, "--json").code == 0
+        assert cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "3").code == 0
     assert pages[0].read_bytes() == pages[1].read_bytes()
     assert pages[0].with_suffix(".json").read_bytes() == pages[1].with_suffix(".json").read_bytes()
     text = pages[0].read_text(encoding="utf-8")
@@ -342,3 +343,67 @@ def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> Non
         k: "".join(v).rstrip() for k, v in written.texts.items()
     }
     assert seen.texts["title"][0] == f"{quant} – rnnqc report"
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        ("gru_bidirectional", 2), ("lstm_escaped_names", 1), ("lstm_in_if", 2), ("lstm_in_loop", 1),
+        ("lstm_in_scan", 1), ("lstm_layout1", 1), ("lstm_sequence_lens", 2), ("lstm_states", 1), ("rnn_relu", 1),
+    ],
+)  # fmt: skip
+def test_every_kind_of_layer(cli: Cli, tmp_path: Path, model: str, layers: int) -> None:
+    """On generated data: in subgraphs, in both directions, with lengths; what is made again is the same model."""
+    source, quant, page = TINY / f"{model}.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", source, "-o", quant).code == 0
+    assert cli("report", source, quant, "-o", page, "--json", "--models", "2").code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert "bit for bit" in evidence["remade"]
+    found = {layer["cell"] for layer in evidence["layers"]}
+    assert len(found) == layers or "never ran" in evidence["missing"]["layers"]
+    points = {p["point"] for p in evidence["points"]}
+    assert all(f"{cell}.{m}.weight" in points for cell in found for m in "WR")
+    assert {c for e in evidence["entries"] for c in e["cells"]} >= found
+    Page.read(page.read_text(encoding="utf-8"))
+
+
+def test_growing_errors_of_a_stream(cli: Cli, tmp_path: Path) -> None:
+    """States carried from call to call: one curve over the calls, for layers and outputs."""
+    source, quant, page = TINY / "lstm_states.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
+    inputs = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in onnx.load(source).graph.input}
+    rng = np.random.default_rng(0)
+    calls = rng.normal(0, 1, (30, 1, 1, 3)).astype(np.float32)
+    save_arrays(tmp_path / "data.npz", {next(iter(inputs)): calls})
+    outputs = [o.name for o in onnx.load(source).graph.output]
+    states = [f"{i}:{o}" for i, o in zip(list(inputs)[1:], outputs[-2:], strict=True)]
+    assert cli("lower", source, "-o", quant).code == 0
+    given = ["--data", tmp_path / "data.npz", "--state", *states, "--models", "1"]
+    assert cli("report", source, quant, "-o", page, "--json", *given).code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert evidence["data"]["calls"] == 30
+    assert [layer["curve"]["unit"] for layer in evidence["layers"]] == ["call"]
+    curves = [c["curve"] for c in (*evidence["layers"], *evidence["outputs"])]
+    assert all(c["stops"] == list(range(1, 31)) for c in curves)
+
+
+def test_a_model_that_was_not_lowered(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    page = tmp_path / "page.html"
+    assert cli("report", model, model, "--data", data, "-o", page, "--json").code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert {e["status"] for e in evidence["entries"]} == {"float"}
+    assert "no layer of the model was lowered" in evidence["missing"]["points"]
+
+
+def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Form qonnx does not run as it is."""
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    given = ["--recipe", "brevitas-int8", "--calibration", data]
+    assert cli("lower", model, "-o", quant, "--form", "qonnx", *given).code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "2")
+    assert result.code == 0, result.err
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert evidence["outputs"][0]["sqnr_db"] > 10
+    assert evidence["points"]
+    Page.read(page.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase, stacked_model
+from lstm_models import LstmCase, RecurrentCase, stacked_model
 from running import assert_same_bits, run
 from running_lowered import NATIVE, STOCK, session
 
@@ -57,6 +57,18 @@ def test_usual_models_stay_as_they_are() -> None:
         assert [points(with_)[p] for p in ("bias", "hidden", "input")] == [
             points(without)[p] for p in ("bias", "hidden", "input")
         ]
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_candidate_of_a_gru_meets_codes_of_its_own(linear: bool) -> None:
+    """Position 12 of the weights, 11 of r * h and 5 of the result make a shift of 18; with 4 of h it were 11."""
+    case = RecurrentCase(T=5, B=2, I=4, H=6, seed=2, op="GRU", linear_before_reset=linear)
+    reset = [] if linear else ["*.reset.hidden.scale=0.00048828125"]
+    overrides = ["*.R.weight.scale=0.000244140625", *reset, "*.forward.hidden.scale=0.0625"]
+    overrides += [f"*.hidden_product.{k}" for k in ("same_as=none", "scale=0.03125")]
+    result = rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()], overrides=overrides)
+    assert positions(result, "R.weight") == [12, 12, 12 if linear else 10]
+    assert len([n for n in notes(result) if ".R.weight" in n]) == (0 if linear else 1)
 
 
 def test_weights_are_lowered_where_the_shift_is_too_large() -> None:

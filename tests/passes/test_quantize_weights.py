@@ -225,6 +225,32 @@ def test_one_scale_for_all_channels() -> None:
         assert all(n.inputs[1].shape == () for n in nodes_of(model, "DequantizeLinear"))
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("op", RECURRENT)
+def test_one_scale_for_each_gate(op: str, bits: int, direction: str) -> None:
+    """Rows of a gate share a scale that no other gate has; directions, too."""
+    size = 5
+    proto = _layer(op, direction=direction, size=size)
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("W", "R"):
+            array = numpy_helper.to_array(tensor).copy()
+            for k in range(gates):
+                array[:, k * size : (k + 1) * size] *= np.float32(k + 1)  # gates of different sizes
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    float_proto, model = _quantized(proto, _recipe(bits=bits, narrow=True, granularity="per-gate"))
+    _assert_float_with_dequantized_weights(float_proto, model.proto)
+    before, after = _Weights(float_proto), _Weights(model.proto)
+    (node,) = [n for n in model.proto.graph.node if n.op_type == op]
+    for k, key in ((1, "W"), (2, "R")):
+        for given, found in zip(before(key), after(node.input[k]), strict=True):
+            for gate in range(gates):
+                rows = slice(gate * size, (gate + 1) * size)
+                expected = _plain(given[rows].reshape(1, 1, -1), bits).reshape(size, -1)
+                np.testing.assert_array_equal(found[rows], expected)
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
 def test_unsigned_and_asymmetric_codes(bits: int) -> None:
     """No weight is further from the float one than a whole step."""

@@ -63,6 +63,12 @@ def test_kernels_of_cells_with_a_hidden_state_only(isa: str, arm64_library: Path
 
 @emulated
 @pytest.mark.slow
+def test_kernels_of_16_bit_codes(arm64_library: Path) -> None:
+    run_tests(arm64_library, "test_wide_kernels.py", "-k", "neondot or portable")
+
+
+@emulated
+@pytest.mark.slow
 def test_gru_and_rnn(arm64_library: Path) -> None:
     run_tests(arm64_library, "test_quant_gru_cell.py", "-k", "not every_instruction_set and not threads")
 

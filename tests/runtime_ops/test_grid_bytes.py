@@ -15,7 +15,19 @@ import numpy.typing as npt
 import pytest
 from grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
 from hypothesis import given, settings
-from kernel_calls import AVAILABLE, BLOCK, GATES, ISAS, NATIVE, SENTINEL, Guarded, block_order, blocks, pointer
+from kernel_calls import (
+    AVAILABLE,
+    BLOCK,
+    GATES,
+    ISAS,
+    NATIVE,
+    SENTINEL,
+    STEP_FIELDS,
+    Guarded,
+    block_order,
+    blocks,
+    pointer,
+)
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 
 from rnnqc.passes.grid_numbers import QUANTIZERS
@@ -49,13 +61,7 @@ class _Bytes(ctypes.Structure):
     """rnnqc_test_bytes."""
 
     _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("units", ctypes.c_int64),
-        ("block_begin", ctypes.c_int64),
-        ("block_end", ctypes.c_int64),
-        ("acc", ctypes.c_void_p),
-        ("p", ctypes.c_void_p),
-        ("h_multiplier", ctypes.c_void_p),
+        *STEP_FIELDS,
         ("bias", ctypes.c_void_p),
         ("form", ctypes.c_void_p),
         ("c", ctypes.c_void_p),
@@ -151,8 +157,7 @@ def run_kernel(
     assert p.shape == acc.shape == (rows, columns)
     state = rng.integers(grid.low, grid.high + 1, (rows, blocks(units) * BLOCK)).astype(np.int8)
     c, h = guarded.array(state, 16), guarded.empty(state.shape, np.uint8, 16)
-    y = [guarded.empty((units,), np.float32) for _ in range(rows)]
-    row_pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+    y, row_pointers = guarded.rows(rows, units)
     arrays = [guarded.array(v, 64) for v in (acc, p, multiplier, bias)]
     begin, end = span or (0, blocks(units))
     cell = _Bytes(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
 from running import LEVELS
-from running_lowered import knows_grid_of_gru
 
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
 from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
@@ -25,9 +24,6 @@ from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
 EXAMPLES = settings().max_examples
 CELLS = (("GRU", False), ("GRU", True), ("RNN", False))
 each_cell = pytest.mark.parametrize(("op", "linear"), CELLS)
-
-
-native = pytest.mark.skipif(not knows_grid_of_gru(), reason="NOT TESTED: this library has no grid of GRU and RNN")
 
 
 def expected(case: GridCase) -> Arrays:
@@ -42,11 +38,10 @@ def run_natively(case: GridCase) -> Arrays:
     return run_native(case.node)
 
 
-WAYS = [run_stock, pytest.param(run_natively, marks=native)]
+WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@native
 @settings(max_examples=8 * EXAMPLES)
 @given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:

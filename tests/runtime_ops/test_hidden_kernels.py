@@ -108,8 +108,7 @@ class HiddenCase:
         }
         arrays["h"] = guarded.empty(self.state.shape, np.uint8, 16)
         arrays["reset"] = guarded.empty(self.state.shape, np.float32, 64)
-        y = [guarded.empty((self.units,), np.float32) for _ in range(rows)]
-        pointers = guarded.array(np.array([row.ctypes.data for row in y], np.uintp))
+        y, pointers = guarded.rows(rows, self.units)
         tables = [guarded.array(table) for table in self.tables]
         begin, end = span or (0, blocks(self.units))
         call = _Call(

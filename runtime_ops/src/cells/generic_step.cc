@@ -1,7 +1,7 @@
 #include "cells/generic_step.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "cells/activations.h"
 #include "kernels/rounding.h"
@@ -9,37 +9,68 @@
 namespace rnnqc {
 namespace {
 
-float LimitCell(const LstmConfig& config, float u) {
-  if (!config.cell_is_quantized()) return Limit(u, -kLargestMagnitude, kLargestMagnitude);
-  return RoundEven(Limit(u, -config.cell_max, config.cell_max));
+template <typename Value>
+void ForEachUnit(const Value& value) {
+  for (int64_t unit = 0; unit < kBlockUnits; ++unit) value(unit);
 }
 
-float CellTableValue(const GenericStepArgs& args, float k) {
-  const int64_t code = static_cast<int64_t>(k);
-  return args.cell_table[code < 0 ? code + args.cell_table_size : code];
-}
-
-float CellCode(const LstmConfig& config, const GenericStepArgs& args, float c) {
-  const float half = static_cast<float>(args.cell_table_size / 2);
-  const float scaled = config.cell_is_quantized() ? c : c * config.cell_index_scale;
-  return RoundEven(Limit(scaled, -half, half - 1.0f));
-}
-
-float ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, float c) {
-  if (config.output_kind == Kind::kTable) {
-    return CellTableValue(args, CellCode(config, args, c));
+void LimitCells(const LstmConfig& config, BlockFloats& u) {
+  if (config.cell_is_quantized()) {
+    const float largest = config.cell_max;
+    ForEachUnit([&](int64_t unit) { u[unit] = RoundEven(Limit(u[unit], -largest, largest)); });
+  } else {
+    ForEachUnit([&](int64_t unit) { u[unit] = Limit(u[unit], -kLargestMagnitude, kLargestMagnitude); });
   }
-  if (config.output_kind == Kind::kReluTable) return Relu(c) + CellTableValue(args, CellCode(config, args, c));
-  const float real = config.cell_is_quantized() ? c * config.cell_scale : c;
-  return Evaluate(config.output_kind, config.output_alpha, config.output_beta, real);
 }
 
-float PreActivation(const GenericStepArgs& args, int64_t column) { return args.products[column] + args.p[column]; }
+// Entries of the cell's table, whose negative codes stand behind the others.
+void CellTableValues(const LstmConfig& config, const GenericStepArgs& args, const BlockFloats& c, BlockFloats& values) {
+  const int32_t size = static_cast<int32_t>(args.cell_table_size);
+  const float half = static_cast<float>(size / 2);
+  const float scale = config.cell_is_quantized() ? 1.0f : config.cell_index_scale;
+  int32_t index[kBlockUnits];
+  ForEachUnit([&](int64_t unit) {
+    const int32_t code = static_cast<int32_t>(RoundEven(Limit(c[unit] * scale, -half, half - 1.0f)));
+    index[unit] = code < 0 ? code + size : code;
+  });
+  ForEachUnit([&](int64_t unit) { values[unit] = args.cell_table[index[unit]]; });
+}
 
-float AddPeephole(const GenericStepArgs& args, int64_t column, float g, float c) {
-  if (args.peephole == nullptr) return g;
-  const float term = args.peephole[column] * c;
-  return g + term;
+void ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, const BlockFloats& c, BlockFloats& values) {
+  if (config.output_kind == Kind::kTable) return CellTableValues(config, args, c, values);
+  if (config.output_kind == Kind::kReluTable) {
+    BlockFloats positive;
+    ForEachUnit([&](int64_t unit) { positive[unit] = c[unit]; });
+    Relu(positive);
+    CellTableValues(config, args, c, values);
+    return ForEachUnit([&](int64_t unit) { values[unit] = positive[unit] + values[unit]; });
+  }
+  const float scale = config.cell_is_quantized() ? config.cell_scale : 1.0f;
+  ForEachUnit([&](int64_t unit) { values[unit] = c[unit] * scale; });
+  Evaluate(config.output_kind, config.output_alpha, config.output_beta, values);
+}
+
+// Values of a gate whose columns begin there; `c` is what its peephole sees, or null.
+void GateValues(const LstmConfig& config, const GenericStepArgs& args, int gate, int64_t block, const float* c,
+                BlockFloats& g) {
+  const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+  const int32_t* acc = args.products.acc + column;
+  const float* multiplier = args.products.multiplier + column;
+  const float* p = args.p + column;
+  const float row_scale = args.products.row_scale == nullptr ? 1.0f : *args.products.row_scale;
+  ForEachUnit([&](int64_t unit) {
+    const float scaled = static_cast<float>(acc[unit]) * row_scale;
+    const float product = scaled * multiplier[unit];
+    g[unit] = product + p[unit];
+  });
+  if (args.peephole != nullptr && c != nullptr) {
+    const float* peephole = args.peephole + column;
+    ForEachUnit([&](int64_t unit) {
+      const float term = peephole[unit] * c[unit];
+      g[unit] = g[unit] + term;
+    });
+  }
+  ActivateGate(config.gates[gate], args.gate_table, g);
 }
 
 }  // namespace
@@ -63,26 +94,30 @@ void InitialCells(const LstmConfig& config, const float* values, int64_t units, 
 }
 
 void GenericStep(const LstmConfig& config, const GenericStepArgs& args) {
-  for (int64_t unit = 0; unit < args.units; ++unit) {
-    const int64_t input = (unit / kBlockUnits) * kBlockColumns + unit % kBlockUnits;
-    const int64_t output = input + kOutputGate * kBlockUnits;
-    const int64_t forget = input + kForgetGate * kBlockUnits;
-    const int64_t cell = input + kCellGate * kBlockUnits;
-    const float c = args.c[unit];
-
-    const float i = ActivateGate(config.gates[kInputGate], args.gate_table,
-                                 AddPeephole(args, input, PreActivation(args, input), c));
-    const float f = config.input_forget ? config.one - i
-                                        : ActivateGate(config.gates[kForgetGate], args.gate_table,
-                                                       AddPeephole(args, forget, PreActivation(args, forget), c));
-    const float d = ActivateGate(config.gates[kCellGate], args.gate_table, PreActivation(args, cell));
-    const float kept = f * c;
-    const float added = i * d;
-    const float next = LimitCell(config, kept + added);
-    const float o = ActivateGate(config.gates[kOutputGate], args.gate_table,
-                                 AddPeephole(args, output, PreActivation(args, output), next));
-    args.c[unit] = next;
-    args.y[unit] = o * ActivateOutput(config, args, next);
+  BlockFloats i, f, d, o, next, output;
+  for (int64_t block = 0; block * kBlockUnits < args.units; ++block) {
+    float* c = args.c + block * kBlockUnits;
+    GateValues(config, args, kInputGate, block, c, i);
+    if (config.input_forget) {
+      ForEachUnit([&](int64_t unit) { f[unit] = config.one - i[unit]; });
+    } else {
+      GateValues(config, args, kForgetGate, block, c, f);
+    }
+    GateValues(config, args, kCellGate, block, nullptr, d);
+    ForEachUnit([&](int64_t unit) {
+      const float kept = f[unit] * c[unit];
+      const float added = i[unit] * d[unit];
+      next[unit] = kept + added;
+    });
+    LimitCells(config, next);
+    GateValues(config, args, kOutputGate, block, next, o);
+    ActivateOutput(config, args, next, output);
+    ForEachUnit([&](int64_t unit) {
+      c[unit] = next[unit];
+      output[unit] = o[unit] * output[unit];
+    });
+    const int64_t left = args.units - block * kBlockUnits;
+    std::copy(output, output + std::min(left, kBlockUnits), args.y + block * kBlockUnits);
   }
 }
 

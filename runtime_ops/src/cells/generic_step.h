@@ -8,6 +8,13 @@
 
 namespace rnnqc {
 
+// Products of one row's hidden codes in pre-activation units, in block order.
+struct HiddenProducts {
+  const int32_t* acc;
+  const float* row_scale;  // scale of the row's codes for h_mode dynamic_row, else null
+  const float* multiplier;
+};
+
 // One step of one row for every configuration the operator allows, up to the hidden state; its codes are left to the
 // caller. Buffers are in block order or rows of 16 * blocks units, as for the kernels.
 struct GenericStepArgs {

@@ -49,10 +49,6 @@ void HiddenRun::PrepareSteps() {
   }
 }
 
-HiddenRun::Target HiddenRun::HiddenCodes() const {
-  return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr};
-}
-
 void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, const Target& target,
                                 const Blocks& units) const {
   Multiply(product, units);
@@ -86,8 +82,7 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   }
 }
 
-void HiddenRun::QuantizeDynamicRows(const Target& target) const {
-  if (!is_dynamic()) return;
+void HiddenRun::QuantizeRows(const Target& target) const {
   for (int64_t r = 0; r < active_; ++r) {
     QuantizeHidden(r, ValuesOf(target, r), target.scale, target.zero_point, target.codes, target.row_scale);
   }

@@ -20,7 +20,7 @@ class HiddenRun : public SequenceRun {
     float* row_scale;     // of dynamic rows
     const float* values;  // rows of units_padded_; null for those of y
   };
-  Target HiddenCodes() const;
+  Target HiddenCodes() const { return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr}; }
 
   void VisitScratch(ScratchPieces& pieces) override;
   // To be called before the first step: what the steps have in common.
@@ -28,7 +28,9 @@ class HiddenRun : public SequenceRun {
   // A product, the kernel that follows it, and the codes of what it gives but those of dynamic rows.
   void MultiplyAndStep(HiddenCellFn* kernel, const Product& product, const Target& target, const Blocks& units) const;
   // The codes of dynamic rows, which take all units.
-  void QuantizeDynamicRows(const Target& target) const;
+  void QuantizeDynamicRows(const Target& target) const {
+    if (is_dynamic()) QuantizeRows(target);
+  }
 
   bool is_dynamic() const { return config_.h_mode == CodeMode::kDynamicRow; }
   // Whether the kernels write the codes themselves.
@@ -38,6 +40,7 @@ class HiddenRun : public SequenceRun {
   float* reset_ = nullptr;  // r * h of a GRU whose kernels do not write its codes
 
  private:
+  void QuantizeRows(const Target& target) const;
   const float* ValuesOf(const Target& target, int64_t r) const {
     return target.values == nullptr ? y_rows_[r] : target.values + r * units_padded_;
   }

@@ -542,7 +542,7 @@ class Cells {
     }
   }
 
-  const TableCellArgs args_;
+  const TableCellArgs& args_;
   LinearForm form_;
   __m512 min_[kGates], max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
   __m512 code_min_, code_max_, cell_min_, cell_max_, cell_scale_, h_scale_, h_min_, h_max_;

@@ -1,0 +1,115 @@
+"""Checks that values are, after a pass, what other values were before it, in other units.
+
+A loop feeds roundings back, so the results of two right forms of a quantized cell differ by as much as a scale that is
+wrong by a percent makes them differ. What tells the two apart is where the difference comes from: roundings have no
+direction, a wrong scale or offset has. So the values are compared by a line through them, column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.passes.base import Equivalent
+from rnnqc.passes.divergence import inlined, names_by_alias, values_of
+
+Array = npt.NDArray[Any]
+FACTOR_TOLERANCE = 0.003
+"""Of the slope of the line; one percent is found with room on both sides."""
+OFFSET_TOLERANCE = 0.125
+"""Of the offset of the line, in units of the second value."""
+DEVIATIONS = 8.0
+"""How many standard errors of slope and offset are allowed on top."""
+FEWEST = 8
+
+
+def not_equivalent(
+    before: onnx.ModelProto,
+    after: onnx.ModelProto,
+    feeds: Sequence[Mapping[str, Array]],
+    equivalents: Sequence[Equivalent],
+) -> tuple[Equivalent, str] | None:
+    """The first pair of values that do not belong together, and why; what cannot be brought out is passed over."""
+    sides = [inlined(model) for model in (before, after)]
+    aliases = [names_by_alias(side) for side in sides]
+    names = [
+        [aliases[k].get(name, []) for name in (e.before if k == 0 else e.after for e in equivalents)] for k in (0, 1)
+    ]
+    series: list[list[tuple[Array, Array]]] = [[] for _ in equivalents]
+    for feed in feeds:
+        values = [values_of(side, [n for group in names[k] for n in group], feed) for k, side in enumerate(sides)]
+        for k, into in enumerate(series):
+            x, y = (_joined([values[s].get(n, []) for n in names[s][k]]) for s in (0, 1))
+            if x is not None and y is not None and x.shape == y.shape and x.shape[1] == len(equivalents[k].factor):
+                into.append((x, y))
+    for equivalent, pairs in zip(equivalents, series, strict=True):
+        text = _difference(equivalent, pairs) if pairs else None
+        if text is not None:
+            return equivalent, text
+    return None
+
+
+def _joined(found: Sequence[Sequence[tuple[Any, Array]]]) -> Array | None:
+    """All steps of a value, `[values of a column, columns]`: of the kind of operands that ran."""
+    for steps in found:
+        arrays = [a for _, a in steps if a.ndim >= 2]
+        if arrays and len(arrays) == len(steps):
+            return np.concatenate([a.reshape(-1, a.shape[-1]) for a in arrays]).astype(np.float64)
+    return None
+
+
+def _difference(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -> str | None:
+    factors = np.asarray(equivalent.factor)
+    x = np.concatenate([p[0] for p in pairs]) * factors
+    y = np.concatenate([p[1] for p in pairs])
+    rows = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+    x, y = x[rows], y[rows]
+    if len(x) < FEWEST:
+        return None
+    # A code that is rounded the other way is rare and far off: the fifth that is furthest from the rest does not count.
+    gap = y - x
+    offset = np.median(gap, axis=0)
+    far = np.abs(gap - offset)
+    kept = far <= np.quantile(far, 0.8, axis=0)
+    slope, rest, energy = _lines(x, y, kept)
+    allowed = FACTOR_TOLERANCE + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
+    wrong = (energy > 0) & (np.abs(slope - 1.0) > allowed)
+    if wrong.any():
+        column = int(np.argmax(np.where(wrong, np.abs(slope - 1.0), -1.0)))
+        return f"column {column} is {slope[column]:.5g} times what it should be ({int(wrong.sum())} such columns)"
+    gates = np.arange(len(factors)) // max(1, equivalent.columns)
+    for gate in np.unique(gates):  # where single columns vary too little, those of a gate together
+        at = (gates == gate) & (energy > 0)
+        total = float(energy[at].sum())
+        mean = float(slope[at] @ energy[at]) / total if total else 1.0
+        error = DEVIATIONS * float(np.sqrt(rest[at] ** 2 @ energy[at])) / total if total else 0.0
+        if abs(mean - 1.0) > FACTOR_TOLERANCE + error:
+            first = gate * equivalent.columns
+            return f"columns {first} to {first + equivalent.columns - 1} are {mean:.5g} times what they should be"
+    if equivalent.offset is not None:
+        offset = np.median(y - slope * x, axis=0)
+        off = np.abs(offset - np.asarray(equivalent.offset))
+        slope_error = rest / np.sqrt(np.where(energy > 0, energy, np.inf)) * np.abs(np.mean(x, axis=0))
+        allowed = OFFSET_TOLERANCE + DEVIATIONS * (np.quantile(far, 0.5, axis=0) / np.sqrt(len(x)) + slope_error)
+        wrong = off > allowed
+        if wrong.any():
+            column = int(np.argmax(np.where(wrong, off, -1.0)))
+            expected = equivalent.offset[column]
+            return f"column {column} is {offset[column]:.6g} more, not {expected:g} ({int(wrong.sum())} such columns)"
+    return None
+
+
+def _lines(x: Array, y: Array, kept: npt.NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+    """Slope, standard deviation from the line, and sum of squares of x, for each column; 0 where x hardly varies."""
+    count = np.maximum(1, kept.sum(axis=0))
+    u = np.where(kept, x - np.where(kept, x, 0.0).sum(axis=0) / count, 0.0)
+    v = np.where(kept, y - np.where(kept, y, 0.0).sum(axis=0) / count, 0.0)
+    energy = np.sum(u * u, axis=0)
+    energy = np.where(energy > 1e-9 * max(1.0, float(energy.max(initial=0.0))), energy, 0.0)
+    slope = np.sum(u * v, axis=0) / np.where(energy > 0, energy, 1.0)
+    rest = np.sqrt(np.sum((v - slope * u) ** 2, axis=0) / np.maximum(1, count - 2))
+    return slope, rest, energy

@@ -1,0 +1,66 @@
+"""What a lowered model says about itself, as far as it says anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import onnx
+
+from rnnqc.feeds import Feeds
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.recipe_record import RecipeRecord
+from rnnqc.report import Entry
+from rnnqc.reporting.remaking import settings_text
+
+
+def entries_of(quant: onnx.ModelProto) -> list[Entry]:
+    """What a model shows of its recurrent layers where nothing says what was lowered."""
+    model = Model.load(quant)
+    found = [Entry(n.path, n.op, "lowered", n.form, cells=[n.name], bytes=n.weight_bytes) for n in lowered_nodes(model)]
+    PassManager(normal_form()).run(model)
+    for node in recurrent_nodes(model):
+        reason, what, action = node.refusal
+        size = node.weight_bytes
+        why = reason or "it was not lowered."
+        found.append(Entry(node.path, node.op, "float", "", why, what, action, float_bytes=size, bytes=size))
+    return found
+
+
+def recipe_of(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
+    """How the model was lowered."""
+    passes = {"passes": list(quant.provenance)}
+    if record is None:
+        return passes
+    recipe = record.recipe
+    return {
+        "name": recipe.name,
+        "form": record.form,
+        "unroll": record.unroll,
+        "dims": dict(record.dims),
+        "calibrated": bool(record.statistics),
+        "overrides": settings_text(recipe.rules[: recipe.overrides]),
+        "rules": [{"points": r.points, **r.settings} for r in recipe.rules],
+        **passes,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of rnnqc and what it ran with."""
+    return {name: _version(name) for name in ("rnnqc", "onnx", "onnxruntime", "numpy")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def shapes_of(feeds: Sequence[Feeds]) -> dict[str, str]:
+    """Type and shape of every input of the first call."""
+    return {name: f"{array.dtype} {list(array.shape)}" for name, array in feeds[0].items()} if feeds else {}

@@ -1,0 +1,66 @@
+"""What a report is about, and how much is to be measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from rnnqc.report import Report
+from rnnqc.reporting.sensitivity import Bounds
+from rnnqc.statistics import Statistics
+
+Tell = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about.
+
+    Attributes:
+        float_proto: The float model.
+        quant_proto: The lowered model.
+        float_name: What the report calls them.
+        quant_name: As `float_name`.
+        float_bytes: Sizes of both, external data included.
+        quant_bytes: As `float_bytes`.
+        report: Of the lowering, where it has just happened.
+        statistics: Of a calibration that the lowering used, where they are at hand.
+        data: Feeds, or where they are; None to generate some.
+        state: Outputs by the input they become in the next call, or texts `IN:OUT`.
+    """
+
+    float_proto: onnx.ModelProto
+    quant_proto: onnx.ModelProto
+    float_name: str
+    quant_name: str
+    float_bytes: int
+    quant_bytes: int
+    report: Report | None = None
+    statistics: Statistics | None = None
+    data: Iterable[Mapping[str, Any]] | str | None = None
+    state: Mapping[str, str] | Iterable[str] | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to measure.
+
+    Attributes:
+        samples: Feeds to use; all by default.
+        bounds: Of the sensitivities.
+        times: Whether to measure times, which differ from run to run.
+        progress: Called with a stage, how much of it is done, and how much there is.
+    """
+
+    samples: int | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    times: bool = False
+    progress: Tell | None = None
+
+    def tell(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        """Reports progress."""
+        if self.progress is not None:
+            self.progress(stage, done, total)

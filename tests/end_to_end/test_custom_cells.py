@@ -1,0 +1,397 @@
+"""Recurrences that are no LSTM, GRU or RNN, quantized at every value: highway and projection cells, loops, written out.
+
+What these would catch: a value without a quantizer, a quantizer with the range of another value, states that lose their
+format between steps or calls, padding that gets into the statistics, forms or ways to run that differ, points that
+recipes do not reach, and a recurrence that is quantized less than was asked for in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from commands import in_process
+from protos import parse
+
+import rnnqc
+from rnnqc.diagnostics import UsageError
+from rnnqc.ir import Model
+from rnnqc.numerics import sqnr_db
+from rnnqc.passes import PassManager
+from rnnqc.passes.custom_formats import CustomFormats, custom_formats
+from rnnqc.passes.custom_points import custom_cells_of
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.pipeline import FORMS
+from rnnqc.recipe import load_recipe
+from rnnqc.statistics import Statistics
+from rnnqc.testing.recurrences import RecurrenceCase
+
+Array = npt.NDArray[Any]
+I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units
+EVERY_VALUE = ("pow2-int16", "pow2-w8a16", "pow2-int8", "pow2-int8-floor", "brevitas-int8", "distiller-sym")
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+# A highway with a memory that is wider than the hidden state.
+CELL = f"""{HEADER} cell (float[B,{I}] x, float[B,{H}] h, float[B,{M}] c)
+    => (float[B,{H}] h_next, float[B,{M}] c_next) {{
+  [from_x] p = MatMul (x, W)
+  [from_x_sum] px = Add (p, b)
+  [from_h] s = MatMul (h, R)
+  [gate_sum] g = Add (px, s)
+  [gate_tanh] a = Tanh (g)
+  [gate_sigmoid] f = Sigmoid (g)
+  [kept] kept = Mul (c, f)
+  [memory] c_next = Add (kept, a)
+  [memory_tanh] t = Tanh (c_next)
+  [project] u = MatMul (t, P)
+  [skip] skip = MatMul (x, V)
+  [carry] carry = Sigmoid (skip)
+  one = Constant <value = float {{1.0}}> ()
+  [rest] rest = Sub (one, carry)
+  [left] v = Mul (u, carry)
+  [right] w = Mul (skip, rest)
+  [output] h_next = Add (v, w)
+}}"""
+VALUES = [
+    "from_x_sum.value", "from_h.value", "gate_sum.value", "gate_tanh.tanh.value", "gate_sigmoid.sigmoid.value",
+    "kept.value", "memory.value", "memory_tanh.tanh.value", "project.value", "skip.value", "carry.sigmoid.value",
+    "rest.value", "left.value", "right.value", "output.value", "x.input.value",
+]  # fmt: skip
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(3)
+    shapes = {"W": (I, M), "b": (M,), "R": (H, M), "P": (M, H), "V": (I, H)}
+    return {k: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for k, s in shapes.items()}
+
+
+def layer(**options: Any) -> onnx.ModelProto:
+    return rnnqc.layer(parse(CELL, **weights()), **options)
+
+
+def feeds_of(model: onnx.ModelProto, seed: int, steps: int = 20, batch: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [d.dim_value or {"T": steps}.get(d.dim_param, batch) for d in dims]
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            feeds[value.name] = (rng.standard_normal(shape) * (1.0 if len(shape) == 3 else 0.3)).astype(np.float32)
+        else:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            longest = next(len(a) for a in feeds.values() if a.ndim == 3)
+            feeds[value.name] = np.resize([longest, 2, longest - 1], shape).astype(dtype)
+    return feeds
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, Array], level: str = "ORT_ENABLE_ALL") -> list[Array]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def assert_equal(a: list[Array], b: list[Array]) -> None:
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def formats_of(model: onnx.ModelProto, recipe: str, statistics: Statistics) -> CustomFormats:
+    loaded = Model.load(model)
+    PassManager(normal_form()).run(loaded)
+    (cell,) = custom_cells_of(loaded)
+    return custom_formats(cell, load_recipe(recipe), statistics)
+
+
+def test_the_points_of_a_cell() -> None:
+    """Products with their biases, every value that is computed, and nothing for the Constant."""
+    loaded = Model.load(layer(lengths=True, reverse=True, initial_states=True))
+    PassManager(normal_form()).run(loaded)
+    (cell,) = custom_cells_of(loaded)
+    products = [f"step/{p}" for p in ("from_x", "from_h", "project", "skip")]
+    expected = {f"{p}.{k}" for p in products for k in ("weight", "hidden")} | {"step/from_x.bias"}
+    assert set(cell.points) == expected | {f"step/{v}" for v in VALUES}
+    assert {p: [v.name for v in vs] for p, vs in cell.entering.items()} == {
+        "step/output.value": ["h"],
+        "step/memory.value": ["c"],
+    }
+
+
+@pytest.mark.parametrize("recipe", EVERY_VALUE)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
+    """Every value is on its grid; forms, optimizations, rows of the batch and chunks give the same bits."""
+    model = layer(lengths=True, initial_states=True, reverse=reverse)
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    feeds = feeds_of(model, 9)
+    lowered = {f: rnnqc.lower(model, recipe, form=f, stats=statistics, strict=True) for f in FORMS}
+    (entry,) = lowered["fused"].report.entries
+    assert (entry.summary, entry.reason) == (f"4 products, {len(VALUES)} of {len(VALUES)} values", "")
+    integer = lowered["integer"].proto
+    expected = run(integer, feeds)
+    assert_equal(expected, run(integer, feeds, "ORT_DISABLE_ALL"))
+    assert_equal(expected, run(lowered["fused"].proto, feeds))
+    if recipe.startswith("pow2"):
+        assert_equal(expected, run(lowered["qcdq"].proto, feeds, "ORT_DISABLE_ALL"))
+    rows = [
+        run(integer, {k: a[:, r : r + 1] if a.ndim == 3 else a[r : r + 1] for k, a in feeds.items()}) for r in range(3)
+    ]
+    assert_equal(expected, [np.concatenate(parts, axis=a.ndim - 2) for a, *parts in zip(expected, *rows, strict=True)])
+    kinds = [n.op for g in lowered["integer"].model.graphs() for n in g.nodes]
+    # A product for each byte of what is multiplied.
+    assert kinds.count("MatMulInteger") == 4 * (2 if recipe in ("pow2-int16", "pow2-w8a16") else 1)
+    assert "Gemm" not in kinds
+    # On its grid: what a step hands on is a multiple of the scale of its point.
+    formats = formats_of(model, recipe, statistics)
+    for value, point in zip(expected[1:], ("output", "memory"), strict=True):
+        format_ = formats.points[f"step/{point}.value"]
+        scale = np.float32(format_["scale"][0])
+        codes = np.rint(value / scale)
+        np.testing.assert_array_equal(codes.astype(np.float32) * scale, value)
+        assert np.abs(codes + format_["zero_point"]).max() <= 2 ** (format_["bits"] - 1)
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int16", *EVERY_VALUE])
+def test_chunks_with_carried_states_are_the_whole(recipe: str) -> None:
+    model = layer(initial_states=True)
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    proto = rnnqc.lower(model, recipe, stats=statistics).proto
+    feeds = feeds_of(model, 5, steps=12)
+    whole = run(proto, feeds)
+    states = {k: feeds[k] for k in ("h", "c")}
+    made = []
+    for part in np.array_split(feeds["x"], 5):
+        y, h, c = run(proto, {"x": part, **states})
+        states = {"h": h, "c": c}
+        made.append(y)
+    assert_equal(whole, [np.concatenate(made), states["h"], states["c"]])
+
+
+def test_by_hand() -> None:
+    """Every value rounded to a grid that is given: no statistics, equations in numpy."""
+    model = layer(initial_states=True)
+    step, w = 2.0**-6, weights()
+    overrides = [f"*.value.scale={step}", "*.value.bits=10", "*.weight.bits=8", "*.weight.granularity=per-tensor"]
+    overrides += [f"*.weight.scale={step}", "*.weight.compensation=false", "*.hidden.bits=10"]
+    lowered = rnnqc.lower(model, overrides=overrides, strict=True)
+    assert lowered.report.entries[0].reason == ""
+
+    def q(value: Array, bits: int = 10) -> Array:
+        return np.clip(np.rint(value / step), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1) * step
+
+    def narrow(value: Array) -> Array:
+        return np.clip(np.rint(value / step), -127, 127) * step
+
+    feeds = feeds_of(model, 1, steps=7)
+    x, h, c = (q(feeds[k].astype(np.float64)) for k in ("x", "h", "c"))
+    W, R, P, V = (narrow(w[k].astype(np.float64)) for k in "WRPV")
+    made = []
+    for row in x:
+        g = q(q(row @ W + w["b"]) + q(h @ R))
+        f, a = q(1.0 / (1.0 + np.exp(-g))), q(np.tanh(g))
+        c = q(q(c * f) + a)
+        u, skip = q(q(np.tanh(c)) @ P), q(row @ V)
+        carry = q(1.0 / (1.0 + np.exp(-skip)))
+        h = q(q(u * carry) + q(skip * q(1.0 - carry)))
+        made.append(h)
+    assert_equal([np.stack(made), h, c], [a.astype(np.float64) for a in run(lowered.proto, feeds)])
+
+
+def test_everything_off_is_the_float_model() -> None:
+    model = layer(lengths=True)
+    feeds = feeds_of(model, 1)
+    lowered = rnnqc.lower(model, overrides=["*.bits=none"])
+    assert [e.status for e in lowered.report.entries] == ["float"]
+    assert_equal(run(model, feeds), run(lowered.proto, feeds))
+
+
+@pytest.mark.parametrize(
+    "point", ["from_x.weight", "from_h.hidden", "from_x.bias", "memory.value", "output.value", "x.input.value"]
+)
+def test_one_point_off(point: str) -> None:
+    """It stays float, all others keep their formats, and the result is no worse than noise."""
+    model = layer()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    feeds = feeds_of(model, 9)
+    want = run(model, feeds)
+    lowered = rnnqc.lower(model, "pow2-int16", stats=statistics, overrides=[f"*/{point}.bits=none"])
+    (entry,) = lowered.report.entries
+    assert [p for p, bits in entry.points.items() if bits is None] == [f"step/{point}"]
+    for a, b in zip(want, run(lowered.proto, feeds), strict=True):
+        assert sqnr_db(a, b) > 40.0
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int16", "w4a8"])
+def test_overrides_turn_values_on(recipe: str) -> None:
+    model = layer()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    feeds = feeds_of(model, 0)  # other data may go beyond ranges that it has not been calibrated for
+    want = run(model, feeds)
+    plain, fine = (rnnqc.lower(model, recipe, stats=statistics, overrides=o) for o in ([], ["*.value.bits=16"]))
+    assert plain.report.entries[0].summary == f"4 products, 0 of {len(VALUES)} values"
+    assert fine.report.entries[0].summary == f"4 products, {len(VALUES)} of {len(VALUES)} values"
+    for a, b, c in zip(want, run(plain.proto, feeds), run(fine.proto, feeds), strict=True):
+        assert sqnr_db(a, c) > sqnr_db(a, b) - 3.0
+    without = rnnqc.lower(model, recipe, overrides=["*.value.bits=16"]).report.entries[0]
+    assert "16 quantization points stay float" in without.reason
+    assert "no statistics of layer.step/" in without.found
+    assert "--calibration" in without.action
+
+
+def test_static_scales_of_what_is_multiplied() -> None:
+    """As the recipe says, where there are statistics; rows otherwise, with a remark."""
+    model = layer()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    lowered = rnnqc.lower(model, stats=statistics, overrides=["*.hidden.mode=static"])
+    assert "ReduceMax" not in [n.op for g in lowered.model.graphs() for n in g.nodes]
+    feeds = feeds_of(model, 9)
+    for a, b in zip(run(model, feeds), run(lowered.proto, feeds), strict=True):
+        assert sqnr_db(a, b) > 30.0
+    assert_equal(run(lowered.proto, feeds), run(lowered.proto, feeds, "ORT_DISABLE_ALL"))
+    rows = rnnqc.lower(model, overrides=["*.hidden.mode=static"])
+    assert "ReduceMax" in [n.op for g in rows.model.graphs() for n in g.nodes]
+    assert "no statistics of layer.step/from_x.hidden" in rows.report.entries[0].found
+
+
+def test_vitis_formats() -> None:
+    """Scales are powers of two, at least 2**-12; sigmoid and tanh have 15 bits behind the point; one scale else."""
+    model = layer()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
+    own = {}
+    for recipe in ("pow2-int16", "pow2-int8"):
+        points = formats_of(model, recipe, statistics).points
+        scales = {p: s["scale"][0] for p, s in points.items() if p.endswith(".value")}
+        named = {p for p in scales if ".sigmoid." in p or ".tanh." in p}
+        assert len(named) == 4
+        assert {scales[p] for p in named} == {2.0**-15}
+        rest = {p: s for p, s in scales.items() if p not in named}
+        assert all(np.frexp(s)[0] == 0.5 and s >= 2.0**-12 for s in rest.values())
+        assert {points[p]["rounding"] for p in rest} == {"floor" if recipe == "pow2-int16" else "half_even"}
+        own[recipe] = rest
+    assert len(set(own["pow2-int16"].values())) == 1, "all follow the hidden state"
+    assert len(set(own["pow2-int8"].values())) > 1
+    seen = statistics.points["layer.step/output.value"]
+    assert seen.fix_positions[16]["mse-floor"], "the search of the quantizer, for each step"
+    assert sum(seen.fix_positions[16]["mse-floor"].values()) == seen.calls == 4 * 20
+
+
+def test_padding_is_not_observed() -> None:
+    """NaN beyond the lengths changes nothing, and counts are those of the valid steps."""
+    model = layer(lengths=True)
+    feeds = feeds_of(model, 1)
+    lens = feeds["sequence_lens"]
+    poisoned = {**feeds, "x": feeds["x"].copy()}
+    for row, length in enumerate(lens):
+        poisoned["x"][length:, row] = np.nan
+    clean, dirty = (rnnqc.calibrate(model, [f]) for f in (feeds, poisoned))
+    assert clean.points["layer.step/output.value"].count == int(lens.sum()) * H
+    assert clean.text == dirty.text
+    proto = rnnqc.lower(model, "brevitas-int8", stats=clean).proto
+    assert_equal(run(proto, feeds), run(proto, poisoned))
+
+
+def test_statistics_are_of_this_model(tmp_path: Path) -> None:
+    model = layer()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, 0)])
+    statistics.save(tmp_path / "s.json")
+    again = Statistics.load(tmp_path / "s.json")
+    assert again.text == statistics.text
+    assert again.cells["layer"]["products"]["step/project"] == [M, H]
+    shorter = {**weights(), "V": weights()["V"][:, :H]}
+    text = CELL.replace("skip = MatMul (x, V)", "half = MatMul (x, V2) skip = MatMul (half, V)")
+    other = rnnqc.layer(parse(text, V2=np.eye(I, dtype=np.float32), **shorter))
+    with pytest.raises(UsageError, match=r"cell 'layer' is .* there, and .* in the model"):
+        rnnqc.lower(other, "brevitas-int8", stats=again)
+
+
+def test_the_first_step_from_zeros_is_no_layer_of_its_own() -> None:
+    """Where the state is 0 the rest of a highway step is an LSTM step; the steps after it are none."""
+    model = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16, initial="zeros").model()
+    lowered = rnnqc.lower(model, strict=True)
+    assert [e.form for e in lowered.report.entries] == ["products"]
+
+
+WRITTEN = [("unrolled", {}), ("scan", {"backwards": True}), ("loop", {}), ("loop", {"lengths": "held"}), ("script", {}),
+         ("keras", {"gemm": True, "products": "joined"})]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["highway", "projection"])
+@pytest.mark.parametrize(("form", "options"), WRITTEN)
+def test_however_the_recurrence_is_written(op: str, form: str, options: dict[str, Any]) -> None:
+    model = RecurrenceCase(op=op, form=form, time=5, I=12, H=16, **options).model()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(5)])
+    feeds = feeds_of(model, 0)
+    want = run(model, feeds)
+    for recipe, least in (("int8", 28.0), ("pow2-int16", 48.0), ("brevitas-int8", 16.0)):
+        lowered = {f: rnnqc.lower(model, recipe, form=f, stats=statistics, strict=True) for f in ("fused", "qcdq")}
+        (entry,) = lowered["fused"].report.entries
+        values = [bits for p, bits in entry.points.items() if p.endswith(".value")]
+        assert all((b is None) == (recipe == "int8") for b in values)
+        assert entry.reason == ""
+        got = run(lowered["fused"].proto, feeds)
+        assert_equal(got, run(lowered["fused"].proto, feeds, "ORT_DISABLE_ALL"))
+        if recipe == "pow2-int16":
+            assert_equal(got, run(lowered["qcdq"].proto, feeds))
+        for a, b in zip(want, got, strict=True):
+            assert sqnr_db(a, b) > least
+
+
+def test_steps_share_their_points() -> None:
+    """Five steps, one format: a value is observed in each."""
+    model = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16).model()
+    statistics = rnnqc.calibrate(model, [feeds_of(model, 0)])
+    (cell,) = statistics.cells
+    calls = {p.removeprefix(f"{cell}."): s.calls for p, s in statistics.points.items()}
+    assert set(calls.values()) == {5}
+    lowered = rnnqc.lower(model, "pow2-int16", stats=statistics)
+    (entry,) = lowered.report.entries
+    assert set(calls) == {p for p in entry.points if p.endswith((".value", ".hidden"))}
+    scan = RecurrenceCase(op="highway", form="scan", time=5, I=12, H=16).model()
+    looped = rnnqc.calibrate(scan, [feeds_of(scan, 0)])
+    assert_equal(
+        run(lowered.proto, feeds_of(model, 3)),
+        run(rnnqc.lower(scan, "pow2-int16", stats=looped).proto, feeds_of(scan, 3)),
+    )
+
+
+def test_streams_are_calibrated() -> None:
+    """States as inputs and outputs: the calls of a stream are the steps of the sequence."""
+    model = layer(initial_states=True)
+    feeds = feeds_of(model, 2, steps=12)
+    whole = rnnqc.calibrate(model, [feeds])
+    calls = [{"x": part} for part in np.split(feeds["x"], 4)]
+    calls[0] |= {"h": feeds["h"], "c": feeds["c"]}
+    stream = rnnqc.calibrate(model, calls, state=["h:h_next", "c:c_next"])
+    for name, seen in whole.points.items():
+        assert (seen.min, seen.max, seen.count) == (
+            stream.points[name].min, stream.points[name].max, stream.points[name].count,
+        ), name  # fmt: skip
+
+
+def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = layer()
+    path, data, out, report = (tmp_path / n for n in ("in.onnx", "data.npz", "out.onnx", "report.json"))
+    onnx.save(model, path)
+    np.savez(data, **feeds_of(model, 0))
+    listed = json.loads(in_process(capfd, "inspect", path, "--json").out)["nodes"][0]
+    assert f"step/{VALUES[0]}" in listed["attributes"]["points"]
+    assert f"4 products, and {len(VALUES)} values" in in_process(capfd, "inspect", path).out
+    done = in_process(capfd, "lower", path, "-o", out, "--recipe", "pow2-int8", "--calibration", data, "--json", report)
+    assert done.code == 0, done.text
+    assert f"lowered (4 products, {len(VALUES)} of {len(VALUES)} values)" in done.out
+    entry = json.loads(report.read_text())["entries"][0]
+    assert (entry["points"]["step/carry.sigmoid.value"], entry["points"]["step/project.weight"]) == (16, 8)
+    assert f"{len(VALUES)} of {len(VALUES)} values" in in_process(capfd, "inspect", out).out
+    points = in_process(capfd, "recipes").out
+    assert "<node>.value" in points
+    wrong = in_process(capfd, "lower", path, "-o", out, "--set", "*.values.bits=16")
+    assert wrong.code == 2
+    assert "layer.step/" in wrong.err
+    needs = in_process(capfd, "lower", path, "-o", tmp_path / "no.onnx", "--recipe", "pow2-int16", "--strict")
+    assert needs.code == 3
+    assert "needs calibration data" in needs.err

@@ -1,0 +1,130 @@
+"""Cells of one's own, exported by PyTorch: the highway LSTM of AllenNLP, and an LSTM with projection.
+
+What these would catch: a way in which an exporter writes such a cell whose values are not found, or that is less
+accurate than the others, forms that differ, a step of the recurrence that is taken for a layer of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.evaluate import run_model
+from rnnqc.ir import Model
+from rnnqc.numerics import sqnr_db
+from rnnqc.statistics import Statistics
+
+torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
+from torch_recurrences import (  # noqa: E402 - needs torch
+    AugmentedLstmCell,
+    Highway,
+    HighwayScript,
+    ProjectedCell,
+    export,
+    values,
+)
+
+Array = npt.NDArray[Any]
+I, H, M = 24, 32, 48  # noqa: E741 - inputs, hidden units, memory units
+NAMES = ("x", "h", "c", "h_next", "c_next")
+# What was measured, less 4 dB.
+LEAST = {"int8": 35.8, "int16": 41.7, "pow2-int16": 43.5, "pow2-w8a16": 35.8, "pow2-int8": 20.0, "brevitas-int8": 24.0}
+
+
+@cache
+def exported(kind: str, dynamo: bool) -> onnx.ModelProto:
+    """One step, of which the batch is free."""
+    torch.manual_seed(0)
+    cell: Any = AugmentedLstmCell(I, H) if kind == "highway" else ProjectedCell(I, H, M)
+    memory = H if kind == "highway" else M
+    inputs = (torch.zeros(2, I), torch.zeros(2, H), torch.zeros(2, memory))
+    file = io.BytesIO()
+    common: dict[str, Any] = {"input_names": list(NAMES[:3]), "output_names": list(NAMES[3:])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dynamo:
+            shapes = [{0: torch.export.Dim("B")}] * 3
+            options = {"external_data": False, "verbose": False, "dynamic_shapes": shapes}
+            torch.onnx.export(cell.eval(), inputs, file, dynamo=True, opset_version=18, **options, **common)
+        else:
+            axes = {n: {0: "B"} for n in NAMES}
+            torch.onnx.export(cell.eval(), inputs, file, dynamo=False, opset_version=17, dynamic_axes=axes, **common)
+    return onnx.load_from_string(file.getvalue())
+
+
+def feeds(memory: int, seed: int, varying: bool, steps: int = 20) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {"x": rng.standard_normal((steps, 3, I)).astype(np.float32)}
+    if varying:
+        found["sequence_lens"] = np.array([steps, 5, 12], np.int32)
+        found |= {n: (0.3 * rng.standard_normal((3, w))).astype(np.float32) for n, w in (("h", H), ("c", memory))}
+    return found
+
+
+@cache
+def layer(kind: str, dynamo: bool, varying: bool) -> tuple[onnx.ModelProto, list[dict[str, Array]], Statistics]:
+    """A layer of such steps, data, and statistics of the data."""
+    options = {"reverse": True, "lengths": True, "initial_states": True} if varying else {}
+    model = rnnqc.layer(exported(kind, dynamo), **options)
+    data = [feeds(H if kind == "highway" else M, seed, varying) for seed in range(6)]
+    return model, data, rnnqc.calibrate(model, data)
+
+
+@cache
+def loop(module: Any, dynamo: bool, script: bool) -> tuple[onnx.ModelProto, list[dict[str, Array]], Statistics]:
+    """A whole layer as it is exported, data, and statistics of the data."""
+    torch.manual_seed(0)
+    (x,) = values("LSTM")
+    model = export(module(), (x,), dynamo, 18 if dynamo else 17, script)
+    name = Model.load(model).graph.inputs[0].name
+    rng = np.random.default_rng(0)
+    data = [{name: rng.standard_normal(x.shape).astype(np.float32)} for _ in range(8)]
+    return model, data, rnnqc.calibrate(model, data)
+
+
+def check(
+    model: onnx.ModelProto, data: list[dict[str, Array]], statistics: Statistics, recipe: str, least: float
+) -> None:
+    """Every value is quantized where the recipe does so; near the float model; the same bits in form qcdq."""
+    lowered = {f: rnnqc.lower(model, recipe, form=f, stats=statistics, strict=True) for f in ("fused", "qcdq")}
+    (entry,) = lowered["fused"].report.entries
+    bits = [b for p, b in entry.points.items() if p.endswith(".value")]
+    assert len(bits) >= 14
+    assert all((b is None) == (recipe in ("int8", "int16")) for b in bits)
+    want, got = run_model(model, data[0]), run_model(lowered["fused"].proto, data[0])
+    for name, value in want.items():
+        assert sqnr_db(value, got[name]) > least, name
+    if recipe.startswith("pow2"):
+        for name, value in run_model(lowered["qcdq"].proto, data[0]).items():
+            np.testing.assert_array_equal(value, got[name])
+
+
+@pytest.mark.parametrize("recipe", list(LEAST))
+@pytest.mark.parametrize("varying", [False, True], ids=["forward", "backward, lengths, states"])
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["highway", "projection"])
+def test_layers_of_cells(kind: str, dynamo: bool, varying: bool, recipe: str) -> None:
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
+    check(*layer(kind, dynamo, varying), recipe, LEAST[recipe])
+
+
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+@pytest.mark.parametrize(
+    ("module", "dynamo", "script"),
+    [(HighwayScript, False, True), (Highway, False, False), (Highway, True, False)],
+    ids=["script", "traced", "dynamo"],
+)
+def test_loops(module: Any, dynamo: bool, script: bool, recipe: str) -> None:
+    """A Loop with sequences of tensors, and four written-out steps from a state of zeros."""
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
+    check(*loop(module, dynamo, script), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
