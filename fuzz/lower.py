@@ -25,6 +25,9 @@ from google.protobuf.message import DecodeError
 from mutations import mutate
 from target import Target
 
+from rnnqc.passes import unroll
+
+unroll.LARGEST_MODEL = 20_000  # the limit itself takes a minute
 BYTES_OF_MEMORY = 8 * 2**30
 
 

@@ -53,6 +53,13 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
     opset = standard_opset(proto, source)
     check_structure(proto.graph, source)
     _check_functions(proto.functions, source)
+    for value in proto.graph.input:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type == onnx.TensorProto.UNDEFINED:
+            raise CompileError(
+                f"{source}: input {value.name!r} has no element type.",
+                supported="inputs with a type",
+                action=_EXPORT_AGAIN,
+            )
     functions = {(f.domain, f.name) for f in proto.functions}
     for tensor, where in tensors_of(proto):
         _check_tensor(tensor, f"{source}: {where}")

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         found += 1
         kinds = sorted({f.kind for f in checked.findings})
-        print(f"seed {seed}: {', '.join(kinds)}: {_line(checked.findings[0].text)}")
+        print(f"seed {seed}: {', '.join(kinds)}: {_line(checked.findings[0].text)}", flush=True)
         if a.shrink:
             checked = _smallest(checked, not a.stock)
             print(f"  {checked.case}")

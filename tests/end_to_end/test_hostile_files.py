@@ -474,7 +474,7 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
-@pytest.mark.parametrize("writer", FILES)
+@pytest.mark.parametrize("writer", [w for w in FILES if w not in SUFFIXES])
 def test_outputs_that_are_inputs(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,7 +485,7 @@ def test_outputs_that_are_inputs(
     Path("linked").symlink_to(read)
     before = _listing(tmp_path / "work")
     for name in (read, "linked"):
-        _refused(in_process(capfd, *_arguments(writer, name)), "input", "is the model", "no name", "no .toml")
+        _refused(in_process(capfd, *_arguments(writer, name)), "input", "is the model")
         assert _listing(tmp_path / "work") == before
 
 

@@ -1,0 +1,197 @@
+"""Models that are broken at random, and those that fuzzing found: a refusal with a message, or a lowered model.
+
+What these would catch: an assumption about a model that no check makes sure of. Coverage-guided runs are described in
+docs/testing.md; here the same target runs without coverage.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from brevitas_models import Exported, random_lstm
+from lstm_models import LstmCase, Placement
+from onnx import TensorProto, helper, numpy_helper
+
+import rnnqc
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "fuzz"))
+
+from mutations import mutate  # noqa: E402
+from target import WAYS, Target  # noqa: E402
+
+from rnnqc import testing  # noqa: E402
+
+MUTANTS, GROUPS = 240, 8
+Change = Callable[[onnx.ModelProto], None]
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_mutated_models(group: int) -> None:
+    """No exception but a refusal; and not everything is refused."""
+    target = Target()
+    seeds = [onnx.load(path) for path in sorted((ROOT / "models" / "tiny").glob("*.onnx"))]
+    seeds += [testing.generate(seed).model() for seed in range(12)]
+    for k in range(MUTANTS // GROUPS):
+        rng = random.Random(group * MUTANTS + k)
+        proto, donor = onnx.ModelProto(), rng.choice(seeds)
+        proto.CopyFrom(rng.choice(seeds))
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            mutate(proto, rng, lambda held: held[: len(held) // 2], donor)
+        target.lower(bytes([rng.randrange(len(WAYS))]) + proto.SerializeToString())
+    assert target.lowered > 0
+    assert target.refused > 0
+
+
+def test_every_way_lowers_something() -> None:
+    """Otherwise a way would fuzz its arguments."""
+    model = LstmCase(outputs=("Y",), opset=17).model().SerializeToString()
+    for k, way in enumerate(WAYS):
+        target = Target()
+        target.lower(bytes([k]) + model)
+        wanted = 0 if way.arguments.get("form") == "qonnx" or "dims" in way.arguments else 1
+        assert target.lowered == wanted, way
+
+
+# ---- what fuzzing found ---------------------------------------------------------------------------------------------
+
+
+def _outer(model: onnx.ModelProto) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.op_type in ("If", "Loop", "Scan", "Layer", "LSTM"))
+
+
+def _set(name: str, value: object) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        node = _outer(model)
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+    return change
+
+
+def _reference(name: str) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        node = _outer(model)
+        attr = next(a for a in node.attribute if a.name == name)
+        kind = attr.type
+        attr.Clear()
+        attr.name, attr.type, attr.ref_attr_name = name, kind, "of_a_function"
+
+    return change
+
+
+def _body(change: Callable[[onnx.GraphProto], None]) -> Change:
+    def changed(model: onnx.ModelProto) -> None:
+        change(next(a.g for a in _outer(model).attribute if a.HasField("g")))
+
+    return changed
+
+
+def _drop(field: str) -> Change:
+    def change(graph: onnx.GraphProto) -> None:
+        values = getattr(graph, field)
+        del values[-1]
+
+    return _body(change)
+
+
+def _drop_output(model: onnx.ModelProto) -> None:
+    node = _outer(model)
+    lost = node.output.pop()
+    kept = [v for v in model.graph.output if v.name != lost]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+
+
+def _recursive(model: onnx.ModelProto) -> None:
+    (function,) = model.functions
+    call = function.node.add()
+    call.CopyFrom(_outer(model))
+    call.input[:] = [function.input[0]] * len(call.input)
+    call.output[:] = [f"again_{k}" for k in range(len(call.output))]
+
+
+def _untyped_input(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
+
+
+REFUSED: dict[str, tuple[Placement, Change]] = {
+    "hidden_size of a function": ("main", _reference("hidden_size")),
+    "the body of a Loop of a function": ("loop", _reference("body")),
+    "more scanned inputs than inputs": ("scan", _set("num_scan_inputs", 10**6)),
+    "no scanned inputs": ("scan", _set("num_scan_inputs", 0)),
+    "negative number of scanned inputs": ("scan", _set("num_scan_inputs", -1)),
+    "directions of more inputs than are scanned": ("scan", _set("scan_input_directions", [0, 0, 0])),
+    "axes of more outputs than are scanned": ("scan", _set("scan_output_axes", [0] * 9)),
+    "a Scan without an input of its body": ("scan", _drop("input")),
+    "a Scan without an output of its body": ("scan", _drop("output")),
+    "a Scan with an output too few": ("scan", _drop_output),
+    "a Loop without an input of its body": ("loop", _drop("input")),
+    "a Loop without an output of its body": ("loop", _drop("output")),
+    "a Loop with an output too few": ("loop", _drop_output),
+    "an If without an output of a branch": ("if", _drop("output")),
+    "an If with an output too few": ("if", _drop_output),
+    "a function that calls itself": ("function", _recursive),
+    "an input without type": ("main", _untyped_input),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    placement, change = REFUSED[what]
+    model = LstmCase(placement=placement, initial_h=True, initial_c=True).model()
+    change(model)
+    for arguments in ({}, {"recipe": "weight-only-int8"}, {"form": "integer", "unroll": True}):
+        with pytest.raises(rnnqc.CompileError):
+            rnnqc.lower(model, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What onnxruntime runs is not blamed on the model."""
+    from rnnqc import pipeline
+
+    def broken(*arguments: object) -> None:
+        raise IndexError("planted")
+
+    monkeypatch.setattr(pipeline, "recurrent_nodes", broken)
+    with pytest.raises(IndexError, match="planted"):
+        rnnqc.lower(LstmCase().model())
+    model = LstmCase().model()
+    model.graph.node.add(op_type="Add", input=["X", "X3"], output=["sum"])
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((7, 7, 7), np.float32), "X3"))
+    model.graph.output.append(helper.make_tensor_value_info("sum", TensorProto.FLOAT, [5, 2, 3]))
+    with pytest.raises(rnnqc.CompileError, match="not valid"):
+        rnnqc.lower(model)
+
+
+def _exported(change: Callable[[onnx.NodeProto], None], rank: int = 3) -> onnx.ModelProto:
+    made = Exported()
+    outputs = made.cell(random_lstm(0, size=4, hidden=5), "X", "cell")
+    model = made.model({"X": [3, 2, 4][:rank]}, {outputs[0]: 3})
+    change(next(n for n in model.graph.node if n.op_type == "QuantLSTMCell"))
+    return model
+
+
+def _text_as_numbers(node: onnx.NodeProto) -> None:
+    attr = next(a for a in node.attribute if a.name.endswith("rounding_mode"))
+    attr.CopyFrom(helper.make_attribute(attr.name, [1, 2]))
+
+
+EXPORTED = {
+    "a rounding that is no text": lambda: _exported(_text_as_numbers),
+    "a sequence of two axes": lambda: _exported(lambda node: None, rank=2),
+}
+
+
+@pytest.mark.parametrize("what", EXPORTED)
+def test_exported_cells_that_are_damaged_stay(what: str) -> None:
+    (entry,) = rnnqc.lower(EXPORTED[what]()).report.entries
+    assert entry.status == "float"
+    assert entry.reason.strip() and entry.found.strip() and entry.action.strip()
