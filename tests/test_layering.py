@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("passes.base", "passes.manager"),
     ("passes",),
-    ("calibration", "calibrate"),
+    ("calibration", "calibrate", "comparison_feeds"),
     ("layer", "report", "verify", "pipeline", "session"),
     ("bench", "tracing", "tuning"),
     ("reporting", "testing", "tune"),

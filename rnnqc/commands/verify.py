@@ -97,8 +97,8 @@ def run(a: argparse.Namespace) -> int:
 
 def _feeds(data: str | None, reference: Any, candidate: Any, state: Sequence[str]) -> list[Any]:
     """What to run on: feeds, or the calls of a stream."""
+    from rnnqc.comparison_feeds import generated_feeds, generated_stream
     from rnnqc.feeds import open_feeds, with_dimensions_of
-    from rnnqc.pipeline import generated_feeds, generated_stream
     from rnnqc.streaming import checked, state_pairs
 
     carried = state_pairs(state, reference)

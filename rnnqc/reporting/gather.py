@@ -15,11 +15,12 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
+from rnnqc.comparison_feeds import generated_feeds
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model
 from rnnqc.passes.inventory import lowered_nodes
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable, generated_feeds
+from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable
 from rnnqc.recipe_record import digest, read_record
 from rnnqc.report import Report
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions

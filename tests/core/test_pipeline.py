@@ -18,11 +18,12 @@ from protos import differences, in_order, parse
 from running_lowered import all_nodes
 
 import rnnqc
+from rnnqc.comparison_feeds import verification_feeds
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.passes import Instrument, Pass, PassManager
-from rnnqc.pipeline import FORMS, LowerOptions, _verification_feeds, default_passes, lower
+from rnnqc.pipeline import FORMS, LowerOptions, default_passes, lower
 from rnnqc.recipe import load_recipe
 
 CASE = LstmCase()
@@ -228,7 +229,7 @@ def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_mo
     proto = case.model()
     without = lower(proto, verify=True).report.checks
     lowered = lower(proto, calibration=(c for c in calls), state=state, verify=True)
-    usual, extreme = _verification_feeds(proto, [], calls, state)
+    usual, extreme = verification_feeds(proto, [], calls, state)
     assert len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
     assert not usual[0]["initial_h"].any()
     session = make_session(proto)

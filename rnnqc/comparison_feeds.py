@@ -1,0 +1,108 @@
+"""Feeds for comparing models: generated ones, and some of what calibration used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.evaluate import make_session, run_model, run_session
+from rnnqc.feeds import Feeds, generate_feeds
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.streaming import calls_of, run_calls, state_pairs
+
+LONG_LENGTH = 512
+"""Of generated sequences where the model does not run on short ones."""
+REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
+"""Calls of calibration data among which passes are verified on so many."""
+
+
+def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
+    """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
+    return _generated(proto, range(count))
+
+
+def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
+    """The calls of a stream for a float model; its first one holds zeros for the states."""
+    calls = generated_feeds(proto, count)
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in calls[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in calls[1:])]
+
+
+class Remembered:
+    """Feeds that are taken once, and the first of them again."""
+
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
+        self._feeds, self.first = feeds, list[Feeds]()
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for feed in self._feeds:
+            if len(self.first) < REMEMBERED_CALLS:
+                self.first.append(feed)
+            yield feed
+
+
+def verification_feeds(
+    proto: onnx.ModelProto,
+    generated: Sequence[Feeds],
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    state: Mapping[str, str] | Iterable[str] | None,
+) -> tuple[list[Feeds], list[Feeds]]:
+    """Feeds to verify passes with: usual ones, and ones for passes that promise something of every value.
+
+    Usual are the generated ones, but for a model that does not run on short sequences (it makes something of sound,
+    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
+    the float model; so every pass is looked at on its own.
+    """
+    usual, extreme = list(generated), _generated(proto, [0], extreme=True)
+    try:
+        run_model(proto, generate_feeds(_readable(proto)))
+    except CompileError:
+        usual, extreme = [], [*generated, *extreme]
+    try:
+        run_model(proto, extreme[-1])
+    except CompileError:  # it does not take a sequence of length zero, say
+        extreme.pop()
+    if calibration is None:
+        return usual, extreme
+    data = calibration.first if isinstance(calibration, Remembered) else calibration
+    with contextlib.suppress(CompileError):  # of other sizes than those that dimensions were bound to
+        carried = state_pairs(state, proto)
+        session = make_session(proto)
+        fed: list[Feeds] = []
+
+        def run(feed: Feeds) -> Mapping[str, np.ndarray[Any, Any]]:
+            fed.append(feed)
+            return run_session(session, feed) if carried else {}
+
+        for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
+            pass
+        spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
+        usual += [fed[k] for k in sorted(set(spread.tolist()))]
+    return usual, extreme
+
+
+def _generated(proto: onnx.ModelProto, seeds: Iterable[int], extreme: bool = False) -> list[Feeds]:
+    readable = _readable(proto)
+    length = None
+    try:
+        run_model(proto, generate_feeds(readable))
+    except CompileError:  # samples of sound, say, of which a step needs many
+        with contextlib.suppress(CompileError):
+            run_model(proto, generate_feeds(readable, length=LONG_LENGTH))
+            length = LONG_LENGTH
+    return [generate_feeds(readable, s, extreme=extreme, length=length) for s in seeds]
+
+
+def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in normal form, which shows best what its inputs are."""
+    readable = Model.load(proto)
+    PassManager(normal_form()).run(readable)
+    return readable.proto
