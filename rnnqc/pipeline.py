@@ -13,6 +13,7 @@ import onnx
 
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
+from rnnqc.comparison import unlike_texts
 from rnnqc.comparison_feeds import Remembered, generated_feeds, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
@@ -377,6 +378,7 @@ def lower(
                 error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
                 raise
             report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
+            report.unlike = unlike_texts(comparison)
     return lowered
 
 
