@@ -50,6 +50,7 @@ from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant,
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
+from rnnqc.passes.reproducer import check_reproducer
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
@@ -271,7 +272,7 @@ def lower(
         strict: Refuse a model with a recurrent node that stays float.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
-        reproducer: Folder for the files that reproduce a failed comparison.
+        reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
         measure: Measure the SQNR of every output against the float model, on generated data.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
@@ -299,6 +300,9 @@ def lower(
             supported="recipes of cells, such as int8",
             action="leave the form out, or choose another recipe",
         )
+    if verify and options.reproducer is not None:
+        read = (model, calibration, stats)
+        check_reproducer(options.reproducer, [os.fspath(p) for p in read if isinstance(p, str | os.PathLike)])
     if verify and isinstance(calibration, Iterable) and not isinstance(calibration, str | os.PathLike | Sequence):
         calibration = Remembered(calibration)
     options = replace(options, statistics=_statistics(model, calibration, stats, state))
