@@ -1,7 +1,8 @@
 """Values that are NaN or infinite: in one of two models only, and in the data.
 
 What these would catch: a lowered model that makes infinities where the float model makes numbers and is written all the
-same, or looks good on the page of a report, or to `rnnqc tune`.
+same, or looks good on the page of a report, or to `rnnqc tune`; a report that counts NaN as a value, or refuses it in
+padding.
 """
 
 from __future__ import annotations
@@ -81,3 +82,35 @@ def test_tuning_takes_no_model_that_makes_infinities(logarithm: Path) -> None:
     judge = Judge(model, [CASE.feeds()])
     assert judge.judge(model)[0] == np.inf
     assert judge.judge(rnnqc.lower(model, "pow2-int8", calibration=[CASE.feeds()]).proto)[0] == -np.inf
+
+
+def test_a_report_on_padding_of_nan(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """What stands beyond a sequence's length is no value: neither refused nor counted, whatever it is."""
+    case = LstmCase(T=12, B=3, I=8, H=16, lens=(12, 5, 9))
+    onnx.save(case.model(), tmp_path / "in.onnx")
+    assert cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").code == 0
+    points = []
+    for filler in (0.0, np.nan):
+        feeds = case.feeds()
+        for k, length in enumerate((12, 5, 9)):
+            feeds["X"][length:, k] = filler
+        save_arrays(tmp_path / "data.npz", feeds)
+        command = (tmp_path / "in.onnx", tmp_path / "out.onnx", "--data", tmp_path / "data.npz", "--json")
+        result = cli("report", *command, "-o", tmp_path / "page.html", "--models", "2")
+        assert result.code == 0, result.text
+        points.append(json.loads((tmp_path / "page.json").read_text())["points"])
+    assert points[0] == points[1] and points[0]
+
+
+def test_a_report_on_data_with_nan(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """A value that is no padding: refused with the call and the point, not counted in a histogram."""
+    onnx.save(CASE.model(), tmp_path / "in.onnx")
+    assert cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").code == 0
+    feeds = CASE.feeds()
+    feeds["X"][3, 1, 5] = np.nan
+    save_arrays(tmp_path / "data.npz", feeds)
+    command = (tmp_path / "in.onnx", tmp_path / "out.onnx", "--data", tmp_path / "data.npz")
+    result = cli("report", *command, "-o", tmp_path / "page.html", "--models", "2")
+    assert result.code == 2, result.text
+    assert "call 0: the model computes a value that is NaN or infinite at the_lstm.forward.input" in result.err
+    assert not (tmp_path / "page.html").exists()
