@@ -14,7 +14,7 @@ import onnx
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.comparison import unlike_texts
-from rnnqc.comparison_feeds import Remembered, generated_feeds, verification_feeds
+from rnnqc.comparison_feeds import CALIBRATION_DATA, Remembered, generated_feeds, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -41,6 +41,7 @@ from rnnqc.passes import (
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
+from rnnqc.passes.instruments import NOT_COMPARED
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything
@@ -327,8 +328,10 @@ def lower(
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
         if verify and float_proto is not None:
-            usual, extreme = verification_feeds(float_proto, feeds, calibration, state)
+            usual, extreme, left_out = verification_feeds(float_proto, feeds, calibration, state)
             verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+            if left_out:
+                verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
         else:
             verifier = VerifyNumerics([])
         if verify:

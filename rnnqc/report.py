@@ -62,7 +62,8 @@ class Report:
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
-        checks: What `verify` compared (pass, result).
+        checks: What `verify` compared (pass, result), and what it did not, with the reason: passes, or the calibration
+            data.
         sqnr_db: SQNR of each output against the float model on generated data, where it was asked for: of the values
             that are finite in both.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
