@@ -6,6 +6,7 @@ caller's model that is changed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,13 +257,12 @@ def test_calibration_data_that_passes_cannot_be_verified_on_is_named(
     onnx.save(case.model(), tmp_path / "in.onnx")
     save_arrays(tmp_path / "data.npz", case.feeds())
     command = ("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "data.npz")
-    for batch in (2, 3):
-        result = in_process(capfd, *command, "--verify", "--dim", f"B={batch}")
-        assert result.code == 0, result.text
-        said = "not compared on the calibration data, only on generated data: sample 0: array 'X'" in result.err
-        assert said == (batch == 3), result.err
-        report = lower(case.model(), calibration=[case.feeds()], verify=True, dims={"B": batch}).report
-        entries = [text for name, text in report.checks if name == "calibration data"]
-        assert len(entries) == (batch == 3) and all(
-            "not compared: " in text and "'X' has shape [4, 2, 3]" in text for text in entries
-        )
+    checks = lower(case.model(), calibration=[case.feeds()], verify=True, dims={"B": 2}).report.checks
+    assert "calibration data" not in {name for name, _ in checks}
+    result = in_process(capfd, *command, "--verify", "--dim", "B=3", "--json", tmp_path / "report.json")
+    assert result.code == 0, result.text
+    assert "not compared on the calibration data, only on generated data: sample 0: array 'X'" in result.err
+    [text] = [
+        t for name, t in json.loads((tmp_path / "report.json").read_text())["checks"] if name == "calibration data"
+    ]
+    assert "not compared: " in text and "'X' has shape [4, 2, 3]" in text
