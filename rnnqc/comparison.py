@@ -27,7 +27,7 @@ class StepComparison:
 
     Attributes:
         unit: What a step is: "time step" (along an axis of the output) or "call" (of a stream).
-        axis: The axis of the output that is time, or None.
+        axis: The axis of the output that is time; None where a step is a call.
         sqnr_db: Signal-to-quantization-noise ratio.
         max_abs: Largest absolute difference.
         cosine: Cosine similarity.
@@ -181,6 +181,7 @@ class OutputTally:
         self._rows = _Rows()
         self._offset = 0
         self._calls = 0
+        self._single = True
         self._same_bits = True
         self._unlike, self._first_unlike = 0, ""
         self._grid: _GridCheck | None = _GridCheck()
@@ -210,6 +211,7 @@ class OutputTally:
         rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
         if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
             self._grid = None
+        self._single &= rows == 1
         self._offset += rows if self._axis is not None or self._stream else 0
         self._calls += 1
 
@@ -235,9 +237,10 @@ class OutputTally:
         steps = None
         if self._axis is not None or self._stream:
             by_step = [rows.merged(t, t + 1) for t in range(len(rows.count))]
+            by_call = self._axis is None or (self._stream and self._single)
             steps = StepComparison(
-                "call" if self._axis is None else "time step",
-                self._axis,
+                "call" if by_call else "time step",
+                None if by_call else self._axis,
                 tuple(s.sqnr_db for s in by_step),
                 tuple(s.max_abs for s in by_step),
                 tuple(s.cosine for s in by_step),

@@ -12,7 +12,9 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, helper
 
@@ -21,6 +23,7 @@ from rnnqc.feeds import true_inputs
 from rnnqc.shape_inference import infer_shapes
 from rnnqc.validation import blocks_of
 
+Array = npt.NDArray[Any]
 _LARGE = 1024
 _MOST_CUTS = 32
 _TIME = "rnnqc/time:"
@@ -37,6 +40,21 @@ class TimeAxis:
 
     axis: int
     source: tuple[str, int] | None = None
+
+    def of(self, value: Array, feed: Mapping[str, Array]) -> int | None:
+        """The number, if a value has the axis, with the size of the input that gave it; else None.
+
+        Args:
+            value: What came out.
+            feed: What went in.
+        """
+        if self.axis >= value.ndim:
+            return None
+        if self.source is not None and self.source[0] in feed:
+            array = feed[self.source[0]]
+            if self.source[1] >= array.ndim or array.shape[self.source[1]] != value.shape[self.axis]:
+                return None
+        return self.axis
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,12 @@ def compare_models(
     """
     carried = state_pairs(state, reference)
     calls = list(calls_of(feeds, reference, carried))
-    normal = _normal_form(reference)
-    axes = time_axes(normal if normal is not None else reference)
+    axes = output_axes(reference)
     second = _Side(candidate, names[1])
     try:
         return _compare(_Side(reference, names[0]), second, calls, carried, axes)
     except CompileError:
+        normal = _normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
@@ -107,6 +107,12 @@ def compare_native(
     return _compare(stock, native, calls, carried, time_axes(model))
 
 
+def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:
+    """The time axis of each output that has one for certain, in the normal form: there recovered loops are nodes."""
+    normal = _normal_form(model)
+    return time_axes(normal if normal is not None else model)
+
+
 def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """The normal form of `model`, if that is another."""
     try:
@@ -133,18 +139,7 @@ def _compare(
                 shapes = f"{list(x.shape)} and {list(y.shape)}"
                 raise CompileError(f"output {name!r} has shape {shapes} in {first.name} and {second.name}.", **belong)
             if name not in tallies:
-                axis = _fitting(axes.get(name), x, call)
+                axis = axes[name].of(x, call.feed) if name in axes else None
                 tallies[name] = OutputTally(name, axis, bool(carried))
             tallies[name].add(x, y, call.restart)
     return [t.result() for t in tallies.values()]
-
-
-def _fitting(time: TimeAxis | None, value: Array, call: Piece) -> int | None:
-    """The time axis, if the value has it, with the size of the input that gave it."""
-    if time is None or time.axis >= value.ndim:
-        return None
-    if time.source is not None and time.source[0] in call.feed:
-        array = call.feed[time.source[0]]
-        if time.source[1] >= array.ndim or array.shape[time.source[1]] != value.shape[time.axis]:
-            return None
-    return time.axis

@@ -18,8 +18,8 @@ from rnnqc.numerics import sqnr_db
 from rnnqc.pipeline import executable
 from rnnqc.reporting.evidence import Curve, OutputEvidence
 from rnnqc.streaming import Outputs, calls_of, run_calls
-from rnnqc.time_axes import time_axes
 from rnnqc.tuning.measure import NOISE_OF_SILENCE, has_native
+from rnnqc.verify import output_axes
 
 Array = npt.NDArray[Any]
 PIECES = 160
@@ -72,12 +72,12 @@ class Quality:
 
     def outputs(self, outputs: Sequence[Outputs]) -> list[OutputEvidence]:
         """How each output of numbers compares."""
-        axes = time_axes(self._model)
+        axes = output_axes(self._model)
         found = []
         for name, first in self.reference[0].items():
             if is_sequence(first) or np.asarray(first).dtype.kind not in "fiub":
                 continue
-            axis = axes[name].axis if name in axes and axes[name].axis < np.ndim(first) else None
+            axis = axes[name].of(np.asarray(first), self.calls[0].feed) if name in axes else None
             tally = self.tally(name, [(r[name], o[name]) for r, o in zip(self.reference, outputs, strict=True)], axis)
             seen = tally.result()
             curve = curve_of(tally) if np.asarray(first).dtype.kind == "f" else None
@@ -87,8 +87,6 @@ class Quality:
 
     def tally(self, name: str, pairs: Sequence[tuple[Array, Array]], axis: int | None) -> OutputTally:
         """Everything about one value of every call; `axis` is time, or None."""
-        if axis is not None and self.carried and all(np.shape(a)[axis] == 1 for a, _ in pairs):
-            axis = None  # steps are calls
         tally = OutputTally(name, axis, bool(self.carried))
         for (a, b), call in zip(pairs, self.calls, strict=True):
             tally.add(np.asarray(a), np.asarray(b), call.restart)
