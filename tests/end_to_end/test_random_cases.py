@@ -35,6 +35,11 @@ def test_random_cases(group: int) -> None:
     _check(range(group * size, (group + 1) * size))
 
 
+def test_stacked_layers_in_branches() -> None:
+    """Codes from layer to layer in a branch of If, whose sizes are fixed: onnxruntime lost them."""
+    _check(range(5029, 5030))
+
+
 @pytest.mark.slow
 def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
