@@ -174,6 +174,19 @@ def test_shrinking_keeps_the_fault_alone() -> None:
     assert (small.depth, small.naming, small.recipe, small.calibrated) == (0, "plain", "int8", False)
 
 
+def test_cases_have_the_data_that_their_recipe_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="calibrated=True"):
+        testing.Case(layers=(testing.RecurrentCase(),), recipe="pow2-int16")
+    assert main(["--cases", "1", "--seed", "2", "--recipe", "pow2-int16"]) == 0, capsys.readouterr().out
+
+
+def test_recurrences_are_made_smaller() -> None:
+    case = testing.Case(recurrence=testing.RecurrenceCase(op="GRU", activations=("HardSigmoid", "Softsign"), time=5))
+    made = testing.shrink(case, lambda c: c.recurrence is not None and c.recurrence.op == "GRU")
+    assert made.recurrence is not None
+    assert (made.recurrence.activations, made.recurrence.time) == (("Sigmoid", "Tanh"), 1)
+
+
 def test_shrinking_ends() -> None:
     asked = []
     testing.shrink(testing.generate(0), lambda case: not asked.append(case) and False, most=5)
