@@ -32,6 +32,7 @@ from rnnqc.passes.normal_form import normal_form
 from rnnqc.pipeline import FORMS
 from rnnqc.recipe import load_recipe
 from rnnqc.statistics import Statistics
+from rnnqc.testing.nesting import condition, nested
 from rnnqc.testing.recurrences import RecurrenceCase
 from rnnqc.testing.renaming import STYLES, made_values, rename
 
@@ -439,6 +440,58 @@ def test_no_name_has_a_safe_character(op: str, form: str) -> None:
     widths = [Counter(lowered.report.entries[0].points.values()) for lowered in (want, got)]
     assert widths[0] == widths[1]
     assert_equal(run(want.proto, samples[0]), run(got.proto, renamed[0]))
+
+
+def in_branch_in_scan(**options: Any) -> onnx.ModelProto:
+    """The layer in the branches of an If that a Scan runs for each of several sequences."""
+    inner = nested(layer(**options), 1)
+    body = onnx.GraphProto(name="outer_body", node=inner.graph.node)
+    body.input.append(onnx.helper.make_tensor_value_info("x", 1, ["T", "B", I]))
+    body.output.add().CopyFrom(inner.graph.output[0])
+    del inner.graph.node[:], inner.graph.input[0], inner.graph.output[:]
+    inner.graph.input.append(onnx.helper.make_tensor_value_info("xs", 1, ["N", "T", "B", I]))
+    inner.graph.output.append(onnx.helper.make_tensor_value_info("ys", 1, ["N", "T", "B", H]))
+    inner.graph.node.append(onnx.helper.make_node("Scan", ["xs"], ["ys"], "outer", body=body, num_scan_inputs=1))
+    return inner
+
+
+def test_what_cannot_be_observed_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A loop in an If inside a Scan: an error where nothing else can be observed, else a remark."""
+    rng = np.random.default_rng(1)
+    alone = in_branch_in_scan()
+    feeds: dict[str, Array] = {
+        "xs": rng.standard_normal((2, 5, 3, I)).astype(np.float32),
+        condition(0): np.array(True),
+    }
+    run(alone, feeds)
+    with pytest.raises(rnnqc.CompileError, match=r"cell .*layer' stands in an If .* inside a Scan.*as a Loop"):
+        rnnqc.calibrate(alone, [feeds])
+
+    both = in_branch_in_scan()
+    other = layer()
+    rename(other, lambda name: f"second/{name}", [*made_values(other.graph), "x"])
+    for part in ("node", "input", "output"):
+        getattr(both.graph, part).extend(getattr(other.graph, part))
+    feeds["second/x"] = feeds["xs"][0]
+    statistics = rnnqc.calibrate(both, [feeds])
+    hidden = [r for r in statistics.remarks if r.node.startswith("outer/")]
+    assert len(hidden) == len(statistics.remarks) == 2, "one for each branch"
+    assert list(statistics.cells) == ["layer"]
+    for remark in hidden:
+        assert remark.node.endswith("layer") and "If or Loop inside a Scan" in remark.reason
+        assert f"{4 + len(VALUES)} values" in remark.found and "Loop" in remark.action
+
+    path, data, out = (tmp_path / n for n in ("in.onnx", "data.npz", "stats.json"))
+    onnx.save(both, path)
+    np.savez(data, **feeds)
+    done = in_process(capfd, "calibrate", path, "--data", data, "-o", out)
+    assert done.code == 0, done.text
+    assert all(r.node in " ".join(done.err.split()) for r in hidden)
+    lowered = rnnqc.lower(both, calibration=[feeds])
+    assert all(str(r) in lowered.report.warnings for r in hidden)
+    onnx.save(alone, path)
+    refused = in_process(capfd, "calibrate", path, "--data", data, "-o", tmp_path / "none.json")
+    assert (refused.code, (tmp_path / "none.json").exists()) == (2, False), refused.text
 
 
 def test_streams_are_calibrated() -> None:
