@@ -199,7 +199,7 @@ class _Gathering:
         with located(self.subject.float_name):
             found = weights_evidence(float_model, qcdq)
             self.options.tell("points")
-            task, _ = prepare(Model.load(self.subject.float_proto), self.state, False)
+            task, *_ = prepare(Model.load(self.subject.float_proto), self.state, False)
             pieces: Iterable[Piece] = (
                 stream(self.feeds, self.subject.float_proto, self.state, None)
                 if self.state
