@@ -21,6 +21,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.files import serialized
 from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.text import TextFrames
@@ -162,12 +163,12 @@ class _CellFile:
 class _Writer:
     def __init__(self, tracer: Tracer, folder: Path, options: _Options) -> None:
         self._tracer, self._folder, self._options = tracer, folder, options
-        taken: set[str] = set()
+        files = FileNames()
         self._cells: dict[str, _CellFile] = {}
         for name in tracer.names:
-            file = _unique(re.sub(r"[^0-9A-Za-z_.-]", "_", name).lstrip("._") or "cell", taken)
+            file = files.of((name,), re.sub(r"[^0-9A-Za-z_.-]", "_", name).lstrip("._") or "cell")
             self._cells[name] = _CellFile(f"{file}.npz", Spool(folder / f".{file}"))
-        self._text = TextFrames(folder, options.row or 0) if options.text else None
+        self._text = TextFrames(folder, options.row or 0, tracer.names) if options.text else None
 
     def add(self, steps: CellSteps) -> None:
         """Writes some steps."""
@@ -237,6 +238,7 @@ class _Writer:
                 "runs": held.runs,
                 "first_step": held.first,
                 "steps": held.written,
+                "text": {} if self._text is None else self._text.files[name],
                 "tensors": {t.name: _description(t, held) for t in held.tensors.values()},
             }
         if not any(h.written for h in self._cells.values()):
@@ -281,12 +283,3 @@ def _weights(cell: Cell, constants: Mapping[str, Array]) -> dict[str, Array]:
             codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
             made[f"{key}.weight.codes"] = np.asarray(codes)
     return made
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    fresh, k = name, 1
-    while fresh in taken:
-        k += 1
-        fresh = f"{name}_{k}"
-    taken.add(fresh)
-    return fresh
