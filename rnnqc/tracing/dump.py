@@ -21,6 +21,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.files import serialized
 from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
 from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tensors import Tensor
@@ -28,8 +29,6 @@ from rnnqc.tracing.text import TextFrames
 from rnnqc.tracing.trace import CellSteps, Tracer
 
 Array = npt.NDArray[Any]
-INDEX = "index.json"
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ def dump(
     Args:
         model: A path or a ModelProto, lowered; one that Brevitas exported is lowered first.
         feeds: Feeds, or the name of a file as `rnnqc run` takes it.
-        folder: Is made; nothing is left of it if something fails.
+        folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
         native: Whether the model runs with the native library. The arrays are the same.
         state: States that go from call to call, `IN:OUT`.
         cells: Patterns of the names of the cells to write.
         row: Row of the batch to write; None for all.
         steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
         text: Whether to write text, too: one folder for each step.
-        overwrite: Whether a folder that holds a dump is replaced.
+        overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
 
     Returns:
         The contents of `index.json`.
@@ -76,11 +75,15 @@ def dump(
         InternalError: Looking into the model changed one of its outputs.
     """
     target = Path(folder)
-    _check_folder(target, overwrite=overwrite)
+    try:
+        check_folder(target, overwrite=overwrite)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    place = Path(os.path.realpath(target))
     tracer = Tracer(model, native=native, cells=cells)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.resolve().parent, prefix=".rnnqc.", suffix=".tmp"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".rnnqc.", suffix=".tmp"))
     except OSError as error:
         raise _cannot_write(target, error) from error
     try:
@@ -89,51 +92,12 @@ def dump(
             writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
         (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-        _replace(temporary, target)
+        replace_folder(temporary, place, overwrite=overwrite)
     except OSError as error:
         raise _cannot_write(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return index
-
-
-def _check_folder(target: Path, *, overwrite: bool) -> None:
-    """Checks that a dump can be written to `target`.
-
-    Raises:
-        CompileError: It is a file, or a folder that is not empty and not to be replaced.
-    """
-    if not target.exists() and not target.is_symlink():
-        return
-    if not target.is_dir():
-        raise CompileError(f"{target}: is not a folder.", supported="a new folder", action="choose another output")
-    if not any(target.iterdir()):
-        return
-    if not overwrite:
-        raise CompileError(
-            f"{target}: is not empty.",
-            supported="a new or empty folder",
-            action="choose another output, or give --overwrite to replace the dump in it",
-        )
-    if not (target / INDEX).is_file():
-        raise CompileError(
-            f"{target}: holds something else than a dump ({INDEX} is missing).",
-            supported="replacing a dump",
-            action="choose another output",
-        )
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    mask = os.umask(0)
-    os.umask(mask)
-    temporary.chmod(0o777 & ~mask)
-    if target.exists():
-        old = Path(tempfile.mkdtemp(dir=temporary.parent, prefix=".rnnqc.", suffix=".old"))
-        os.replace(target, old / "dump")
-        os.replace(temporary, target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(temporary, target)
 
 
 def _cannot_write(target: Path, error: OSError) -> CompileError:

@@ -15,6 +15,7 @@ from rnnqc.tracing.tensors import Tensor
 
 Array = npt.NDArray[Any]
 SHAPES = "shape.txt"
+FRAME = "frame_"
 FIXED = "_fix"
 CODES = ".codes"
 
@@ -66,7 +67,7 @@ class TextFrames:
         return name
 
     def _frame(self, step: int) -> Path:
-        frame = self._folder / f"frame_{step}"
+        frame = self._folder / f"{FRAME}{step}"
         frame.mkdir(exist_ok=True)
         return frame
 
