@@ -19,6 +19,7 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.external_data import external_digests
 from rnnqc.files import serialized
 from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
@@ -104,11 +105,16 @@ def _cannot_write(target: Path, error: OSError) -> CompileError:
     return CompileError(f"{target}: cannot be written ({error.strerror or error}).", action="choose another output")
 
 
-def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, str | None]:
+def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, Any]:
+    """What the index says of the model: SHA-256 of its file and of each file with its data."""
     if isinstance(model, onnx.ModelProto):
-        return {"file": None, "sha256": hashlib.sha256(serialized(model, "The model")).hexdigest()}
+        digest = hashlib.sha256(serialized(model, "The model")).hexdigest()
+        return {"file": None, "sha256": digest, "external_data": {}}
     path = Path(model)
-    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    data = path.read_bytes()
+    # The names of the data files are in the file alone: what was loaded holds the data.
+    data_files = external_digests(onnx.ModelProto.FromString(data), path)
+    return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "external_data": data_files}
 
 
 @dataclass

@@ -6,6 +6,7 @@ lost when the new one cannot be put in its place, folders left behind.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -226,3 +227,35 @@ def test_a_dump_that_cannot_be_put_back_is_kept_and_named(
     refused(result, "The dump that was there is")
     assert aside.name in "".join(result.err.split())
     assert contents(aside / "dump") == before
+
+
+def test_the_index_identifies_the_external_data(tmp_path: Path) -> None:
+    """Two models that differ in their data files only are told apart."""
+    case = RecurrentCase()
+    model, path = rnnqc.lower(case.model()).proto, tmp_path / "model.onnx"
+
+    def identified(name: str, **options: Any) -> dict[str, Any]:
+        if options:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)
+            onnx.save(copy, path, **options)
+        made = dict(rnnqc.dump(path, [case.feeds()], tmp_path / name)["model"])
+        assert made == json.loads((tmp_path / name / "index.json").read_text())["model"]
+        assert made["sha256"] == sha256(path)
+        return made
+
+    def sha256(file: Path) -> str:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    assert identified("plain", save_as_external_data=False)["external_data"] == {}
+    several = identified("several", save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    assert len(several["external_data"]) > 3
+    assert several["external_data"] == {n: sha256(tmp_path / n) for n in several["external_data"]}
+    one = identified("one", save_as_external_data=True, location="all.bin", size_threshold=0)
+    data = bytearray((tmp_path / "all.bin").read_bytes())
+    weights = next(t for t in onnx.load(path, load_external_data=False).graph.initializer if t.name.endswith("/W"))
+    data[int(next(e.value for e in weights.external_data if e.key == "offset"))] ^= 1
+    (tmp_path / "all.bin").write_bytes(data)
+    other = identified("other")
+    assert one["sha256"] == other["sha256"]
+    assert other["external_data"] == {"all.bin": sha256(tmp_path / "all.bin")} != one["external_data"]
