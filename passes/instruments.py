@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +15,19 @@ import onnx
 from rnnqc.diagnostics import CompileError, InternalError, NumericsError
 from rnnqc.evaluate import run_model
 from rnnqc.feeds import npz_bytes
-from rnnqc.files import remove_files, serialized, write_folder
+from rnnqc.files import serialized
 from rnnqc.ir import Model
 from rnnqc.numerics import Bitwise, Close, Float16Close, Lossy, Numerics, Verdict, max_abs
 from rnnqc.passes.base import Equivalent, Pass, PassResult
 from rnnqc.passes.divergence import first_divergence
 from rnnqc.passes.equivalents import not_equivalent
 from rnnqc.passes.manager import Instrument
+from rnnqc.passes.reproducer import DATA_FILES, ReproducerFolder
 
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
 NOT_COMPARED = "not compared"
 PERTURBATIONS, ROUNDINGS = 3, 16.0
 """A rounding may do as much as so many times the worst of some changes of the inputs by a unit in the last place."""
-REPRODUCER_FILES = ("before.onnx", "after.onnx", "feeds.npz", "report.json")
-"""In the order in which they are written: with the last one all are there."""
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -103,6 +101,9 @@ class VerifyNumerics(Instrument):
         reproducer: Folder for the reproducer, or None.
         executable: From a model to one that onnxruntime runs; of operators that it does not have, say.
         extreme: More inputs, for passes that do not declare a loss: such a bound is for usual values.
+
+    Raises:
+        UsageError: The folder holds files that would be replaced, and are not of an earlier run.
     """
 
     def __init__(
@@ -114,11 +115,9 @@ class VerifyNumerics(Instrument):
     ) -> None:
         self._usual = len(feeds)
         self.feeds = [*feeds, *extreme]
-        self.reproducer = reproducer
+        self._reproducer = ReproducerFolder(reproducer) if reproducer is not None else None
         self._executable = executable or (lambda proto: proto)
         self.checks: list[tuple[str, str]] = []
-        if reproducer is not None:
-            remove_files(reproducer, REPRODUCER_FILES)  # of an earlier run
         self._before: onnx.ModelProto | None = None
         self._results: list[dict[str, npt.NDArray[Any]]] | None = None
 
@@ -199,7 +198,7 @@ class VerifyNumerics(Instrument):
         message = f"Pass {pass_.info.name!r} changed output {output!r} by more than it declares: {text}."
         if first is not None:
             message += f" The first value that diverges is {first}."
-        if self.reproducer is not None:
+        if self._reproducer is not None:
             report = {
                 "pass": pass_.info.name,
                 "declared": str(numerics),
@@ -211,10 +210,9 @@ class VerifyNumerics(Instrument):
                 serialized(self._before, "The model before the pass"),
                 serialized(after, "The model after the pass"),
                 npz_bytes(feeds),
-                (json.dumps(report, indent=2) + "\n").encode(),
             )
-            write_folder(self.reproducer, dict(zip(REPRODUCER_FILES, data, strict=True)))
-            files = [shlex.quote(str(self.reproducer / name)) for name in REPRODUCER_FILES]
+            self._reproducer.write(dict(zip(DATA_FILES, data, strict=True)), report)
+            files = [shlex.quote(str(self._reproducer.path / name)) for name in DATA_FILES]
             message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}{_thresholds(numerics)}"
         raise NumericsError(message)
 

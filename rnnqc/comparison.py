@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,37 @@ class OutputComparison:
     steps: StepComparison | None = None
 
 
+class MayBeUnlike(Protocol):
+    """What `unlike_texts` needs of an `OutputComparison`, which others keep, too."""
+
+    @property
+    def name(self) -> str:
+        """Name of the output."""
+
+    @property
+    def unlike(self) -> int:
+        """How many values are NaN or infinite in one of the models only."""
+
+    @property
+    def first_unlike(self) -> str:
+        """Where the first of these is."""
+
+
+def unlike_texts(outputs: Iterable[MayBeUnlike]) -> list[str]:
+    """What fails a comparison whatever was asked for: values that are NaN or infinite in one of the models only."""
+    return [
+        f"output {o.name!r}: {o.unlike} value(s) are NaN or infinite in one of the models only ({o.first_unlike})."
+        for o in outputs
+        if o.unlike
+    ]
+
+
+def unlike_values(x: Array, y: Array) -> npt.NDArray[np.bool_]:
+    """Which values of two arrays of floats are NaN or infinite in one of them only; infinities of other sign, too."""
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    return np.asarray(~(np.isfinite(x) & np.isfinite(y)) & ~equal)
+
+
 def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
     """The step s of a grid on which `values` lie, that is of which all are whole multiples; None if there is none.
 
@@ -170,7 +201,7 @@ class OutputTally:
             x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
             reference, candidate = x, y
         equal = (reference == candidate) | (np.isnan(x) & np.isnan(y))
-        unlike = ~(np.isfinite(x) & np.isfinite(y)) & ~equal
+        unlike = unlike_values(x, y)
         if unlike.any() and not self._unlike:
             index = [int(k) for k in np.argwhere(unlike)[0]]
             self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"

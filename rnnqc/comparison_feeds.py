@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -20,6 +20,8 @@ from rnnqc.streaming import calls_of, run_calls, state_pairs
 
 LONG_LENGTH = 512
 """Of generated sequences where the model does not run on short ones."""
+CALIBRATION_DATA = "calibration data"
+"""What stands for the name of a pass where a check is about them."""
 REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 """Calls of calibration data among which passes are verified on so many."""
 
@@ -49,13 +51,27 @@ class Remembered:
             yield feed
 
 
+class VerificationFeeds(NamedTuple):
+    """What passes are verified on.
+
+    Attributes:
+        usual: For every pass.
+        extreme: More, for passes that promise something of every value.
+        left_out: Why there is no calibration data among them; "" if there is, or none was given.
+    """
+
+    usual: list[Feeds]
+    extreme: list[Feeds]
+    left_out: str = ""
+
+
 def verification_feeds(
     proto: onnx.ModelProto,
     generated: Sequence[Feeds],
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
     state: Mapping[str, str] | Iterable[str] | None,
-) -> tuple[list[Feeds], list[Feeds]]:
-    """Feeds to verify passes with: usual ones, and ones for passes that promise something of every value.
+) -> VerificationFeeds:
+    """Feeds to verify passes with.
 
     Usual are the generated ones, but for a model that does not run on short sequences (it makes something of sound,
     say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
@@ -71,9 +87,9 @@ def verification_feeds(
     except CompileError:  # it does not take a sequence of length zero, say
         extreme.pop()
     if calibration is None:
-        return usual, extreme
+        return VerificationFeeds(usual, extreme)
     data = calibration.first if isinstance(calibration, Remembered) else calibration
-    with contextlib.suppress(CompileError):  # of other sizes than those that dimensions were bound to
+    try:
         carried = state_pairs(state, proto)
         session = make_session(proto)
         fed: list[Feeds] = []
@@ -86,7 +102,9 @@ def verification_feeds(
             pass
         spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
         usual += [fed[k] for k in sorted(set(spread.tolist()))]
-    return usual, extreme
+    except CompileError as error:  # of other sizes than those that dimensions were bound to, say
+        return VerificationFeeds(usual, extreme, str(error))
+    return VerificationFeeds(usual, extreme)
 
 
 def _generated(proto: onnx.ModelProto, seeds: Iterable[int], extreme: bool = False) -> list[Feeds]:

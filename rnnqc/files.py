@@ -185,7 +185,7 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes files from a folder, the last one first, and the folder if nothing else is in it; both may be missing.
+    """Removes files from a folder, the last one first; both may be missing.
 
     Raises:
         CompileError: They cannot be removed.
@@ -195,8 +195,6 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
     try:
         for name in reversed(list(names)):
             (folder / name).unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
     except OSError as error:
         raise _cannot_write(folder, error) from error
 

@@ -13,7 +13,8 @@ import onnx
 
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
-from rnnqc.comparison_feeds import Remembered, generated_feeds, verification_feeds
+from rnnqc.comparison import unlike_texts
+from rnnqc.comparison_feeds import CALIBRATION_DATA, Remembered, generated_feeds, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -40,6 +41,7 @@ from rnnqc.passes import (
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
+from rnnqc.passes.instruments import NOT_COMPARED
 from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything
@@ -49,6 +51,7 @@ from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant,
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
+from rnnqc.passes.reproducer import check_reproducer
 from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
@@ -270,7 +273,7 @@ def lower(
         strict: Refuse a model with a recurrent node that stays float.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
-        reproducer: Folder for the files that reproduce a failed comparison.
+        reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
         measure: Measure the SQNR of every output against the float model, on generated data.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
@@ -298,6 +301,9 @@ def lower(
             supported="recipes of cells, such as int8",
             action="leave the form out, or choose another recipe",
         )
+    if verify and options.reproducer is not None:
+        read = (model, calibration, stats)
+        check_reproducer(options.reproducer, [os.fspath(p) for p in read if isinstance(p, str | os.PathLike)])
     if verify and isinstance(calibration, Iterable) and not isinstance(calibration, str | os.PathLike | Sequence):
         calibration = Remembered(calibration)
     options = replace(options, statistics=_statistics(model, calibration, stats, state))
@@ -324,8 +330,10 @@ def lower(
         float_proto = executable(loaded.proto) if verify or measure else None
         feeds = generated_feeds(float_proto) if float_proto is not None else []
         if verify and float_proto is not None:
-            usual, extreme = verification_feeds(float_proto, feeds, calibration, state)
+            usual, extreme, left_out = verification_feeds(float_proto, feeds, calibration, state)
             verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+            if left_out:
+                verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
         else:
             verifier = VerifyNumerics([])
         if verify:
@@ -379,6 +387,7 @@ def lower(
                 error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
                 raise
             report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
+            report.unlike = unlike_texts(comparison)
     return lowered
 
 

@@ -62,8 +62,12 @@ class Report:
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
-        checks: What `verify` compared (pass, result).
-        sqnr_db: SQNR of each output against the float model on generated data, where it was asked for.
+        checks: What `verify` compared (pass, result), and what it did not, with the reason: passes, or the calibration
+            data.
+        sqnr_db: SQNR of each output against the float model on generated data, where it was asked for: of the values
+            that are finite in both.
+        unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
+            models only.
     """
 
     source: str
@@ -77,6 +81,7 @@ class Report:
     seconds: list[tuple[str, float]] = field(default_factory=list)
     checks: list[tuple[str, str]] = field(default_factory=list)
     sqnr_db: dict[str, float] = field(default_factory=dict)
+    unlike: list[str] = field(default_factory=list)
 
     @property
     def float_entries(self) -> Sequence[Entry]:

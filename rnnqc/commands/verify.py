@@ -46,6 +46,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.comparison import unlike_texts
     from rnnqc.files import load_proto
     from rnnqc.pipeline import executable
     from rnnqc.verify import compare_models, compare_native
@@ -70,7 +71,7 @@ def run(a: argparse.Namespace) -> int:
         if not a.data:
             error.action = "check that the models run in onnxruntime; give data that fits them with --data"
         raise
-    failures = [*_unlike(comparison), *thresholds.violations(comparison), *_other_bits(native)]
+    failures = [*unlike_texts(comparison), *thresholds.violations(comparison), *_other_bits(native)]
     if a.json:
         data = {
             "feeds": len(feeds),
@@ -106,14 +107,6 @@ def _feeds(data: str | None, reference: Any, candidate: Any, state: Sequence[str
         return list(checked(open_feeds(data, reference, carried), reference, None, carried, True))
     bound = with_dimensions_of(reference, candidate)
     return generated_stream(bound, carried) if carried else generated_feeds(bound, 4)
-
-
-def _unlike(comparison: Sequence[OutputComparison]) -> list[str]:
-    return [
-        f"output {c.name!r}: {c.unlike} value(s) are NaN or infinite in one of the models only ({c.first_unlike})."
-        for c in comparison
-        if c.unlike
-    ]
 
 
 def _other_bits(native: Sequence[OutputComparison]) -> list[str]:

@@ -13,6 +13,7 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.recipe import Recipe, builtin_recipes
 from rnnqc.recipe_record import RecipeRecord
 from rnnqc.report import Entry
 from rnnqc.reporting.remaking import settings_text
@@ -39,6 +40,7 @@ def recipe_of(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
     recipe = record.recipe
     return {
         "name": recipe.name,
+        "builtin": is_builtin(recipe),
         "form": record.form,
         "unroll": record.unroll,
         "dims": dict(record.dims),
@@ -47,6 +49,12 @@ def recipe_of(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
         "rules": [{"points": r.points, **r.settings} for r in recipe.rules],
         **passes,
     }
+
+
+def is_builtin(recipe: Recipe) -> bool:
+    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
+    rules = recipe.rules[recipe.overrides :]
+    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
 
 
 def versions() -> dict[str, str]:

@@ -39,6 +39,8 @@ class OutputEvidence:
         cosine: Cosine similarity of all values as one vector.
         equal: Share of equal values.
         curve: Over time; None where the output has no time axis that is known, and no calls of a stream.
+        unlike: How many values are NaN or infinite in one of the models only; the ratios are of the others.
+        first_unlike: Where the first of these is, in words.
     """
 
     name: str
@@ -47,6 +49,8 @@ class OutputEvidence:
     cosine: float
     equal: float
     curve: Curve | None = None
+    unlike: int = 0
+    first_unlike: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.comparison import OutputTally
+from rnnqc.comparison import OutputTally, unlike_values
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
 from rnnqc.numerics import sqnr_db
@@ -59,14 +59,14 @@ class Quality:
         return list(run_calls(run, self.calls, self.carried))
 
     def ratios(self, outputs: Sequence[Outputs]) -> dict[str, float]:
-        """Noise-to-signal ratio of every output of floats."""
+        """Noise-to-signal ratio of every output of floats; as bad as can be with values that are NaN in one only."""
         result = {}
         for name, first in self.reference[0].items():
             if is_sequence(first):
                 continue
             a, b = (np.concatenate([np.ravel(r[name]) for r in results]) for results in (self.reference, outputs))
             if a.dtype.kind == "f":
-                level = sqnr_db(a, b)
+                level = sqnr_db(a, b) if not unlike_values(a, b).any() else -math.inf
                 result[name] = min(10.0 ** (-level / 10.0), NOISE_OF_SILENCE) if level > -math.inf else NOISE_OF_SILENCE
         return result
 
@@ -81,7 +81,8 @@ class Quality:
             tally = self.tally(name, [(r[name], o[name]) for r, o in zip(self.reference, outputs, strict=True)], axis)
             seen = tally.result()
             curve = curve_of(tally) if np.asarray(first).dtype.kind == "f" else None
-            found.append(OutputEvidence(name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve))
+            held = (name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve, seen.unlike, seen.first_unlike)
+            found.append(OutputEvidence(*held))
         return found
 
     def tally(self, name: str, pairs: Sequence[tuple[Array, Array]], axis: int | None) -> OutputTally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree.ElementTree import Element
 
+from rnnqc.comparison import unlike_texts
 from rnnqc.reporting.charts import gauge, level_chart, level_range
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Curve, Evidence
@@ -26,6 +27,9 @@ def accuracy(evidence: Evidence) -> list[Child]:
     made: list[Child] = [
         table("Outputs", ("Output", "SQNR", "Largest error", "Cosine", "Equal values"), rows, " nnnn"),
     ]
+    if any(o.unlike for o in evidence.outputs):
+        text = "The other figures are of the values that are finite in both."
+        made += [element("p", t, class_="note warning") for t in (*unlike_texts(evidence.outputs), text)]
     shown = [(c.cell, "Hidden states", c.sqnr_db, c.curve) for c in evidence.layers]
     shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
     curves = [curve for *_, curve in shown if curve is not None]

@@ -18,8 +18,9 @@ def facts(evidence: Evidence) -> Element:
     sizes = evidence.sizes
     cards: list[tuple[str, list[Child]]] = []
     if evidence.outputs:
-        worst = min(evidence.outputs, key=lambda o: o.sqnr_db)
+        worst = min(evidence.outputs, key=lambda o: (o.unlike == 0, o.sqnr_db))
         many = f"worst of {len(evidence.outputs)} outputs" if len(evidence.outputs) > 1 else "the only output"
+        many += f"; {worst.unlike} value(s) NaN or infinite in one model only" if worst.unlike else ""
         cards.append(("Worst output", [decibels(worst.sqnr_db), element("small", many)]))
         cards.append(("Outputs, all together", [decibels(evidence.sqnr_db), element("small", "SQNR against float")]))
     cards.append(

@@ -6,7 +6,7 @@ import glob
 from xml.etree.ElementTree import Element
 
 from rnnqc.diagnostics import byte_count
-from rnnqc.recipe import builtin_recipes, parse_override
+from rnnqc.recipe import parse_override
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence, Repair
 from rnnqc.reporting.repairs import WORTH_A_FORM_DB, WORTH_DB
@@ -69,9 +69,8 @@ def _form_text(repair: Repair) -> str:
 def folded_command(repair: Repair, evidence: Evidence) -> Element:
     """The whole command, and the same as rules of a recipe file."""
     recipe = evidence.recipe
-    known = recipe["name"] in {r.name for r in builtin_recipes()}
     words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(evidence.quantized_model)]
-    words += ["--recipe", quoted(recipe["name"]) if known else "RECIPE.toml"]
+    words += ["--recipe", quoted(recipe["name"]) if recipe["builtin"] else "RECIPE.toml"]
     words += ["--stats", "STATS.json"] if recipe["calibrated"] else []
     words += (
         ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
+from rnnqc.comparison import unlike_values
 from rnnqc.diagnostics import UsageError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.feeds import Feeds
@@ -105,7 +106,7 @@ class Judge:
         if self._metric is not None:
             quality = self._called(self._metric, outputs)
             return quality, -quality
-        levels = [sqnr_db(*pair) for pair in self._floats(outputs)]
+        levels = [sqnr_db(*pair) if not unlike_values(*pair).any() else -math.inf for pair in self._floats(outputs)]
         quality = min(levels, default=math.inf)
         return quality, min(10 ** (-quality / 10), NOISE_OF_SILENCE) if quality > -math.inf else NOISE_OF_SILENCE
 

@@ -6,6 +6,7 @@ caller's model that is changed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from commands import in_process
 from lstm_models import LstmCase, stacked_model
 from protos import differences, in_order, parse
+from running import save_arrays
 from running_lowered import all_nodes
 
 import rnnqc
@@ -229,8 +232,10 @@ def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_mo
     proto = case.model()
     without = lower(proto, verify=True).report.checks
     lowered = lower(proto, calibration=(c for c in calls), state=state, verify=True)
-    usual, extreme = verification_feeds(proto, [], calls, state)
-    assert len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
+    usual, extreme, left_out = verification_feeds(proto, [], calls, state)
+    assert (
+        not left_out and len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
+    )
     assert not usual[0]["initial_h"].any()
     session = make_session(proto)
     states = {n: np.zeros_like(case.feeds()[n]) for n in state}
@@ -242,3 +247,22 @@ def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_mo
     for name in ("decompose-lstm", "insert-qcdq"):
         counts = [sum(n == name for n, _ in checks) for checks in (without, lowered.report.checks)]
         assert counts[1] == counts[0] + 4 * len(proto.graph.output)
+
+
+def test_calibration_data_that_passes_cannot_be_verified_on_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Data of another batch size than the one bound: a `verified` that leaves it out has to say so."""
+    case = LstmCase(T=4, B=2, dynamic_batch=True)
+    onnx.save(case.model(), tmp_path / "in.onnx")
+    save_arrays(tmp_path / "data.npz", case.feeds())
+    command = ("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "data.npz")
+    checks = lower(case.model(), calibration=[case.feeds()], verify=True, dims={"B": 2}).report.checks
+    assert "calibration data" not in {name for name, _ in checks}
+    result = in_process(capfd, *command, "--verify", "--dim", "B=3", "--json", tmp_path / "report.json")
+    assert result.code == 0, result.text
+    assert "not compared on the calibration data, only on generated data: sample 0: array 'X'" in result.err
+    [text] = [
+        t for name, t in json.loads((tmp_path / "report.json").read_text())["checks"] if name == "calibration data"
+    ]
+    assert "not compared: " in text and "'X' has shape [4, 2, 3]" in text

@@ -12,15 +12,20 @@ import re
 import shlex
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lstm_models import LstmCase
 from report_pages import Page
 
 from rnnqc.commands.common import json_text
-from rnnqc.recipe import Rule, parse_override
+from rnnqc.ir import Model
+from rnnqc.recipe import Rule, load_recipe, parse_override
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 from rnnqc.reporting.charts import HEIGHT, WIDTH, histogram, level_chart, level_range, spark, ticks
+from rnnqc.reporting.description import recipe_of
 from rnnqc.reporting.elements import command, decibels, difference, document, element, name, percent, quoted, visible
 from rnnqc.reporting.evidence import (
     Bars,
@@ -70,7 +75,8 @@ def _evidence(text: str = "model.onnx") -> Evidence:
         text, text,
         {"source": text, "calls": 3, "states": [f"{text}:{text}"], "inputs": {text: "float32 [1, 2]"}},
         {"rnnqc": "0", "cpu": text},
-        {"name": text, "form": "fused", "unroll": False, "dims": {text: 3}, "calibrated": True, "overrides": [text],
+        {"name": text, "builtin": False, "form": "fused", "unroll": False, "dims": {text: 3}, "calibrated": True,
+         "overrides": [text],
          "rules": [{"points": text, "bits": None, "share": text, "signed": True}], "passes": [text]},
         [entry, floats],
         [text],
@@ -118,6 +124,21 @@ def test_the_sections_are_all_there() -> None:
     assert "the error grows" in read.text
     assert "NOT measured" in read.text
     assert "runs slower" in read.text
+
+
+@pytest.mark.parametrize("name", ["int8", "pow2-int8", "weight-only-int4"])
+def test_the_whole_command_names_a_recipe_only_if_it_means_that_one(name: str, tmp_path: Path) -> None:
+    """A recipe file may be called as a built-in one: the command would make another model."""
+    same, other = tmp_path / "same.toml", tmp_path / "other.toml"
+    same.write_text(f"name = '{name}'\nbase = '{name}'\n")
+    other.write_text(f"name = '{name}'\nbase = '{name}'\n[[rule]]\npoints = '*.weight'\nbits = 3\n")
+    expected = {name: f" --recipe {name} ", str(same): f" --recipe {name} ", str(other): " --recipe RECIPE.toml "}
+    for source, words in expected.items():
+        recipe = load_recipe(source).with_overrides(["*.weight.bits=5", "*.weight.symmetric=true"])
+        record = read_record({RECIPE_KEY: RecipeRecord(recipe, "fused").text}, "model.onnx")
+        described = recipe_of(record, Model.load(LstmCase().model()))
+        evidence = replace(_evidence(), recipe=described)
+        assert words in Page.read(page(evidence)).commands[1], source
 
 
 def test_an_empty_report() -> None:

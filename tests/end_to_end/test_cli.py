@@ -11,13 +11,14 @@ import numpy as np
 import onnx
 import pytest
 from commands import Result, in_process, in_subprocess
-from lstm_models import NODE_NAME, LstmCase
+from lstm_models import NODE_NAME, LstmCase, RecurrentCase
 from onnx import helper, numpy_helper
 from running import Array, assert_same_bits, run, save_arrays
 from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.cells.types import ALL_POINTS
+from rnnqc.pipeline import Lowered
 from rnnqc.recipe import KEYS, builtin_recipes
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
@@ -119,6 +120,32 @@ def test_min_sqnr(cli: Callable[..., Result], source: Path, tmp_path: Path) -> N
     failed = cli("lower", source, "-o", tmp_path / "bad.onnx", "--min-sqnr", "200")
     assert failed.code == 1
     assert "dB" in failed.text and "Traceback" not in failed.text
+
+
+def test_a_failed_check_writes_the_report_but_no_model(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """Reports are wanted then most of all; the message must not say that there are none."""
+    onnx.save(RecurrentCase(op="GRU").model(), tmp_path / "in.onnx")
+    output, report = tmp_path / "out.onnx", tmp_path / "out.json"
+    command = ("lower", tmp_path / "in.onnx", "-o", output, "--json", report)
+    for code, option in ((3, ("--strict", "--form", "qonnx")), (1, ("--min-sqnr", "200"))):
+        result = cli(*command, *option)
+        assert result.code == code, result.text
+        assert "the model was not written" in result.err and "nothing was written" not in result.text
+        assert not output.exists()
+        assert json.loads(report.read_text())["entries"]
+        report.unlink()
+
+
+def test_no_report_of_a_model_that_cannot_be_written(
+    cli: Callable[..., Result], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise rnnqc.CompileError("no room")
+
+    monkeypatch.setattr(Lowered, "save", refuse)
+    result = cli("lower", source, "-o", tmp_path / "out.onnx", "--json", tmp_path / "out.json")
+    assert result.code == 2 and "no room" in result.err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx"]
 
 
 @pytest.mark.parametrize("bits", ["8", "4"])

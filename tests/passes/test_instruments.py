@@ -23,7 +23,7 @@ from running import assert_same_bits, plain_session, run
 from strategies import lstm_cases
 
 import rnnqc
-from rnnqc.diagnostics import InternalError, NumericsError
+from rnnqc.diagnostics import InternalError, NumericsError, UsageError
 from rnnqc.ir import Constant, Model
 from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes import (
@@ -266,7 +266,8 @@ def test_a_value_in_the_loop_of_a_function_is_named_and_the_command_reproduces_i
     case = LstmCase()
     folder = tmp_path / "it's a folder"
     folder.mkdir()
-    (folder / "report.json").write_text("of an earlier run")
+    with pytest.raises(NumericsError):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()], folder)]).run(Model.load(case.model()))
     (folder / "mine.txt").write_text("kept")
     verifier = VerifyNumerics([case.feeds()], folder)
     assert [f.name for f in folder.iterdir()] == ["mine.txt"], "nothing of an earlier run is left"
@@ -294,3 +295,38 @@ def test_nothing_of_an_earlier_failure_is_left(tmp_path: Path) -> None:
     assert folder.exists(), "not asked to verify: left alone"
     rnnqc.lower(case.model(), verify=True, reproducer=folder)
     assert not folder.exists()
+
+
+def test_an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
+    case = LstmCase()
+    with pytest.raises(NumericsError):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()], tmp_path)]).run(Model.load(case.model()))
+    rnnqc.lower(case.model(), verify=True, reproducer=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["before.onnx", "feeds.npz", "report.json"])
+def test_files_of_the_user_are_not_taken_for_a_reproducer(name: str, tmp_path: Path) -> None:
+    """A folder that merely has files of these names is refused, before and after it has been a reproducer's."""
+    case = LstmCase()
+    (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(UsageError, match=rf"{name} was not written by rnnqc.*choose another folder"):
+        rnnqc.lower(case.model(), verify=True, reproducer=tmp_path)
+    assert [(f.name, f.read_bytes()) for f in tmp_path.iterdir()] == [(name, b"{}")]
+    (tmp_path / name).unlink()
+    with pytest.raises(NumericsError):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()], tmp_path)]).run(Model.load(case.model()))
+    (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(UsageError, match="was not written by rnnqc"):
+        rnnqc.lower(case.model(), verify=True, reproducer=tmp_path)
+    assert (tmp_path / name).read_bytes() == b"{}" and len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_reproducer_that_is_read_is_not_removed(tmp_path: Path) -> None:
+    case, folder = LstmCase(), tmp_path / "r"
+    with pytest.raises(NumericsError):
+        PassManager([WrongBias("B")], [VerifyNumerics([case.feeds()], folder)]).run(Model.load(case.model()))
+    for source in (folder, folder / "feeds.npz"):
+        with pytest.raises(UsageError, match="is an input, and would be removed"):
+            rnnqc.lower(case.model(), calibration=source, verify=True, reproducer=folder)
+    assert len(list(folder.iterdir())) == 4
