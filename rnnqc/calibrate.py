@@ -88,7 +88,7 @@ def calibrate(
         padded = any(v.point in (LENGTHS, MASK) for v in task.values)
         if isinstance(feeds, str | os.PathLike):
             feeds = open_feeds(os.fspath(feeds), proto, carried)
-        valid = checked(feeds, proto, task.axes, carried, padded)
+        valid = checked(feeds, proto, task.axes, carried, padded, filled=True)
         pieces: Iterator[Piece] = (
             stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
         )
