@@ -44,6 +44,8 @@ class Equivalent:
         factor: For each column.
         offset: For each column; None where it is not known.
         columns: How many columns in a row belong together, such as those of a gate.
+        units: Of each column: what the tolerance of its offset is a share of, in terms of the second value. One
+            without, where that is measured in steps itself.
     """
 
     before: str
@@ -51,6 +53,7 @@ class Equivalent:
     factor: tuple[float, ...]
     offset: tuple[float, ...] | None = None
     columns: int = 1
+    units: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ Below the name of the recurrence, `<node>` being the one that makes the value:
   these two, whose range is known;
 * `<value>.input.value`: a float that comes from outside, such as an element of the sequence.
 
+Where two of these names are the same, a number follows that of the node or value.
+
 What moves values about without computing with them has no point: its result has the format of its source. A state has
 the format of what it becomes, and so has the state before the first step.
 """
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info, safe_name
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.custom_products import CustomProduct, custom_cells, read_product
 from rnnqc.passes.custom_rows import rows_of
@@ -28,6 +30,7 @@ from rnnqc.passes.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.loop_states import State, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, NotHandled
 from rnnqc.passes.movers import MOVERS
+from rnnqc.passes.point_names import distinct_names
 
 WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
 MEANINGS = (
@@ -114,14 +117,24 @@ class CustomCell:
 
 
 def custom_cells_of(model: Model) -> list[CustomCell]:
-    """Every recurrence that is no LSTM, GRU or RNN, with its points; the model should be in normal form."""
+    """Every recurrence that is no LSTM, GRU or RNN, with its points; the model should be in normal form.
+
+    Their names are reserved in the model: cells that are made later have others.
+    """
     found = list(float_recurrences(model))
     if not found:
         return []
     model.infer_shapes()
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     constants = Constants(model)
-    return [_read(r, homes, constants) for r in found]
+    cells = [_read(r, homes, constants) for r in found]
+    done = [(r["name"], r["points"]) for r in custom_cells(model).values()]
+    taken = {text for name, points in done for text in (name, *(f"{name}.{p}" for p in points))}
+    wanted = {k: (c.recurrence.path, ("", *(f".{p}" for p in c.points))) for k, c in enumerate(cells)}
+    for number, name in distinct_names(wanted, taken).items():
+        cells[number].name = name
+        model.reserve_name(name)
+    return cells
 
 
 def points_of_recurrences(model: Model) -> dict[str, list[str]]:
@@ -139,27 +152,53 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
     anchor = recurrence.loop if recurrence.loop is not None else recurrence.products[0]
     outer = homes[id(anchor)]
     graph: Graph = outer if recurrence.loop is None else recurrence.loop.attrs["body"]
-    cell = CustomCell(safe_name(recurrence.path), recurrence, graph, outer)
+    cell = CustomCell(recurrence.path, recurrence, graph, outer)
     rows = rows_of(graph, recurrence) if recurrence.loop is None else None
-    name_of: Callable[[Node], str] = _own_name if rows is None else rows.name
+    first_of: Callable[[Node], Node] = _itself if rows is None else rows.first
+    sites: dict[_Owner, list[CustomProduct]] = {}
     for node in recurrence.products:
         try:
             product = read_product(node)
         except NotHandled as refusal:
             cell.refused.append(refusal)
             continue
-        cell.products.setdefault(safe_name(name_of(node)), []).append(product)
+        sites.setdefault(_owner(first_of(node)), []).append(product)
         _note_sum(cell, product)
-    reader = _Reader(cell, constants, name_of)
+    reader = _Reader(cell, sites, constants, first_of)
     if recurrence.loop is not None:
         reader.loop(recurrence.loop)
     elif rows is not None:
         reader.written_out(rows.nodes)
+    reader.name_points()
     return cell
 
 
-def _own_name(node: Node) -> str:
-    return display_name(node)
+@dataclass(frozen=True)
+class _Owner:
+    """What a point is named after: a node, or a value; told from others of the same name by its id."""
+
+    key: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point that has no name yet: how that will end, behind the name of its owner."""
+
+    owner: _Owner
+    ending: str
+
+
+def _owner(named: Node | Value) -> _Owner:
+    return _Owner(id(named), display_name(named) if isinstance(named, Node) else str(named.name))
+
+
+def _from_outside(value: Value) -> _Point:
+    return _Point(_owner(value), f".input.{VALUE}")
+
+
+def _itself(node: Node) -> Node:
+    return node
 
 
 def _note_sum(cell: CustomCell, product: CustomProduct) -> None:
@@ -178,15 +217,40 @@ def _note_sum(cell: CustomCell, product: CustomProduct) -> None:
 class _Reader:
     """Finds the values that are quantized, and the point that each value of the region has its format of."""
 
-    def __init__(self, cell: CustomCell, constants: Constants, name_of: Callable[[Node], str]) -> None:
-        self.cell, self.constants, self.name_of = cell, constants, name_of
+    def __init__(
+        self,
+        cell: CustomCell,
+        sites: Mapping[_Owner, list[CustomProduct]],
+        constants: Constants,
+        first_of: Callable[[Node], Node],
+    ) -> None:
+        self.cell, self.sites, self.constants, self.first_of = cell, sites, constants, first_of
+        self.edges: dict[_Point, list[Value]] = {}
+        self.entering: dict[_Point, list[Value]] = {}
+        self.origins: dict[int, _Point] = {}
         self.before: dict[int, Value] = {}  # what a state becomes, by the id of the state
-        self.inputs: dict[int, str] = {}
+        self.inputs: dict[int, _Point] = {}
         self.local: set[int] = set()
         self.joined: set[int] = set()  # movers whose sources have different formats
-        self.found: dict[int, frozenset[str]] = {}
-        self.states: dict[int, str] = {}  # points of initial states, by their id
-        self.inner = {id(p.node) for sites in cell.products.values() for p in sites if id(p.node) in cell.sums}
+        self.found: dict[int, frozenset[_Point]] = {}
+        self.states: dict[int, _Point] = {}  # points of initial states, by their id
+        self.inner = {id(p.node) for row in sites.values() for p in row if id(p.node) in cell.sums}
+
+    def name_points(self) -> None:
+        """Gives all points their names."""
+        endings = {owner: [f".{p}" for p in (WEIGHT, HIDDEN, BIAS)] for owner in self.sites}
+        for point in dict.fromkeys((*self.edges, *self.entering, *self.origins.values())):
+            endings.setdefault(point.owner, []).append(point.ending)
+        names = distinct_names({owner: (owner.text, ends) for owner, ends in endings.items()})
+
+        def name(point: _Point) -> str:
+            return f"{names[point.owner]}{point.ending}"
+
+        cell = self.cell
+        cell.products = {names[owner]: row for owner, row in self.sites.items()}
+        cell.edges = {name(p): values for p, values in self.edges.items()}
+        cell.entering = {name(p): values for p, values in self.entering.items()}
+        cell.origins = {v: name(p) for v, p in self.origins.items()}
 
     def loop(self, node: Node) -> None:
         cell = self.cell
@@ -198,15 +262,15 @@ class _Reader:
             if id(state.before) in self.before and state.initial.name:
                 origins = self._of(state.before)
                 if len(origins) == 1 and not self.constants.zero(state.initial):
-                    cell.entering.setdefault(next(iter(origins)), []).append(state.initial)
+                    self.entering.setdefault(next(iter(origins)), []).append(state.initial)
 
     def written_out(self, nodes: Sequence[Node]) -> None:
         """Values from outside that stand where other steps have those of a point get its format, as initial states."""
         region = list(nodes)
         self._solve(region, ())
-        rows: dict[str, list[Node]] = {}
+        rows: dict[int, list[Node]] = {}
         for node in region:
-            rows.setdefault(self.name_of(node), []).append(node)
+            rows.setdefault(id(self.first_of(node)), []).append(node)
         for same in rows.values():
             for values in zip(*(n.inputs for n in same), strict=False):
                 inside = {p for v in values if v.name and not self._enters(v) for p in self.found.get(id(v), ())}
@@ -249,7 +313,7 @@ class _Reader:
     def _solve(self, region: Sequence[Node], inputs: Iterable[Value]) -> None:
         """Origins of all values; states take those of what they become, so that it takes some rounds."""
         self.local = {id(v) for n in region for v in n.outputs if v.name}
-        self.inputs |= {id(v): f"{safe_name(v.name)}.input.{VALUE}" for v in inputs if id(v) not in self.before}
+        self.inputs |= {id(v): _from_outside(v) for v in inputs if id(v) not in self.before}
         consumed = [v for n in region for v in _sources(n)]
         for _ in range(2 * len(self.before) + 3):
             previous, self.found = self.found, {}
@@ -262,9 +326,8 @@ class _Reader:
                 self.found[state] = self._of(after)
             if previous == self.found:
                 break
-        cell = self.cell
-        cell.edges, cell.entering, cell.origins = {}, {}, {}
-        cell.region = {id(n) for n in region}
+        self.edges, self.entering = {}, {}
+        self.cell.region = {id(n) for n in region}
         for value in consumed:
             if id(value) not in self.found:
                 self.found[id(value)] = self._of(value)
@@ -274,22 +337,22 @@ class _Reader:
                 if value.name and self.found[id(value)] == {point}:
                     mover = node.op in _MOVERS and id(node) not in self.joined
                     if not mover:
-                        cell.edges.setdefault(point, []).append(value)
+                        self.edges.setdefault(point, []).append(value)
         entered = {id(v): v for v in consumed if self._enters(v)}
         for value in entered.values():
             (point,) = self.found[id(value)]
-            held = cell.entering if id(value) in self.states else cell.edges
+            held = self.entering if id(value) in self.states else self.edges
             held.setdefault(point, []).append(value)
-        cell.origins.update({v: next(iter(points)) for v, points in self.found.items() if len(points) == 1})
+        self.origins = {v: next(iter(points)) for v, points in self.found.items() if len(points) == 1}
 
     def _enters(self, value: Value) -> bool:
         return id(value) not in self.local and id(value) not in self.before and bool(self.found.get(id(value)))
 
-    def _own(self, node: Node, number: int) -> str:
-        parts = [safe_name(self.name_of(node)), *([str(number)] if number else []), _NAMED.get(node.op, ""), VALUE]
-        return ".".join(p for p in parts if p)
+    def _own(self, node: Node, number: int) -> _Point:
+        parts = ["", *([str(number)] if number else []), *([_NAMED[node.op]] if node.op in _NAMED else []), VALUE]
+        return _Point(_owner(self.first_of(node)), ".".join(parts))
 
-    def _made(self, node: Node, number: int, value: Value) -> frozenset[str]:
+    def _made(self, node: Node, number: int, value: Value) -> frozenset[_Point]:
         if not _float(value) or node.op in _SEQUENCES or node.op == "Constant":
             return frozenset()
         own = frozenset({self._own(node, number)})
@@ -298,7 +361,7 @@ class _Reader:
                 return own
             moved = _MOVERS[node.op]
             sources = [node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved)]
-            origins: frozenset[str] = frozenset().union(*(self._of(v) for v in sources if v.name))
+            origins: frozenset[_Point] = frozenset().union(*(self._of(v) for v in sources if v.name))
             foreign = any(v.name and self._foreign(v) for v in sources)
             if node.op in _JOINERS and (len(origins) > 1 or (foreign and origins)):
                 self.joined.add(id(node))
@@ -308,7 +371,7 @@ class _Reader:
             return frozenset()
         return own
 
-    def _of(self, value: Value) -> frozenset[str]:
+    def _of(self, value: Value) -> frozenset[_Point]:
         if id(value) in self.found:
             return self.found[id(value)]
         if id(value) in self.local or id(value) in self.before:
@@ -316,7 +379,7 @@ class _Reader:
         if not _float(value) or self.constants.array(value) is not None or self.constants.zero(value):
             return frozenset()
         point = self.states.get(id(value)) or self.inputs.get(id(value))
-        return frozenset({point or f"{safe_name(_root(value).name)}.input.{VALUE}"})
+        return frozenset({point or _from_outside(_root(value))})
 
     def _foreign(self, value: Value) -> bool:
         """Whether `value` is a constant that not every grid has: anything but 0."""

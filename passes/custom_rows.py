@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from rnnqc.ir import Constant, Graph, Node, Value, constant_array, display_name, subgraphs
+from rnnqc.ir import Constant, Graph, Node, Value, attribute, constant_array, subgraphs
 from rnnqc.passes.float_recurrences import FloatRecurrence
 from rnnqc.passes.movers import MOVERS
 
@@ -25,15 +25,15 @@ class Rows:
 
     Attributes:
         nodes: In order.
-        names: For each the name of the first of its row, by its id.
+        firsts: For each the first of its row, by its id.
     """
 
     nodes: tuple[Node, ...]
-    names: Mapping[int, str]
+    firsts: Mapping[int, Node]
 
-    def name(self, node: Node) -> str:
-        """The name that `node` shares with those that do the same in other steps."""
-        return self.names.get(id(node), display_name(node))
+    def first(self, node: Node) -> Node:
+        """The first of the nodes that do the same as `node` in other steps."""
+        return self.firsts.get(id(node), node)
 
 
 def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
@@ -44,11 +44,11 @@ def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
         key = steps.key(node)
         if key is not None:
             held.setdefault(key, []).append(node)
-    names: dict[int, str] = {}
+    firsts: dict[int, Node] = {}
     for same in held.values():
         if len({steps.step[id(n)] for n in same}) > 1 or id(same[0]) in steps.products:
-            names.update({id(n): display_name(same[0]) for n in same})
-    return Rows(tuple(n for n in graph.nodes if id(n) in names), names)
+            firsts.update({id(n): same[0] for n in same})
+    return Rows(tuple(n for n in graph.nodes if id(n) in firsts), firsts)
 
 
 class _Steps:
@@ -112,7 +112,7 @@ class _Steps:
             return self.keys[id(node)]
         made: Hashable
         if len(node.inputs) > 1 and (node.op, id(node.inputs[1])) in self.matrices:
-            made = node.op, id(node.inputs[1])
+            made = node.op, id(node.inputs[1]), bool(attribute(node, "transB", 0))
         elif id(node) in self.apart and node.op in (*MOVERS, "Split") and self._told(node.inputs[0], node) == _OUTSIDE:
             made = None  # it takes elements out of a sequence
         else:

@@ -196,9 +196,19 @@ def initial_states(b: Builder, cell: Cell, at: Boundary) -> list[Value]:
     given = [at.initial_h, at.initial_c] if cell.type.cell_state else [at.initial_h]
     zeros: Value | None = None
     if any(v is None for v in given):
-        shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
-        zeros = b.op("Expand", [b.f32(0.0), shape], "state.zeros")
+        zeros = b.op("Expand", [b.f32(0.0), state_shape(b, cell, at.x)], "state.zeros")
     return [v or zeros for v in given]
+
+
+def state_shape(b: Builder, cell: Cell, x: Value) -> Value:
+    """The shape `[B,H]`.
+
+    A constant where the graph fixes B. onnxruntime 1.31 folds a Shape of known size; in a branch of If, where nothing
+    but another If (the choice of a product, say) is left to read `x`, it then loses `x`, if that comes from an If, too.
+    """
+    if cell.static_batch is not None:
+        return b.i64([cell.static_batch, cell.hidden_size])
+    return b.op("Concat", [dimensions(b, x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
 
 
 def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:

@@ -9,7 +9,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Value
-from rnnqc.passes.emit_cell import Boundary, dimensions, lens64, positive_zeros
+from rnnqc.passes.emit_cell import Boundary, lens64, positive_zeros, state_shape
 from rnnqc.passes.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes
 from rnnqc.passes.fold_cell import STATE_LIMIT, CellNumbers
@@ -129,7 +129,7 @@ def initial_states(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):
         return [v for v in made if v is not None]
-    shape = b.op("Concat", [dimensions(b, at.x, 1, 2, "batch"), b.i64([cell.hidden_size])], "state.shape", axis=0)
+    shape = state_shape(b, cell, at.x)
     if made[0] is None and carries_codes(cell, numbers):
         made[0] = (
             zero_planes(b, numbers.h_zero_point, shape, "hidden.zeros")

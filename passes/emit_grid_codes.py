@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Value
-from rnnqc.passes.emit_cell import Boundary, dimensions, lens64
+from rnnqc.passes.emit_cell import Boundary, lens64, state_shape
 from rnnqc.passes.emit_codes import without_nan
 from rnnqc.passes.emit_grid_product import GridProduct, codes_for
 from rnnqc.passes.emit_grid_quantizers import GridEmitter
@@ -38,8 +38,7 @@ def initial_states(e: GridEmitter, cell: Cell, numbers: GridNumbers, at: Boundar
         real = e.cast(without_nan(b, at.initial_c, "initial_c"), "initial_c.real")
         c0 = e.quantized(real, numbers.grid("cell_state"), "initial_c")
     if h0 is None or (c0 is None and type_.cell_state):
-        batch = dimensions(b, at.x, 1, 2, "batch")
-        shape = b.op("Concat", [batch, b.i64([cell.hidden_size])], "state.shape", axis=0)
+        shape = state_shape(b, cell, at.x)
         zero = b.f32(0.0) if type_.reads_hidden else b.u8(r.codes.zero_point) if r.integer else e.constant(0.0)
         h0 = h0 or b.op("Expand", [zero, shape], "hidden.zeros")
         if type_.cell_state:

@@ -8,6 +8,7 @@ direction, a wrong scale or offset has. So the values are compared by a line thr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,19 +22,40 @@ Array = npt.NDArray[Any]
 FACTOR_TOLERANCE = 0.003
 """Of the slope of the line; one percent is found with room on both sides."""
 OFFSET_TOLERANCE = 0.125
-"""Of the offset of the line, in units of the second value."""
+"""Of the offset of the line, in the units that are declared for it."""
 DEVIATIONS = 8.0
 """How many standard errors of slope and offset are allowed on top."""
 FEWEST = 8
 
 
-def not_equivalent(
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing pairs of values gave.
+
+    Attributes:
+        compared: How many pairs were compared.
+        passed_over: The second values of the others, each with what kept it from being compared.
+        wrong: The first pair that does not belong together, and why.
+    """
+
+    compared: int
+    passed_over: tuple[str, ...]
+    wrong: tuple[Equivalent, str] | None
+
+    def __str__(self) -> str:
+        text = f"values inside in their units: {self.compared} compared"
+        return (
+            f"{text}, {len(self.passed_over)} passed over: {', '.join(self.passed_over)}" if self.passed_over else text
+        )
+
+
+def compare_equivalents(
     before: onnx.ModelProto,
     after: onnx.ModelProto,
     feeds: Sequence[Mapping[str, Array]],
     equivalents: Sequence[Equivalent],
-) -> tuple[Equivalent, str] | None:
-    """The first pair of values that do not belong together, and why; what cannot be brought out is passed over."""
+) -> Comparison:
+    """Compares pairs of values; what cannot be brought out, or has too few values, is passed over."""
     sides = [inlined(model) for model in (before, after)]
     aliases = [names_by_alias(side) for side in sides]
     names = [
@@ -46,11 +68,18 @@ def not_equivalent(
             x, y = (_joined([values[s].get(n, []) for n in names[s][k]]) for s in (0, 1))
             if x is not None and y is not None and x.shape == y.shape and x.shape[1] == len(equivalents[k].factor):
                 into.append((x, y))
+    compared, passed_over = 0, []
     for equivalent, pairs in zip(equivalents, series, strict=True):
-        text = _difference(equivalent, pairs) if pairs else None
+        x, y = _finite_rows(equivalent, pairs)
+        if len(x) < FEWEST:
+            reason = f"{len(x)} rows of finite values" if pairs else "not in both models"
+            passed_over.append(f"{equivalent.after!r} ({reason})")
+            continue
+        text = _difference(equivalent, x, y)
         if text is not None:
-            return equivalent, text
-    return None
+            return Comparison(compared, tuple(passed_over), (equivalent, text))
+        compared += 1
+    return Comparison(compared, tuple(passed_over), None)
 
 
 def _joined(found: Sequence[Sequence[tuple[Any, Array]]]) -> Array | None:
@@ -62,14 +91,18 @@ def _joined(found: Sequence[Sequence[tuple[Any, Array]]]) -> Array | None:
     return None
 
 
-def _difference(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -> str | None:
-    factors = np.asarray(equivalent.factor)
-    x = np.concatenate([p[0] for p in pairs]) * factors
+def _finite_rows(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """What the second value should be but for an offset, and what it is, `[rows, columns]`."""
+    if not pairs:
+        return np.zeros((0, 0)), np.zeros((0, 0))
+    x = np.concatenate([p[0] for p in pairs]) * np.asarray(equivalent.factor)
     y = np.concatenate([p[1] for p in pairs])
     rows = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-    x, y = x[rows], y[rows]
-    if len(x) < FEWEST:
-        return None
+    return x[rows], y[rows]
+
+
+def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
+    """What is wrong with y for x, as `_finite_rows` gives them; None if nothing is."""
     # A code that is rounded the other way is rare and far off: the fifth that is furthest from the rest does not count.
     gap = y - x
     offset = np.median(gap, axis=0)
@@ -81,7 +114,7 @@ def _difference(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) ->
     if wrong.any():
         column = int(np.argmax(np.where(wrong, np.abs(slope - 1.0), -1.0)))
         return f"column {column} is {slope[column]:.5g} times what it should be ({int(wrong.sum())} such columns)"
-    gates = np.arange(len(factors)) // max(1, equivalent.columns)
+    gates = np.arange(x.shape[1]) // max(1, equivalent.columns)
     for gate in np.unique(gates):  # where single columns vary too little, those of a gate together
         at = (gates == gate) & (energy > 0)
         total = float(energy[at].sum())
@@ -94,7 +127,10 @@ def _difference(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) ->
         offset = np.median(y - slope * x, axis=0)
         off = np.abs(offset - np.asarray(equivalent.offset))
         slope_error = rest / np.sqrt(np.where(energy > 0, energy, np.inf)) * np.abs(np.mean(x, axis=0))
-        allowed = OFFSET_TOLERANCE + DEVIATIONS * (np.quantile(far, 0.5, axis=0) / np.sqrt(len(x)) + slope_error)
+        units = np.asarray(equivalent.units or 1.0)
+        allowed = OFFSET_TOLERANCE * units + DEVIATIONS * (
+            np.quantile(far, 0.5, axis=0) / np.sqrt(len(x)) + slope_error
+        )
         wrong = off > allowed
         if wrong.any():
             column = int(np.argmax(np.where(wrong, off, -1.0)))

@@ -18,6 +18,7 @@ from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.equivalent_products import products_in_steps, real_products
 from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
@@ -114,29 +115,13 @@ class FoldScales(Pass):
             model.sort()
         widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
-        equivalents = tuple(e for c, _, _ in sites if isinstance(folded[c.name], FoldedCell) for e in _units(c))
+        equivalents = tuple(e for cell, _, _ in sites for e in _equivalents(cell, folded[cell.name]))
         numerics = Lossy(20.0) if usual else None
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, equivalents)
 
 
-def _units(cell: Cell) -> Iterator[Equivalent]:
-    """Products in real values, and in steps of the gates' quantizers from their lowest code on."""
-    points = [cell.points[f"{gate}.acc"] for gate in cell.type.gates]
-    if any(p["bits"] is None or p["mode"] != "static" or len(p["scale"]) != 1 for p in points):
-        return
-    steps = np.repeat([p["scale"][0] for p in points], cell.hidden_size)
-    factor = tuple((1.0 / steps).tolist())
-    offset = None
-    if all(p["rounding"] == "half_up" and p["signed"] and not p["narrow"] for p in points):
-        offset = tuple(np.repeat([2.0 ** (p["bits"] - 1) + 0.5 for p in points], cell.hidden_size).tolist())
-    size = cell.hidden_size
-    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/x.projection.steps", factor, offset, size)
-    if cell.type.op == "GRU" and not cell.linear_before_reset:  # the last product is of the hidden state after reset
-        first, last = factor[:-size], factor[-size:]
-        yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", first, None, size)
-        yield Equivalent(f"{cell.name}/hidden_gate.hidden_product", f"{cell.name}/reset.hidden.units", last, None, size)
-    else:
-        yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
+def _equivalents(cell: Cell, folded: Folded) -> Iterator[Equivalent]:
+    return real_products(cell, folded.numbers) if isinstance(folded, FoldedGrid) else products_in_steps(cell)
 
 
 def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:

@@ -20,7 +20,7 @@ from rnnqc.ir import Model
 from rnnqc.numerics import Bitwise, Close, Float16Close, Lossy, Numerics, Verdict, max_abs
 from rnnqc.passes.base import Equivalent, Pass, PassResult
 from rnnqc.passes.divergence import first_divergence
-from rnnqc.passes.equivalents import not_equivalent
+from rnnqc.passes.equivalents import compare_equivalents
 from rnnqc.passes.manager import Instrument
 from rnnqc.passes.reproducer import DATA_FILES, ReproducerFolder
 
@@ -165,10 +165,12 @@ class VerifyNumerics(Instrument):
         self, pass_: Pass, numerics: Numerics, after: onnx.ModelProto, equivalents: Sequence[Equivalent]
     ) -> None:
         assert self._before is not None
-        wrong = not_equivalent(self._before, after, self.feeds, equivalents)
-        if wrong is not None:
-            text = f"{wrong[0].after!r} is not {wrong[0].before!r} in other units: {wrong[1]}"
-            self._fail(pass_, numerics, after, self.feeds[0], wrong[0].after, text)
+        comparison = compare_equivalents(self._before, after, self.feeds, equivalents)
+        self.checks.append((pass_.info.name, str(comparison)))
+        if comparison.wrong is not None:
+            pair, difference = comparison.wrong
+            text = f"{pair.after!r} is not {pair.before!r} in its units: {difference}"
+            self._fail(pass_, numerics, after, self.feeds[0], pair.after, text)
 
     def _rounding(
         self, feeds: Feeds, name: str, reference: npt.NDArray[Any], result: npt.NDArray[Any]

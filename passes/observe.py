@@ -41,6 +41,7 @@ class Observed:
         size: Of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
         stacked: Whether the first axis are steps that are written out.
+        entering: Whether it is an initial state: a value of the point before the first step.
     """
 
     cell: str
@@ -51,6 +52,7 @@ class Observed:
     size: int
     kind: int = TensorProto.FLOAT
     stacked: bool = False
+    entering: bool = False
 
 
 def observe_cells(model: Model) -> list[Observed]:

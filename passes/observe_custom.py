@@ -26,7 +26,7 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
     made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
     loop = cell.recurrence.loop
 
-    def note(point: str, value: Value, *, mask: bool = False) -> None:
+    def note(point: str, value: Value, *, mask: bool = False, entering: bool = False) -> None:
         shape, inside = shape_of(value), id(value) in made
         step = inside and loop is not None and loop.op == "Scan"
         if shape is None and step:
@@ -37,7 +37,7 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
         graph.nodes.extend(b.nodes)
         size = shape[-1] if shape and isinstance(shape[-1], int) else 1
         rank = ANY_RANK if shape is None else len(shape) + step
-        found.append(Observed(cell.name, point, copy.name, step, rank, size))
+        found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
 
     def note_steps(point: str, values: Sequence[Value]) -> None:
         """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
@@ -58,6 +58,9 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
         note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
     for point, values in cell.edges.items():
         note_steps(point, values)
+    for point, values in cell.entering.items():
+        for value in {id(v): v for v in values}.values():
+            note(point, value, entering=True)
     condition = _mask(cell)
     if condition is not None:
         note(MASK, condition, mask=True)

@@ -30,6 +30,7 @@ from rnnqc.passes.chain_codes import ReadCell, chain_codes
 from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
+from rnnqc.passes.equivalent_products import real_products
 from rnnqc.passes.exported_grids import Grids, input_of, state_of
 from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, points_of
@@ -125,7 +126,9 @@ class ReadQuantLstmCell(Pass):
             infer_output_shapes(model, grids.known)
         widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
-        return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
+        equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
+        numerics = Lossy(20.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, equivalents)
 
 
 def _is_known(model: Model, value: Value | None) -> bool:

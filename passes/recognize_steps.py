@@ -39,6 +39,7 @@ class RecognizeSteps(Pass):
 
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
+    * Its hidden state is made of that of the step before by other products: it is part of another recurrence.
     * It begins with zeros, and others with its weights are no such steps: it is the first of another recurrence.
 
     Other weights than constants, and other equations, are no step.
@@ -64,15 +65,17 @@ class RecognizeSteps(Pass):
             model.infer_shapes()
         constants = Constants(model)
         found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
+        carried: dict[int, Value] = {}
         for graph, owner, path in graphs:
             loop = owner is not None and is_loop(owner)
             reader = RowReader(constants, shapes_of_states(owner) if owner is not None and loop else None)
             finder = StepFinder(reader)
             finder.walk(graph)
             pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
+            carried.update((id(before), new) for before, new in pairs)
             found.append((graph, path, reader, steps_of(finder, pairs)))
         weights = _Weights(model, constants)
-        own = _products_of_steps(found, constants)
+        own, states = _steps_made(found, constants)
         made = 0
         for graph, path, reader, steps in found:
             for step in steps:
@@ -83,6 +86,7 @@ class RecognizeSteps(Pass):
                     inside = _check_uses(graph, reader, step, node)
                     if node.h is None and step.like is None:
                         _check_weights(graph, inside, own)
+                    _check_hidden(graph, node, own, states, carried)
                     node = _with_zeros(reader, step, node)
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
@@ -115,17 +119,55 @@ class RecognizeSteps(Pass):
         return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
 
 
-def _products_of_steps(
+def _steps_made(
     found: Sequence[tuple[Graph, str, RowReader, Sequence[FoundStep]]], constants: Constants
-) -> set[int]:
-    """The products of all steps that can be nodes, by id."""
+) -> tuple[set[int], dict[int, bytes]]:
+    """Of all steps that can be nodes, by id: their products, and R for each new hidden state."""
     products: set[int] = set()
+    states: dict[int, bytes] = {}
     for graph, _, reader, steps in found:
         for step in steps:
             with contextlib.suppress(NoNode):
-                inside = _check_uses(graph, reader, step, step_node(step, constants))
+                node = step_node(step, constants)
+                inside = _check_uses(graph, reader, step, node)
                 products |= {n for n, node in inside.items() if node.op in _PRODUCTS}
-    return products
+                states[id(node.h_next)] = node.R.tobytes()
+    return products, states
+
+
+def _check_hidden(
+    graph: Graph, step: StepNode, own: set[int], states: Mapping[int, bytes], carried: Mapping[int, Value]
+) -> None:
+    """Refuses a step whose hidden state is made of that of the step before by products outside steps.
+
+    Such a state (of a highway layer, say) need not lie within the bounds of what steps make. Masks of lengths are
+    no products, and what a first step begins with is not made of another step.
+    """
+    local = {id(n) for n in graph.nodes}
+    stack, seen = [step.h] if step.h is not None else [], set[int]()
+    foreign: Node | None = None
+    continued = False
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if id(value) in states:
+            continued |= states[id(value)] == step.R.tobytes()
+            continue
+        if id(value) in carried:
+            stack.append(carried[id(value)])
+            continue
+        for producer in value.inputs:
+            if id(producer) not in local or id(producer) in own:
+                continue
+            if producer.op in _PRODUCTS:
+                foreign = producer
+            else:
+                stack.extend(producer.inputs)
+    if foreign is not None and continued:
+        found = f"node {display_name(foreign)!r} ({foreign.op}) between two of its steps"
+        raise NoNode("its hidden state passes products of another recurrence.", found)
 
 
 def _check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> None:

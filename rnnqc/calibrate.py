@@ -11,7 +11,7 @@ import onnx
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.observation import Observers, Site, Task
 from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
-from rnnqc.diagnostics import CompileError, UsageError, located
+from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
@@ -81,12 +81,14 @@ def calibrate(
             )
         if processes < 1:
             raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
-        task, cells = prepare(loaded, carried, moments)
+        task, cells, hidden = prepare(loaded, carried, moments)
+        if hidden and not task.sites:
+            raise _not_observable(hidden[0].name)
         proto = loaded.proto
         padded = any(v.point in (LENGTHS, MASK) for v in task.values)
         if isinstance(feeds, str | os.PathLike):
             feeds = open_feeds(os.fspath(feeds), proto, carried)
-        valid = checked(feeds, proto, task.axes, carried, padded)
+        valid = checked(feeds, proto, task.axes, carried, padded, filled=True)
         pieces: Iterator[Piece] = (
             stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
         )
@@ -101,10 +103,12 @@ def calibrate(
         "second_moments": moments,
         "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
     }
-    return _statistics(observers, cells, settings)
+    return _statistics(observers, cells, settings, [_remark(c) for c in hidden])
 
 
-def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Task, dict[str, dict[str, Any]]]:
+def prepare(
+    model: Model, carried: Mapping[str, str], moments: bool
+) -> tuple[Task, dict[str, dict[str, Any]], list[CustomCell]]:
     """Decomposes a float model, in place, and makes its quantization points observable.
 
     Args:
@@ -113,11 +117,11 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
         moments: Whether to keep second moments.
 
     Returns:
-        What to run, and the sizes of the cells.
+        What to run, the sizes of the cells in it, and recurrences of unknown equations that cannot be observed.
 
     Raises:
         CompileError: It has no recurrent layer that can be observed, or is lowered already; one stands where its values
-            cannot be observed. (Of recurrences of unknown equations the latter is no error.)
+            cannot be observed.
     """
     others: list[CustomCell] = []
 
@@ -145,11 +149,7 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
     hidden = _unobservable(proto, values)
     for name in hidden:
         if name not in identities:
-            raise CompileError(
-                f"cell {name!r} stands in an If or Loop inside a Scan, where its values cannot be observed.",
-                supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
-                action="write the Scan as a Loop",
-            )
+            raise _not_observable(name)
         del sites[name], identities[name]
     values = [v for v in values if v.cell in sites]
     inputs = {
@@ -160,7 +160,26 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool) -> tuple[Ta
     }
     axes = None if carried else batch_axes(proto, [s.batch for s in sites.values()])
     task = Task(serialized(proto, model.source), sites, tuple(values), inputs, axes, carried, moments)
-    return task, {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
+    cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
+    return task, cells, [c for c in others if c.name in hidden]
+
+
+_HIDDEN = "stands in an If or Loop inside a Scan, where its values cannot be observed."
+_WRITE_A_LOOP = "write the Scan as a Loop"
+
+
+def _not_observable(name: str) -> CompileError:
+    return CompileError(
+        f"cell {name!r} {_HIDDEN}",
+        supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
+        action=_WRITE_A_LOOP,
+    )
+
+
+def _remark(cell: CustomCell) -> Remark:
+    at = cell.recurrence
+    found = f"cell {cell.name!r}, {len(cell.products) + len(cell.edges)} values without statistics"
+    return Remark("calibrate", Outcome.NOTE, at.path, at.op, f"it {_HIDDEN}", found, _WRITE_A_LOOP)
 
 
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
@@ -192,7 +211,10 @@ class _Counted:
 
 
 def _statistics(
-    observers: Observers, cells: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+    observers: Observers,
+    cells: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    remarks: Sequence[Remark],
 ) -> Statistics:
     found = {name: observer.statistics for name, observer in sorted(observers.items())}
-    return Statistics({n: s for n, s in found.items() if s is not None}, cells, settings)
+    return Statistics({n: s for n, s in found.items() if s is not None}, cells, settings, remarks=tuple(remarks))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from rnnqc.diagnostics import CompileError
 
 Array = npt.NDArray[Any]
 
@@ -126,6 +128,28 @@ def unlike_values(x: Array, y: Array) -> npt.NDArray[np.bool_]:
     """Which values of two arrays of floats are NaN or infinite in one of them only; infinities of other sign, too."""
     equal = (x == y) | (np.isnan(x) & np.isnan(y))
     return np.asarray(~(np.isfinite(x) & np.isfinite(y)) & ~equal)
+
+
+def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    """Refuses outputs that are not those of two forms of one model.
+
+    Args:
+        first: What the first model is called.
+        second: What the second one is called.
+        a: Outputs of the first model, by name; sequences of tensors are lists.
+        b: Of the second one.
+
+    Raises:
+        CompileError: Their names differ, or the shapes of two tensors do.
+    """
+    belong = {"supported": "two forms of one model", "action": "compare a model with what it was lowered to"}
+    if set(a) != set(b):
+        raise CompileError(f"{first} and {second} have different outputs: {sorted(a)} and {sorted(b)}.", **belong)
+    for name in a:
+        tensors = not isinstance(a[name], list) and not isinstance(b[name], list)
+        if tensors and np.shape(a[name]) != np.shape(b[name]):
+            shapes = f"{list(np.shape(a[name]))} and {list(np.shape(b[name]))}"
+            raise CompileError(f"output {name!r} has shape {shapes} in {first} and {second}.", **belong)
 
 
 def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:

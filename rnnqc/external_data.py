@@ -6,6 +6,7 @@ without following links, and what was opened is checked: nothing can be exchange
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ ALLOW_LINKS = "RNNQC_ALLOW_LINKED_DATA"
 """Environment variable: "1" lets data files be symbolic or hard links, as in the cache of huggingface_hub."""
 LARGEST_TENSOR = 2**31 - 1
 """Bytes of a tensor: protobuf holds no more."""
+_BLOCK = 2**20
 _BESIDE = "files in the folder of the model"
 _AGAIN = "export the model again"
 _COPY = (
@@ -88,6 +90,30 @@ def check_external(proto: onnx.ModelProto, path: Path) -> None:
     folder = path.parent.resolve()
     for tensor, where in external_tensors(proto):
         os.close(_opened(tensor, folder, f"{path}: external data of {where}")[0])
+
+
+def external_digests(proto: onnx.ModelProto, path: Path) -> dict[str, str]:
+    """The SHA-256 of each file with external data of a model, by its location in the model.
+
+    Raises:
+        CompileError: As `load_external`.
+    """
+    folder = path.parent.resolve()
+    made: dict[str, str] = {}
+    for tensor, where in external_tensors(proto):
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if location in made:
+            continue
+        where = f"{path}: external data of {where}"
+        digest = hashlib.sha256()
+        with os.fdopen(_opened(tensor, folder, where)[0], "rb") as stream:
+            try:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+            except OSError as error:
+                raise CompileError(f"{where}: {error.strerror}.", action="check the data file") from error
+        made[location] = digest.hexdigest()
+    return made
 
 
 def _read(tensor: onnx.TensorProto, folder: Path, where: str) -> bytes:

@@ -378,6 +378,10 @@ class Model:
         self._names.add(name)
         return name
 
+    def reserve_name(self, name: str) -> None:
+        """Keeps `fresh_name` from giving this name to anything."""
+        self._names.add(name)
+
     def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
         """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
         constant = Constant(self.fresh_name(name), np.asarray(array))

@@ -321,6 +321,8 @@ def lower(
     lowered = Lowered(loaded, report, options.statistics)
     with located(loaded.source):
         report.warnings = _check_outputs(loaded)
+        if options.statistics is not None:
+            report.warnings += map(str, options.statistics.remarks)
         if resolved != WEIGHT_ONLY:
             _check_forms(loaded, resolved, unroll)
         if options.dims:

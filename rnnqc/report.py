@@ -58,7 +58,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         notes: Everything else passes had to say.
-        warnings: What a recipe file says in vain.
+        warnings: What a recipe file says in vain, and what a calibration could not observe.
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -10,6 +11,8 @@ import onnx
 from rnnqc.validation import blocks_of
 
 LARGEST_RANGE = 2**16
+LARGEST_LOAN = 64
+WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -18,10 +21,33 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     onnx 1.23 writes the values of a Range down one by one, however many a kilobyte of model asks for. Where there is
     one of many elements, or of a number that does not follow from constants at once, values are not followed.
 
+    onnx does not look for constants of outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
+    small ones that they read.
+
     Raises:
         Exception: What onnx raises for models that contradict themselves.
     """
-    return onnx.shape_inference.infer_shapes(proto, data_prop=_may_follow_values(proto))
+    loans = list(_lend_constants(proto.graph, {}))
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=_may_follow_values(proto))
+    finally:
+        for body, count in loans:
+            del body.initializer[len(body.initializer) - count :]
+
+
+def _lend_constants(
+    graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]
+) -> Iterator[tuple[onnx.GraphProto, int]]:
+    """Copies axes, shapes and the like into the subgraphs that read them from around; how many each got."""
+    small = {t.name: t for t in graph.initializer if t.data_type in WHOLE and math.prod(t.dims) <= LARGEST_LOAN}
+    seen = {**outer, **small}
+    for body in (g for node in graph.node for a in node.attribute for g in ([a.g] if a.type == a.GRAPH else a.graphs)):
+        own = {v.name for v in [*body.initializer, *body.input]} | {o for n in body.node for o in n.output}
+        read = {name for block in blocks_of([body]) for node in block.node for name in node.input}
+        lent = sorted(read & set(seen) - own)
+        body.initializer.extend(seen[name] for name in lent)
+        yield body, len(lent)
+        yield from _lend_constants(body, {k: v for k, v in seen.items() if k not in own})
 
 
 def _may_follow_values(proto: onnx.ModelProto) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.checked_json import Entry, floats_text, json_text, read_json
-from rnnqc.diagnostics import UsageError
+from rnnqc.diagnostics import Remark, UsageError
 from rnnqc.files import write_atomically
 from rnnqc.histogram import HALF, Histogram
 
@@ -181,12 +181,14 @@ class Statistics:
             of a recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
         settings: What was asked for: number of samples, seed, states that were carried.
         source: The file they were read from, for messages.
+        remarks: Of the calibration, about recurrences that it could not observe; not in files.
     """
 
     points: Mapping[str, PointStatistics]
     cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
+    remarks: tuple[Remark, ...] = field(default=(), compare=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:

@@ -152,6 +152,7 @@ def checked(
     axes: Mapping[str, int] | None,
     carried: Iterable[str],
     padded: bool,
+    filled: bool = False,
 ) -> Iterator[Feeds]:
     """The feeds, each checked when it is taken.
 
@@ -161,12 +162,15 @@ def checked(
         axes: Batch axes of the inputs; None where a whole feed is one sample.
         carried: Inputs that the model makes itself: they need not be there.
         padded: Whether NaN may stand in padding.
+        filled: Whether arrays of open shapes must hold something, states apart: onnxruntime 1.31 ends the process where
+            a GRU gets a sequence without steps.
 
     Raises:
-        CompileError: There is none, or one does not fit or is not finite; the message names array and sample.
+        CompileError: There is none, or one does not fit, is empty or is not finite; the message names array and sample.
     """
     declared = true_inputs(proto)
     known = [v.name for v in declared]
+    fillable = {v.name for v in declared if not _holds_nothing(v)} - set(carried)
     optional = set(carried)
     empty = True
     unit = "sample" if axes is None else "feed"
@@ -183,7 +187,7 @@ def checked(
         for name in known:
             if name in feed and feed[name].dtype.kind == "f" and not padded:
                 _check_finite(feed[name], name, where)
-            if axes is not None and name in axes and feed[name].size == 0:
+            if filled and name in feed and name in fillable and feed[name].size == 0:
                 raise CompileError(
                     f"{where}: array {name!r} of shape {list(feed[name].shape)} is empty.",
                     supported="at least one sample, one time step",
@@ -193,6 +197,11 @@ def checked(
         yield {name: feed[name] for name in known if name in feed}
     if empty:
         raise CompileError("The data is empty.", supported="at least one sample", action="check the data")
+
+
+def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
+    """Whether the shape in the model has a 0."""
+    return any(d.HasField("dim_value") and d.dim_value == 0 for d in declared.type.tensor_type.shape.dim)
 
 
 def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:

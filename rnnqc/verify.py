@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.comparison import OutputComparison, OutputTally, StepComparison
+from rnnqc.comparison import OutputComparison, OutputTally, StepComparison, check_same_outputs
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.ir import Model
@@ -126,18 +126,11 @@ def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
 def _compare(
     first: _Side, second: _Side, calls: Sequence[Piece], carried: Mapping[str, str], axes: Mapping[str, TimeAxis]
 ) -> list[OutputComparison]:
-    belong = {"supported": "two forms of one model", "action": "compare a model with what it was lowered to"}
     tallies: dict[str, OutputTally] = {}
     for call, a, b in zip(calls, first.outputs(calls, carried), second.outputs(calls, carried), strict=True):
-        if set(a) != set(b):
-            raise CompileError(
-                f"{first.name} and {second.name} have different outputs: {sorted(a)} and {sorted(b)}.", **belong
-            )
+        check_same_outputs(first.name, second.name, a, b)
         for name in a:
             x, y = np.asarray(a[name]), np.asarray(b[name])
-            if x.shape != y.shape:
-                shapes = f"{list(x.shape)} and {list(y.shape)}"
-                raise CompileError(f"output {name!r} has shape {shapes} in {first.name} and {second.name}.", **belong)
             if name not in tallies:
                 axis = axes[name].of(x, call.feed) if name in axes else None
                 tallies[name] = OutputTally(name, axis, bool(carried))

@@ -190,9 +190,31 @@ class Runner:
             if value.point == MASK:
                 masks = [a.reshape(len(a), -1) != 0 for a in runs]
                 continue
+            if value.entering:
+                for array, valid in self._fresh(runs, masks):
+                    self._update(f"{value.cell}.{value.point}", Values(array, valid), observers, piece)
+                continue
             for k, array in enumerate(runs):
-                valid = _for_rows(masks[k], array) if len(masks) == len(runs) else None
-                self._update(f"{value.cell}.{value.point}", Values(array, valid), observers, piece)
+                rows = _for_rows(masks[k], array) if len(masks) == len(runs) else None
+                self._update(f"{value.cell}.{value.point}", Values(array, rows), observers, piece)
+
+    def _fresh(self, runs: Sequence[Array], masks: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
+        """Initial states `[1, rows, channels]`, and which of their rows are data.
+
+        Rows of zeros are none: exporters write them out. Nor are states that came from the call before, which have
+        been seen there, and those of rows without a step.
+        """
+        carried = [a.ravel() for a in self._states.values()]
+        for k, array in enumerate(runs):
+            if any(np.array_equal(array.ravel(), a) for a in carried):
+                continue
+            # Each step of a Loop has a mask of its own.
+            own = [masks[k]] if len(masks) == len(runs) else masks if len(runs) == 1 else []
+            valid = np.asarray(array.any(axis=2))
+            if own and all(m.shape[1:] == own[0].shape[1:] for m in own):
+                used = _for_rows(np.asarray(np.concatenate(own).any(axis=0, keepdims=True)), array)
+                valid = valid if used is None else np.asarray(valid & used)
+            yield array, valid
 
     def _of_run(
         self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None

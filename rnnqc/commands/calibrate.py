@@ -58,6 +58,8 @@ def run(a: argparse.Namespace) -> int:
             progress=lambda done, total: shown.update(bar, completed=done, total=total),
         )
     statistics.save(a.output)
+    for remark in statistics.remarks:
+        err(f"[yellow]rnnqc:[/yellow] {escape(str(remark))}")
     for cell in statistics.silent_cells:
         err(f"[yellow]rnnqc:[/yellow] cell {escape(repr(cell))} never ran on this data; nothing is known of it.")
     samples, points = statistics.settings["samples"], len(statistics.points)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands
-from rnnqc.commands.terminal import escape, out
+from rnnqc.commands.terminal import err, escape, out
 from rnnqc.diagnostics import UsageError, located
 
 
@@ -45,6 +46,12 @@ def run(a: argparse.Namespace) -> int:
     steps = _steps(a.steps)
     if a.compare is not None and not Path(a.compare).is_dir():
         raise UsageError(f"--compare {a.compare}: no such folder.", action="check the path")
+    if a.compare is not None and os.path.exists(a.output) and os.path.samefile(a.compare, a.output):
+        raise UsageError(
+            f"--compare {a.compare}: is the output, which is written first.",
+            supported="another implementation's folder",
+            action="choose another output",
+        )
     with located(a.model):
         index = dump(
             a.model, a.input, a.output, native=not a.stock, state=a.state, cells=a.cells or ["*"],
@@ -58,14 +65,16 @@ def run(a: argparse.Namespace) -> int:
 
 def _compare(folder: Path, index: Mapping[str, Any], other: Path) -> int:
     """Prints the first difference of each cell; the exit code."""
-    from rnnqc.tracing.compare import compare
+    from rnnqc.tracing.compare import compare, unknown_texts
 
-    differences, counts = compare(folder, index, other)
-    parted = {d.cell: d for d in differences}
-    for cell, count in counts.items():
+    made = compare(folder, index, other)
+    for text in unknown_texts(made):
+        err(f"Not compared: {escape(text)}")
+    parted = {d.cell: d for d in made.differences}
+    for cell, count in made.counts.items():
         difference = parted.get(cell)
         out(escape(str(difference)) if difference is not None else f"{escape(cell)}: {count} arrays agree")
-    return CHECK_FAILED if differences else OK
+    return CHECK_FAILED if made.differences else OK
 
 
 def _row(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,7 @@ def run(a: argparse.Namespace) -> int:
     check_writable(output, [a.model, *read])
     if a.json_path:
         check_writable(Path(a.json_path), read)
-    if a.json_path and Path(a.json_path).resolve() in (output.resolve(), Path(a.model).resolve()):
+    if a.json_path and os.path.realpath(a.json_path) in (os.path.realpath(output), os.path.realpath(a.model)):
         raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
     if a.report_path:
         check_page(a.report_path, [a.model, a.output, a.json_path, *read])

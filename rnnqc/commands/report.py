@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,7 +120,7 @@ def check_page(path: str, others: Sequence[str | None]) -> None:
 
     if not path.lower().endswith((".html", ".htm")):
         raise UsageError(f"{path}: is no name of a page.", supported="a name that ends in .html")
-    if any(o is not None and Path(o).resolve() == Path(path).resolve() for o in others):
+    if any(o is not None and os.path.realpath(o) == os.path.realpath(path) for o in others):
         raise UsageError(f"{path}: is another file of this command, too.", action="choose another name for the page")
     check_writable(Path(path), others)
 

@@ -18,7 +18,7 @@ def _console(stream: TextIO) -> Console:
     """Lines that are not for a terminal stay whole, so that they can be searched."""
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
-    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 400)
+    return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=None if stream.isatty() else 400)
 
 
 _out = _console(sys.stdout)

@@ -24,6 +24,7 @@ class Measure:
         value: The figure.
         least: Whether the threshold is the least that is allowed; else the most.
         text: A value and a threshold in words.
+        within: The values that a threshold may have.
     """
 
     option: str
@@ -32,6 +33,7 @@ class Measure:
     value: Callable[[OutputComparison], float]
     least: bool
     text: Callable[[float, float], str]
+    within: tuple[float, float] = (-math.inf, math.inf)
 
     def fails(self, found: float, asked: float) -> bool:
         """Whether `found` is on the wrong side; NaN is."""
@@ -49,15 +51,15 @@ MEASURES = (
     ),
     Measure(
         "--max-abs", "D", "is further off anywhere", lambda c: c.max_abs, False,
-        lambda v, t: f"is {v:.3g} off somewhere, at most {t:g} asked for",
+        lambda v, t: f"is {v:.3g} off somewhere, at most {t:g} asked for", (0.0, math.inf),
     ),
     Measure(
         "--min-cosine", "C", "has a smaller cosine similarity", lambda c: c.cosine, True,
-        lambda v, t: f"has cosine similarity {v:.6f}, {t:g} asked for",
+        lambda v, t: f"has cosine similarity {v:.9g}, {t:.9g} asked for", (-1.0, 1.0),
     ),
     Measure(
         "--min-equal", "SHARE", "has a smaller share of equal values (codes, where it lies on a grid)", _codes, True,
-        lambda v, t: f"is equal in {v:.4%}, {t:.4%} asked for",
+        lambda v, t: f"is equal in {v:.4%}, {t:.4%} asked for", (0.0, 1.0),
     ),
 )  # fmt: skip
 
@@ -76,6 +78,7 @@ class Thresholds:
             UsageError: A text is neither, or there are two values for one output.
         """
         asked: dict[str, dict[str, float]] = {}
+        bounds = {m.option: m.within for m in MEASURES}
         for option, texts in given.items():
             for text in texts:
                 name, _, number = text.rpartition("=")
@@ -88,6 +91,13 @@ class Thresholds:
                         f"{option} {text!r}: not of the form NUMBER or NAME=NUMBER.",
                         supported="a threshold for all outputs, or for the output NAME",
                         action=f"for example {option} 0.5 or {option} logits=0.5",
+                    )
+                low, high = bounds[option]
+                if not low <= value <= high:
+                    raise UsageError(
+                        f"{option} {text!r}: {value:g} is no such value.",
+                        supported=f"{low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} on",
+                        action="give a share: 0.5 for 50 %" if option == "--min-equal" else "give another threshold",
                     )
                 if asked.setdefault(option, {}).setdefault(name, value) != value:
                     what = f"output {name!r}" if name else "all outputs"

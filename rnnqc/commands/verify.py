@@ -104,7 +104,7 @@ def _feeds(data: str | None, reference: Any, candidate: Any, state: Sequence[str
 
     carried = state_pairs(state, reference)
     if data is not None:
-        return list(checked(open_feeds(data, reference, carried), reference, None, carried, True))
+        return list(checked(open_feeds(data, reference, carried), reference, None, carried, True, filled=True))
     bound = with_dimensions_of(reference, candidate)
     return generated_stream(bound, carried) if carried else generated_feeds(bound, 4)
 

@@ -15,6 +15,7 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
+from rnnqc.comparison import check_same_outputs
 from rnnqc.comparison_feeds import generated_feeds
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
@@ -95,13 +96,16 @@ class _Gathering:
             return generated_feeds(with_dimensions_of(reference, candidate), GENERATED)
         if isinstance(data, str | os.PathLike):
             data = open_feeds(os.fspath(data), reference, self.state)
-        return list(checked(itertools.islice(data, self.options.samples), reference, None, self.state, True))
+        taken = itertools.islice(data, self.options.samples)
+        return list(checked(taken, reference, None, self.state, True, filled=True))
 
     def run(self) -> Evidence:
         evidence, quality = self.evidence, self.quality
         self.options.tell("quantized model")
         with located(self.subject.quant_name):
             outputs = quality.run(self.candidate)
+        for a, b in zip(quality.reference, outputs, strict=True):
+            check_same_outputs(self.subject.float_name, self.subject.quant_name, a, b)
         evidence.outputs = quality.outputs(outputs)
         evidence.sqnr_db = mean_sqnr(quality.ratios(outputs))
         remaker = self._remaker()
@@ -199,7 +203,7 @@ class _Gathering:
         with located(self.subject.float_name):
             found = weights_evidence(float_model, qcdq)
             self.options.tell("points")
-            task, _ = prepare(Model.load(self.subject.float_proto), self.state, False)
+            task, *_ = prepare(Model.load(self.subject.float_proto), self.state, False)
             pieces: Iterable[Piece] = (
                 stream(self.feeds, self.subject.float_proto, self.state, None)
                 if self.state

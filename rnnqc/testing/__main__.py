@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rnnqc.diagnostics import RnnqcError
 from rnnqc.recipe import builtin_recipes
-from rnnqc.testing.cases import Case, generate
+from rnnqc.testing.cases import NEED_DATA, Case, generate
 from rnnqc.testing.checks import Checked, examine
 from rnnqc.testing.reproducers import save, shrink
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in range(a.seed, a.seed + a.cases):
         case = generate(seed)
         if a.recipe:
-            case = replace(case, recipe=a.recipe, calibrated=case.calibrated or a.calibrated)
+            case = replace(case, recipe=a.recipe, calibrated=case.calibrated or a.calibrated or a.recipe in NEED_DATA)
         checked = examine(case, native=not a.stock)
         counted.update(form.partition(":")[0] for form in checked.forms)
         if not checked.findings:

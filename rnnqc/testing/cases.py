@@ -26,6 +26,7 @@ RECIPES = (
     ("brevitas-int8", True), ("distiller-sym", True), ("distiller-asym", True), ("distiller-avg", True),
     ("weight-only-int8", False), ("weight-only-int4", False), ("fp16", False),
 )  # fmt: skip
+NEED_DATA = {name for name, _ in RECIPES} - {name for name, calibrated in RECIPES if not calibrated}
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Case:
         depth: How many If nodes are around everything.
         naming: One of `renaming.STYLES`.
         recipe: The recipe to lower it with.
-        calibrated: Whether statistics of its feeds are used.
+        calibrated: Whether statistics of its feeds are used; some recipes need them.
         seed: What it was made of; of nothing else.
     """
 
@@ -51,6 +52,10 @@ class Case:
     recipe: str = "int8"
     calibrated: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.recipe in NEED_DATA and not self.calibrated:
+            raise ValueError(f"recipe {self.recipe!r} needs statistics: calibrated=True")
 
     def model(self) -> onnx.ModelProto:
         """The model."""

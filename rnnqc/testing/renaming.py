@@ -9,6 +9,7 @@ import onnx
 from rnnqc.validation import blocks_of
 
 Renamed = Callable[[str], str]
+_EQUAL_LENGTH = 48
 # What tools and people write, and what meets code that takes names for paths, patterns, markup or formats.
 STYLES: dict[str, Renamed] = {
     "plain": lambda name: name,
@@ -20,7 +21,13 @@ STYLES: dict[str, Renamed] = {
     "foreign": lambda name: f"ünï_{name}_层\u202e\U0001f600",
     "own": lambda name: f"rnnqc/{name}.forward/x_q",
     "long": lambda name: f"{name}_" * 60,
+    "replaced": lambda name: _unsafe(name),
 }
+
+
+def _unsafe(name: str) -> str:
+    """A name of its own that is all of characters that safe names do not have; most names become equally long."""
+    return "".join(chr(0x4E00 + ord(c)) for c in name).ljust(_EQUAL_LENGTH, "\u4e00")
 
 
 def rename(model: onnx.ModelProto, new: Renamed, only: Iterable[str] | None = None) -> None:

@@ -19,16 +19,17 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.external_data import external_digests
 from rnnqc.files import serialized
 from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
+from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.text import TextFrames
 from rnnqc.tracing.trace import CellSteps, Tracer
 
 Array = npt.NDArray[Any]
-INDEX = "index.json"
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,14 @@ def dump(
     Args:
         model: A path or a ModelProto, lowered; one that Brevitas exported is lowered first.
         feeds: Feeds, or the name of a file as `rnnqc run` takes it.
-        folder: Is made; nothing is left of it if something fails.
+        folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
         native: Whether the model runs with the native library. The arrays are the same.
         state: States that go from call to call, `IN:OUT`.
         cells: Patterns of the names of the cells to write.
         row: Row of the batch to write; None for all.
         steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
         text: Whether to write text, too: one folder for each step.
-        overwrite: Whether a folder that holds a dump is replaced.
+        overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
 
     Returns:
         The contents of `index.json`.
@@ -75,11 +76,15 @@ def dump(
         InternalError: Looking into the model changed one of its outputs.
     """
     target = Path(folder)
-    _check_folder(target, overwrite=overwrite)
+    try:
+        check_folder(target, overwrite=overwrite)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    place = Path(os.path.realpath(target))
     tracer = Tracer(model, native=native, cells=cells)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.resolve().parent, prefix=".rnnqc.", suffix=".tmp"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".rnnqc.", suffix=".tmp"))
     except OSError as error:
         raise _cannot_write(target, error) from error
     try:
@@ -88,7 +93,7 @@ def dump(
             writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
         (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-        _replace(temporary, target)
+        replace_folder(temporary, place, overwrite=overwrite)
     except OSError as error:
         raise _cannot_write(target, error) from error
     finally:
@@ -96,54 +101,20 @@ def dump(
     return index
 
 
-def _check_folder(target: Path, *, overwrite: bool) -> None:
-    """Checks that a dump can be written to `target`.
-
-    Raises:
-        CompileError: It is a file, or a folder that is not empty and not to be replaced.
-    """
-    if not target.exists() and not target.is_symlink():
-        return
-    if not target.is_dir():
-        raise CompileError(f"{target}: is not a folder.", supported="a new folder", action="choose another output")
-    if not any(target.iterdir()):
-        return
-    if not overwrite:
-        raise CompileError(
-            f"{target}: is not empty.",
-            supported="a new or empty folder",
-            action="choose another output, or give --overwrite to replace the dump in it",
-        )
-    if not (target / INDEX).is_file():
-        raise CompileError(
-            f"{target}: holds something else than a dump ({INDEX} is missing).",
-            supported="replacing a dump",
-            action="choose another output",
-        )
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    mask = os.umask(0)
-    os.umask(mask)
-    temporary.chmod(0o777 & ~mask)
-    if target.exists():
-        old = Path(tempfile.mkdtemp(dir=temporary.parent, prefix=".rnnqc.", suffix=".old"))
-        os.replace(target, old / "dump")
-        os.replace(temporary, target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(temporary, target)
-
-
 def _cannot_write(target: Path, error: OSError) -> CompileError:
     return CompileError(f"{target}: cannot be written ({error.strerror or error}).", action="choose another output")
 
 
-def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, str | None]:
+def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, Any]:
+    """What the index says of the model: SHA-256 of its file and of each file with its data."""
     if isinstance(model, onnx.ModelProto):
-        return {"file": None, "sha256": hashlib.sha256(serialized(model, "The model")).hexdigest()}
+        digest = hashlib.sha256(serialized(model, "The model")).hexdigest()
+        return {"file": None, "sha256": digest, "external_data": {}}
     path = Path(model)
-    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    data = path.read_bytes()
+    # The names of the data files are in the file alone: what was loaded holds the data.
+    data_files = external_digests(onnx.ModelProto.FromString(data), path)
+    return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "external_data": data_files}
 
 
 @dataclass
@@ -162,12 +133,12 @@ class _CellFile:
 class _Writer:
     def __init__(self, tracer: Tracer, folder: Path, options: _Options) -> None:
         self._tracer, self._folder, self._options = tracer, folder, options
-        taken: set[str] = set()
+        files = FileNames()
         self._cells: dict[str, _CellFile] = {}
         for name in tracer.names:
-            file = _unique(re.sub(r"[^0-9A-Za-z_.-]", "_", name).lstrip("._") or "cell", taken)
+            file = files.of((name,), re.sub(r"[^0-9A-Za-z_.-]", "_", name).lstrip("._") or "cell")
             self._cells[name] = _CellFile(f"{file}.npz", Spool(folder / f".{file}"))
-        self._text = TextFrames(folder, options.row or 0) if options.text else None
+        self._text = TextFrames(folder, options.row or 0, tracer.names) if options.text else None
 
     def add(self, steps: CellSteps) -> None:
         """Writes some steps."""
@@ -237,6 +208,7 @@ class _Writer:
                 "runs": held.runs,
                 "first_step": held.first,
                 "steps": held.written,
+                "text": {} if self._text is None else self._text.files[name],
                 "tensors": {t.name: _description(t, held) for t in held.tensors.values()},
             }
         if not any(h.written for h in self._cells.values()):
@@ -281,12 +253,3 @@ def _weights(cell: Cell, constants: Mapping[str, Array]) -> dict[str, Array]:
             codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
             made[f"{key}.weight.codes"] = np.asarray(codes)
     return made
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    fresh, k = name, 1
-    while fresh in taken:
-        k += 1
-        fresh = f"{name}_{k}"
-    taken.add(fresh)
-    return fresh

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.program import needed, plain_name, reads
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tables import moved
@@ -111,3 +112,11 @@ def test_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int) -> 
         assert held["codes"].tolist() == [[0, 0], [1, 1], [2, 2]] and held["codes"].dtype == np.uint8
         assert held["scale"] == 2.0 and held["scale"].shape == ()
     assert [p.name for p in tmp_path.iterdir()] == ["out.npz"]
+
+
+def test_file_names_are_stable_and_differ() -> None:
+    names = FileNames()
+    wanted = {("a",): "x", ("b",): "x", ("c",): "x_2", ("d",): "X", ("e",): "y"}
+    made = [names.of(k, w) for k, w in wanted.items()]
+    assert made == ["x", "x_2", "x_2_2", "X_3", "y"]
+    assert [names.of(k, w) for k, w in reversed(wanted.items())] == made[::-1]

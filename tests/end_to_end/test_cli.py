@@ -383,3 +383,9 @@ def test_override_without_effect(cli: Callable[..., Result], source: Path, tmp_p
     assert refused.code == 2
     assert "understands 'chain'" in refused.err
     assert "granularity" in refused.err
+
+
+def test_texts_are_shown_as_they_are(cli: Callable[..., Result]) -> None:
+    """Markup and emoji codes of rich in names."""
+    result = cli("inspect", "no:train[bold]:fire:.onnx")
+    assert result.code == 2 and "no:train[bold]:fire:.onnx" in result.err

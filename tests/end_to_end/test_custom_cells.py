@@ -8,6 +8,7 @@ recipes do not reach, and a recurrence that is quantized less than was asked for
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from commands import in_process
 from protos import parse
 
 import rnnqc
+from rnnqc import testing
 from rnnqc.diagnostics import UsageError
 from rnnqc.ir import Model
 from rnnqc.numerics import sqnr_db
@@ -30,7 +32,9 @@ from rnnqc.passes.normal_form import normal_form
 from rnnqc.pipeline import FORMS
 from rnnqc.recipe import load_recipe
 from rnnqc.statistics import Statistics
+from rnnqc.testing.nesting import condition, nested
 from rnnqc.testing.recurrences import RecurrenceCase
+from rnnqc.testing.renaming import STYLES, made_values, rename
 
 Array = npt.NDArray[Any]
 I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units
@@ -295,6 +299,37 @@ def test_padding_is_not_observed() -> None:
     assert_equal(run(proto, feeds), run(proto, poisoned))
 
 
+@pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
+def test_initial_states_are_values_of_the_state(form: str) -> None:
+    """States of the data that lie beyond what the steps make are in the range of the state's point, once."""
+    model = RecurrenceCase(op="highway", form=form, time=5, I=12, H=16).model()
+    feeds = feeds_of(model, 0)
+    small, large, none = ({**feeds, "h0": feeds["h0"] * np.float32(f)} for f in (1, 10, 0))
+    seen = [rnnqc.calibrate(model, [f]) for f in (small, large, none)]
+    (name,) = seen[0].cells
+    loaded = Model.load(model)
+    PassManager(normal_form()).run(loaded)
+    (cell,) = custom_cells_of(loaded)
+    (point,) = (p for p, values in cell.entering.items() if values[0].name == "h0")
+    of_small, of_large, of_none = (s.points[f"{name}.{point}"] for s in seen)
+    assert of_small.count == of_large.count == of_none.count + feeds["h0"].size
+    assert of_large.max == large["h0"].max() > of_small.max
+    lowered = rnnqc.lower(model, "brevitas-int8", stats=seen[1], strict=True).proto
+    for a, b in zip(run(model, large), run(lowered, large), strict=True):
+        assert sqnr_db(a, b) > 20
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_initial_states_of_rows_without_a_step_are_padding(reverse: bool) -> None:
+    model = layer(lengths=True, initial_states=True, reverse=reverse)
+    feeds = feeds_of(model, 1)
+    feeds["sequence_lens"][1] = 0
+    statistics = rnnqc.calibrate(model, [feeds])
+    lens = feeds["sequence_lens"]
+    counted = {k: statistics.points[f"layer.step/{k}.value"].count for k in ("output", "memory")}
+    assert counted == {"output": (int(lens.sum()) + 2) * H, "memory": (int(lens.sum()) + 2) * M}
+
+
 def test_statistics_are_of_this_model(tmp_path: Path) -> None:
     model = layer()
     statistics = rnnqc.calibrate(model, [feeds_of(model, 0)])
@@ -347,7 +382,7 @@ def test_steps_share_their_points() -> None:
     statistics = rnnqc.calibrate(model, [feeds_of(model, 0)])
     (cell,) = statistics.cells
     calls = {p.removeprefix(f"{cell}."): s.calls for p, s in statistics.points.items()}
-    assert set(calls.values()) == {5}
+    assert sorted(calls.values()) == [5] * (len(calls) - 2) + [6, 6]  # the states have initial values, too
     lowered = rnnqc.lower(model, "pow2-int16", stats=statistics)
     (entry,) = lowered.report.entries
     assert set(calls) == {p for p in entry.points if p.endswith((".value", ".hidden"))}
@@ -357,6 +392,137 @@ def test_steps_share_their_points() -> None:
         run(lowered.proto, feeds_of(model, 3)),
         run(rnnqc.lower(scan, "pow2-int16", stats=looped).proto, feeds_of(scan, 3)),
     )
+
+
+def beside(left: str, right: str) -> onnx.ModelProto:
+    """Two loops of the same cell, under these names, over sequences of their own."""
+    made = layer()
+    (scan,) = [n for n in made.graph.node if n.op_type == "Scan"]
+    other = layer()
+    inner = {n for node in other.graph.node for n in node.output} | {"x"}
+    rename(other, lambda name: f"second/{name}", [*made_values(other.graph), *inner])
+    scan.name = left
+    for node in other.graph.node:
+        node.name = right if node.op_type == "Scan" else f"second/{node.name}"
+    made.graph.node.extend(other.graph.node)
+    made.graph.input.extend(other.graph.input)
+    made.graph.output.extend(other.graph.output)
+    return made
+
+
+def test_recurrences_of_names_that_differ_in_replaced_characters() -> None:
+    """Each has statistics of its own sequence, which is a hundred times as large in one of them."""
+    plain, alike = beside("r1", "r2"), beside("r 1", "r_1")
+    feeds = feeds_of(plain, 0)
+    feeds["second/x"] = feeds["x"] * np.float32(100.0)
+    seen = {m: rnnqc.calibrate(model, [feeds]) for m, model in (("plain", plain), ("alike", alike))}
+    assert (sorted(seen["plain"].cells), sorted(seen["alike"].cells)) == (["r1", "r2"], ["r_1", "r_1_2"])
+    assert len(seen["alike"].points) == len(seen["plain"].points)
+    want, got = (
+        rnnqc.lower(model, "pow2-int16", stats=seen[m], strict=True)
+        for m, model in (("plain", plain), ("alike", alike))
+    )
+    assert_equal(run(want.proto, feeds), run(got.proto, feeds))
+    assert [len(e.points) for e in got.report.entries] == [len(e.points) for e in want.report.entries]
+
+
+def with_lstm(name: str) -> onnx.ModelProto:
+    """A loop of this name, and an LSTM `a b` with an input of its own."""
+    lstm = testing.RecurrentCase(I=I, H=M, T=20, B=3).model()
+    made = layer()
+    for model, op, new in ((made, "Scan", name), (lstm, "LSTM", "a b")):
+        (node,) = [n for n in model.graph.node if n.op_type == op]
+        node.name = new
+    held = [*made_values(lstm.graph), "X", *(t.name for t in lstm.graph.initializer)]
+    rename(lstm, lambda value: f"lstm/{value}", held)
+    for part in ("node", "input", "output", "initializer"):
+        getattr(made.graph, part).extend(getattr(lstm.graph, part))
+    return made
+
+
+def test_a_loop_and_an_lstm_of_one_name() -> None:
+    """Cells of an LSTM are named after it and its direction; so may a loop be."""
+    results = []
+    for name, cells in (("loop", ["a_b.forward", "loop"]), ("a b.forward", ["a_b.forward", "a_b.forward_2"])):
+        model = with_lstm(name)
+        feeds = feeds_of(model, 0)
+        statistics = rnnqc.calibrate(model, [feeds])
+        assert sorted(statistics.cells) == cells
+        lowered = rnnqc.lower(model, "pow2-int16", stats=statistics, strict=True)
+        assert [e.status for e in lowered.report.entries] == ["lowered", "lowered"]
+        results.append(run(lowered.proto, feeds))
+    assert_equal(*results)
+
+
+@pytest.mark.parametrize("op", ["highway", "projection"])
+@pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
+def test_no_name_has_a_safe_character(op: str, form: str) -> None:
+    """Inside the recurrence, too; formats and results are those of other names."""
+    new = STYLES["replaced"]
+    plain = RecurrenceCase(op=op, form=form, time=5, I=12, H=16, initial="input").model()
+    alike = onnx.ModelProto()
+    alike.CopyFrom(plain)
+    rename(alike, new)
+    samples = [feeds_of(plain, seed) for seed in range(3)]
+    renamed = [{new(n): a for n, a in sample.items()} for sample in samples]
+    want = rnnqc.lower(plain, "pow2-int8", stats=rnnqc.calibrate(plain, samples), strict=True)
+    statistics = rnnqc.calibrate(alike, renamed)
+    got = rnnqc.lower(alike, "pow2-int8", stats=statistics, strict=True)
+    widths = [Counter(lowered.report.entries[0].points.values()) for lowered in (want, got)]
+    assert widths[0] == widths[1]
+    assert_equal(run(want.proto, samples[0]), run(got.proto, renamed[0]))
+
+
+def in_branch_in_scan(**options: Any) -> onnx.ModelProto:
+    """The layer in the branches of an If that a Scan runs for each of several sequences."""
+    inner = nested(layer(**options), 1)
+    body = onnx.GraphProto(name="outer_body", node=inner.graph.node)
+    body.input.append(onnx.helper.make_tensor_value_info("x", 1, ["T", "B", I]))
+    body.output.add().CopyFrom(inner.graph.output[0])
+    del inner.graph.node[:], inner.graph.input[0], inner.graph.output[:]
+    inner.graph.input.append(onnx.helper.make_tensor_value_info("xs", 1, ["N", "T", "B", I]))
+    inner.graph.output.append(onnx.helper.make_tensor_value_info("ys", 1, ["N", "T", "B", H]))
+    inner.graph.node.append(onnx.helper.make_node("Scan", ["xs"], ["ys"], "outer", body=body, num_scan_inputs=1))
+    return inner
+
+
+def test_what_cannot_be_observed_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A loop in an If inside a Scan: an error where nothing else can be observed, else a remark."""
+    rng = np.random.default_rng(1)
+    alone = in_branch_in_scan()
+    feeds: dict[str, Array] = {
+        "xs": rng.standard_normal((2, 5, 3, I)).astype(np.float32),
+        condition(0): np.array(True),
+    }
+    run(alone, feeds)
+    with pytest.raises(rnnqc.CompileError, match=r"cell .*layer' stands in an If .* inside a Scan.*as a Loop"):
+        rnnqc.calibrate(alone, [feeds])
+
+    both = in_branch_in_scan()
+    other = layer()
+    rename(other, lambda name: f"second/{name}", [*made_values(other.graph), "x"])
+    for part in ("node", "input", "output"):
+        getattr(both.graph, part).extend(getattr(other.graph, part))
+    feeds["second/x"] = feeds["xs"][0]
+    statistics = rnnqc.calibrate(both, [feeds])
+    hidden = [r for r in statistics.remarks if r.node.startswith("outer/")]
+    assert len(hidden) == len(statistics.remarks) == 2, "one for each branch"
+    assert list(statistics.cells) == ["layer"]
+    for remark in hidden:
+        assert remark.node.endswith("layer") and "If or Loop inside a Scan" in remark.reason
+        assert f"{4 + len(VALUES)} values" in remark.found and "Loop" in remark.action
+
+    path, data, out = (tmp_path / n for n in ("in.onnx", "data.npz", "stats.json"))
+    onnx.save(both, path)
+    np.savez(data, **feeds)
+    done = in_process(capfd, "calibrate", path, "--data", data, "-o", out)
+    assert done.code == 0, done.text
+    assert all(r.node in " ".join(done.err.split()) for r in hidden)
+    lowered = rnnqc.lower(both, calibration=[feeds])
+    assert all(str(r) in lowered.report.warnings for r in hidden)
+    onnx.save(alone, path)
+    refused = in_process(capfd, "calibrate", path, "--data", data, "-o", tmp_path / "none.json")
+    assert (refused.code, (tmp_path / "none.json").exists()) == (2, False), refused.text
 
 
 def test_streams_are_calibrated() -> None:

@@ -6,33 +6,17 @@ What these would catch: a tensor or an option that the page does not name, a com
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from dump_page import COMPARE, PAGE, TRACE, run
 from lstm_models import RecurrentCase
 from running import save_arrays
 
 import rnnqc
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "dump.md").read_text(encoding="utf-8")
-TRACE, COMPARE = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-
-
-def run(script: str, folder: Path, *arguments: str) -> str:
-    """What a script prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,11 @@ def test_random_cases(group: int) -> None:
     _check(range(group * size, (group + 1) * size))
 
 
+def test_stacked_layers_in_branches() -> None:
+    """Codes from layer to layer in a branch of If, whose sizes are fixed: onnxruntime lost them."""
+    _check(range(5029, 5030))
+
+
 @pytest.mark.slow
 def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
@@ -167,6 +172,19 @@ def test_shrinking_keeps_the_fault_alone() -> None:
     (layer,) = small.layers
     assert (layer.T, layer.B, layer.I, layer.H, layer.direction, layer.activations) == (1, 1, 1, 1, "forward", None)
     assert (small.depth, small.naming, small.recipe, small.calibrated) == (0, "plain", "int8", False)
+
+
+def test_cases_have_the_data_that_their_recipe_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="calibrated=True"):
+        testing.Case(layers=(testing.RecurrentCase(),), recipe="pow2-int16")
+    assert main(["--cases", "1", "--seed", "2", "--recipe", "pow2-int16"]) == 0, capsys.readouterr().out
+
+
+def test_recurrences_are_made_smaller() -> None:
+    case = testing.Case(recurrence=testing.RecurrenceCase(op="GRU", activations=("HardSigmoid", "Softsign"), time=5))
+    made = testing.shrink(case, lambda c: c.recurrence is not None and c.recurrence.op == "GRU")
+    assert made.recurrence is not None
+    assert (made.recurrence.activations, made.recurrence.time) == (("Sigmoid", "Tanh"), 1)
 
 
 def test_shrinking_ends() -> None:

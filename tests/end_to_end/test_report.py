@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process
+from commands import Result, in_process, in_subprocess
 from onnx import TensorProto, helper, numpy_helper
 from report_pages import Page
 from running import Array, save_arrays
@@ -305,6 +305,43 @@ def test_another_float_model(cli: Cli, files: tuple[Path, Path], tmp_path: Path)
     result = cli("report", model, tmp_path / "quant.onnx", "--data", data, "-o", tmp_path / "page.html")
     assert result.code == 2
     assert "one.forward" in result.err
+
+
+def test_models_of_other_outputs(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The same refusal as that of `rnnqc verify`."""
+    model, data = files
+    onnx.save(rnnqc.lower(_model(y="other")).proto, tmp_path / "quant.onnx")
+    given = [model, tmp_path / "quant.onnx", "--data", data]
+    result = cli("report", *given, "-o", tmp_path / "page.html")
+    assert result.code == 2
+    assert "have different outputs: ['Y'] and ['other']" in result.err
+    assert result.err == cli("verify", *given).err
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("batch", ["B", B])
+def test_data_without_time_steps(tmp_path: Path, batch: str | int) -> None:
+    """onnxruntime 1.31 ends the process where a GRU in float gets a sequence without steps."""
+    proto = onnx.load(TINY / "gru_bidirectional.onnx")
+    [x, *_] = proto.graph.input
+    time, rows, width = x.type.tensor_type.shape.dim
+    time.dim_param = "T"
+    rows.CopyFrom(onnx.TensorShapeProto.Dimension(**{"dim_param" if isinstance(batch, str) else "dim_value": batch}))
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    model, quant, data = tmp_path / "gru.onnx", tmp_path / "quant.onnx", tmp_path / "data.npz"
+    onnx.save(proto, model)
+    rnnqc.lower(model).save(quant)
+    save_arrays(data, {x.name: np.zeros((0, B, width.dim_value), np.float32)})
+    page = tmp_path / "page.html"
+    commands = [
+        ("calibrate", model, "-o", tmp_path / "stats.json"), ("verify", model, quant),
+        ("report", model, quant, "-o", page),
+    ]  # fmt: skip
+    results = [in_subprocess(*command, "--data", data) for command in commands]
+    assert [r.code for r in results] == [2, 2, 2], results
+    assert all(f"array {x.name!r} of shape [0, {B}, {width.dim_value}] is empty" in r.err for r in results)
+    assert not page.exists()
 
 
 def test_bounds_are_told(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_generated_streams(verify: Callable[..., Result]) -> None:
         (["--min-sqnr", "Y_h=200"], ["'Y_h' has"]),
         (["--min-sqnr", "200", "--min-sqnr", "Y_h=1", "--min-sqnr", "Y=2"], ["'Y_c' has"]),
         (["--max-abs", "Y=1e-9", "--min-sqnr", "Y_c=300"], ["--max-abs: output 'Y'", "--min-sqnr: output 'Y_c'"]),
-        (["--min-cosine", "Y=1.1"], ["'Y' has cosine similarity"]),
+        (["--min-cosine", "Y=1"], ["'Y' has cosine similarity"]),
         (["--min-equal", "Y=1"], ["--min-equal: output 'Y' is equal in"]),
         (["--min-sqnr", "20", "--max-abs", "0.5", "--min-cosine", "0.99", "--min-equal", "0"], []),
     ],
@@ -109,6 +109,9 @@ def test_thresholds(arguments: list[str], wanted: list[str], verify: Callable[..
         (["--max-abs", "Z=1"], "the model has no output 'Z'"),
         (["--min-equal", "1", "--min-equal", "0.5"], "two values for all outputs, 1 and 0.5"),
         (["--state", "X:Z"], "no output 'Z'"),
+        (["--min-equal", "50"], "Resolution: give a share: 0.5 for 50 %"),
+        (["--min-cosine", "1.5"], "Supported: -1 to 1"),
+        (["--max-abs", "Y=-1"], "--max-abs 'Y=-1': -1 is no such value"),
     ],
 )
 def test_usage(arguments: list[str], message: str, verify: Callable[..., Result]) -> None:

@@ -167,7 +167,7 @@ def test_states_go_on_when_cells_run_one_after_the_other(monkeypatch: pytest.Mon
 
 def test_rows_are_cut_where_the_batch_is_known_and_no_more_than_fit() -> None:
     case = LstmCase(dynamic_batch=True, dynamic_time=True, H=4, I=3)
-    task, _ = prepare(Model.load(case.model()), {}, True)
+    task, *_ = prepare(Model.load(case.model()), {}, True)
     assert task.axes == {"X": 1}
     row = 4 * (3 + 21 * 4)  # bytes of a step
     feed = {"X": np.zeros((7, 50, 3), np.float32)}
@@ -175,7 +175,7 @@ def test_rows_are_cut_where_the_batch_is_known_and_no_more_than_fit() -> None:
     assert task.rows(feed) == 32
     long = {"X": np.broadcast_to(np.float32(0), (10**6, 50, 3))}
     assert task.rows(long) == max(1, 2**28 // (10**6 * row + 16))
-    static, _ = prepare(Model.load(case.replace(dynamic_batch=False).model()), {}, True)
+    static, *_ = prepare(Model.load(case.replace(dynamic_batch=False).model()), {}, True)
     assert static.axes is None
-    carried, _ = prepare(Model.load(LstmCase(dynamic_batch=True, initial_h=True).model()), {"initial_h": "Y_h"}, True)
+    carried, *_ = prepare(Model.load(LstmCase(dynamic_batch=True, initial_h=True).model()), {"initial_h": "Y_h"}, True)
     assert carried.axes is None

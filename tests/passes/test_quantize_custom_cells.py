@@ -20,6 +20,7 @@ from protos import parse
 
 import rnnqc
 from rnnqc.numerics import sqnr_db
+from rnnqc.testing.renaming import STYLES, rename
 
 Array = npt.NDArray[Any]
 I, H = 24, 32  # noqa: E741 - inputs and units
@@ -56,9 +57,9 @@ def looped() -> onnx.ModelProto:
     return rnnqc.layer(cell())
 
 
-def written_out(steps: int = 4) -> onnx.ModelProto:
+def written_out(steps: int = 4, one: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The same, step by step, with one initial state."""
-    one, made = cell(), onnx.ModelProto()
+    one, made = one or cell(), onnx.ModelProto()
     made.CopyFrom(one)
     del made.graph.node[:], made.graph.input[:], made.graph.output[:]
     held = {t.name for t in one.graph.initializer}
@@ -175,6 +176,66 @@ def test_two_loops_that_share_their_weights() -> None:
     feeds = feeds_of(model)
     got = run(lowered.proto, feeds)
     for a, b in zip(got[: len(got) // 2], got[len(got) // 2 :], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def named(left: str, right: str, size: float) -> onnx.ModelProto:
+    """Two products of the same shape, one with weights of another size."""
+    arrays = weights()
+    arrays["V"] = arrays["V"] * np.float32(size)
+    text = STEP.replace("[in] p", "[one] p").replace("v = MatMul", "[two] v = MatMul")
+    model = rnnqc.layer(
+        parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
+    )
+    body = next(n for n in model.graph.node if n.op_type == "Scan").attribute[0].g
+    for old, new in (("step/one", left), ("step/two", right)):
+        (node,) = [n for n in body.node if n.name == old]
+        node.name = new
+    return model
+
+
+@pytest.mark.parametrize("recipe", ["int8", "w4a8"])
+def test_names_that_differ_in_replaced_characters(recipe: str) -> None:
+    """Each product has the scales of its own weights, and all results are those of other names."""
+    plain, alike = named("one", "two", 64.0), named("m 1", "m_1", 64.0)
+    feeds = feeds_of(plain)
+    expected, lowered = run(rnnqc.lower(plain, recipe).proto, feeds), rnnqc.lower(alike, recipe)
+    assert {"m_1.weight", "m_1_2.weight"} < set(lowered.report.entries[0].points)
+    for a, b in zip(expected, run(lowered.proto, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("make", [looped, written_out])
+def test_no_name_has_a_safe_character(make: Any) -> None:
+    plain, alike = make(), make()
+    rename(alike, STYLES["replaced"])
+    feeds = feeds_of(plain)
+    lowered = rnnqc.lower(alike, strict=True)
+    assert len(lowered.report.entries[0].points) == len(rnnqc.lower(plain).report.entries[0].points)
+    expected = run(rnnqc.lower(plain).proto, feeds)
+    for a, b in zip(expected, run(lowered.proto, {STYLES["replaced"](n): f for n, f in feeds.items()}), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_matrix_as_it_stands_and_transposed_in_written_out_steps() -> None:
+    """Columns are scaled, rows are not: products that share a matrix do not share their scales."""
+    arrays = weights()
+    arrays["R"] = arrays["R"] * np.geomspace(1e-3, 1.0, H, dtype=np.float32)[:, None]
+    text = STEP.replace("g = MatMul (h, S)", "g = Gemm (h, R)").replace("(h, R, b)", "(h, R)")
+    one = parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
+    model = written_out(4, one)
+    products = [p for p in rnnqc.lower(model).report.entries[0].points if p.endswith(".weight")]
+    assert len(products) == 4
+    feeds = feeds_of(model)
+    separate = onnx.ModelProto()
+    separate.CopyFrom(model)
+    turned = numpy_helper.from_array(np.ascontiguousarray(arrays["R"].T), "R_turned")
+    separate.graph.initializer.append(turned)
+    for node in separate.graph.node:
+        if node.op_type == "Gemm" and any(a.name == "transB" for a in node.attribute):
+            node.input[1] = "R_turned"
+            del node.attribute[:]
+    for a, b in zip(run(rnnqc.lower(separate).proto, feeds), run(rnnqc.lower(model).proto, feeds), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -23,6 +23,7 @@ from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
+from rnnqc.verify import compare_models
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
 
@@ -269,6 +270,17 @@ def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     assert [(n.status, n.refusal) for n in found] == [("lowered", ("", "", ""))], found
     (entry,) = rnnqc.lower(proto, strict=True).report.entries
     assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
+    """A highway layer with a product for each gate holds whole LSTM steps; its states leave the bounds of an LSTM's."""
+    case = RecurrenceCase(op="highway", form=form, products="separate", time=8, H=12)
+    model, _ = recovered(case.model())
+    assert layers(model).count("LSTM") == (1 if form == "unrolled" else 0)  # the first step alone begins with inputs
+    lowered = rnnqc.lower(case.model())
+    comparison = compare_models(case.model(), lowered.proto, [case.feeds()])
+    assert min(c.sqnr_db for c in comparison) > 40.0
 
 
 @pytest.mark.parametrize("op", GATES)

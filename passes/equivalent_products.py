@@ -1,0 +1,71 @@
+"""Which products of a quantized cell its integer form has in other units: what passes that fold scales declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE
+from rnnqc.passes.base import Equivalent
+from rnnqc.passes.emit_step import ACCUMULATORS
+from rnnqc.passes.grid_numbers import RESET, GridNumbers
+
+FLIPPED = 16.0
+"""Of an offset behind a quantizer, so many steps count as one unit: where states differ, most codes may by a step."""
+
+
+def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
+    """Products in real values, and in steps of the gates' quantizers from their lowest code on ("tables")."""
+    points = [cell.points[f"{gate}.acc"] for gate in cell.type.gates]
+    if any(p["bits"] is None or p["mode"] != "static" or len(p["scale"]) != 1 for p in points):
+        return
+    steps = np.repeat([p["scale"][0] for p in points], cell.hidden_size)
+    factor = tuple((1.0 / steps).tolist())
+    offset = None
+    if all(p["rounding"] == "half_up" and p["signed"] and not p["narrow"] for p in points):
+        offset = tuple(np.repeat([2.0 ** (p["bits"] - 1) + 0.5 for p in points], cell.hidden_size).tolist())
+    size = cell.hidden_size
+    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/x.projection.steps", factor, offset, size)
+    if _has_reset_product(cell):
+        first, last = factor[:-size], factor[-size:]
+        yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", first, None, size)
+        yield Equivalent(f"{cell.name}/hidden_gate.hidden_product", f"{cell.name}/reset.hidden.units", last, None, size)
+    else:
+        yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
+
+
+def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
+    """Products and their sums with the bias, which stay real values ("grid" and "grid32")."""
+    gates, size = cell.type.gates, cell.hidden_size
+    limited = cell.points.get("accumulator", {"bits": None})["bits"] is not None
+    steps = [numbers.grid(f"{gate}.acc").scale for gate in gates]
+
+    def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
+        name = f"{accumulator}.limited" if limited else before
+        ones = (1.0,) * (count * size)
+        return Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size)
+
+    def biased(before: str, after: str, units: list[float]) -> Equivalent:
+        columns = tuple(np.repeat(units, size).tolist())
+        ones, zeros = (1.0,) * len(columns), (0.0,) * len(columns)
+        return Equivalent(f"{cell.name}/{before}", f"{cell.name}/{after}", ones, zeros, size, columns)
+
+    yield product("x.product", ACCUMULATORS[0], "x", len(gates))
+    split = _has_reset_product(cell)
+    yield product("hidden.product", ACCUMULATORS[1], "hidden", CANDIDATE if split else len(gates))
+    if split:  # the last product is of the hidden state after reset
+        yield product(f"{gates[CANDIDATE]}.hidden_product", ACCUMULATORS[2], RESET, 1)
+    if numbers.bias_last:
+        yield biased("preactivation", "preactivation", steps)
+    else:
+        yield biased("x.projection", "x.projection.exact", steps)
+    if cell.hidden_bias is not None:
+        name = f"{gates[CANDIDATE]}.hidden_product.biased"
+        coarse = numbers.grid(f"{gates[CANDIDATE]}.hidden_product").scale  # 0 without a grid
+        yield biased(name, name, [max(steps[CANDIDATE], FLIPPED * coarse)])
+
+
+def _has_reset_product(cell: Cell) -> bool:
+    return cell.type.reads_hidden and not cell.linear_before_reset

@@ -1,0 +1,36 @@
+"""Names of recurrences and of what is in them: of safe characters, and different for different things."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from rnnqc.ir import safe_name
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Iterable[str] = ()) -> dict[Key, str]:
+    """A safe name for each thing, such that no two names with one of their endings are the same text.
+
+    Every thing has its own name with the characters that are not safe replaced, `_2`, `_3`, ... behind it where another
+    one has that already. Names that are safe as they are come first; after them the order of `wanted` counts.
+
+    Args:
+        wanted: For each thing the name it should have, and all endings that are put behind it.
+        taken: Names with their endings that something else has.
+    """
+    usual = {key: safe_name(text) for key, (text, _) in wanted.items()}
+    held = set(taken)
+    # A number makes no name that another thing has without one.
+    reserved = held | {usual[key] + ending for key, (_, endings) in wanted.items() for ending in endings}
+    found: dict[Key, str] = {}
+    for key, (_, endings) in sorted(wanted.items(), key=lambda item: usual[item[0]] != item[1][0]):
+        name, number, avoided = usual[key], 1, held
+        while any(name + ending in avoided for ending in endings):
+            number += 1
+            name, avoided = f"{usual[key]}_{number}", reserved
+        found[key] = name
+        held |= {name + ending for ending in endings}
+        reserved |= held
+    return {key: found[key] for key in wanted}
