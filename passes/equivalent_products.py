@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +12,10 @@ from rnnqc.cells.equations import CANDIDATE
 from rnnqc.passes.base import Equivalent
 from rnnqc.passes.emit_step import ACCUMULATORS
 from rnnqc.passes.grid_numbers import RESET, GridNumbers
+from rnnqc.vitis_tables import VITIS
 
-FLIPPED = 16.0
-"""Of an offset behind a quantizer, so many steps count as one unit: where states differ, most codes may by a step."""
+MOVED = 0.006
+"""Tolerance of products of states with the tables of Vitis AI: the form before has none, and they move states one way."""
 
 
 def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
@@ -42,10 +44,13 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     limited = cell.points.get("accumulator", {"bits": None})["bits"] is not None
     steps = [numbers.grid(f"{gate}.acc").scale for gate in gates]
 
+    vitis = VITIS in {p.get("table") for p in cell.points.values()}
+
     def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
         name = f"{accumulator}.limited" if limited else before
         ones = (1.0,) * (count * size)
-        return Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size)
+        made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size)
+        return replace(made, tolerance=MOVED) if vitis and after != "x" else made
 
     def biased(before: str, after: str, units: list[float]) -> Equivalent:
         columns = tuple(np.repeat(units, size).tolist())
@@ -53,18 +58,17 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
         return Equivalent(f"{cell.name}/{before}", f"{cell.name}/{after}", ones, zeros, size, columns)
 
     yield product("x.product", ACCUMULATORS[0], "x", len(gates))
+    if not numbers.bias_last:
+        yield biased("x.projection", "x.projection.exact", steps)
     split = _has_reset_product(cell)
     yield product("hidden.product", ACCUMULATORS[1], "hidden", CANDIDATE if split else len(gates))
     if split:  # the last product is of the hidden state after reset
         yield product(f"{gates[CANDIDATE]}.hidden_product", ACCUMULATORS[2], RESET, 1)
     if numbers.bias_last:
         yield biased("preactivation", "preactivation", steps)
-    else:
-        yield biased("x.projection", "x.projection.exact", steps)
-    if cell.hidden_bias is not None:
+    if cell.hidden_bias is not None and not vitis:
         name = f"{gates[CANDIDATE]}.hidden_product.biased"
-        coarse = numbers.grid(f"{gates[CANDIDATE]}.hidden_product").scale  # 0 without a grid
-        yield biased(name, name, [max(steps[CANDIDATE], FLIPPED * coarse)])
+        yield biased(name, name, steps[CANDIDATE:])
 
 
 def _has_reset_product(cell: Cell) -> bool:

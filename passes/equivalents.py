@@ -19,13 +19,13 @@ from rnnqc.passes.base import Equivalent
 from rnnqc.passes.divergence import inlined, names_by_alias, values_of
 
 Array = npt.NDArray[Any]
-FACTOR_TOLERANCE = 0.003
-"""Of the slope of the line; one percent is found with room on both sides."""
 OFFSET_TOLERANCE = 0.125
 """Of the offset of the line, in the units that are declared for it."""
 DEVIATIONS = 8.0
 """How many standard errors of slope and offset are allowed on top."""
 FEWEST = 8
+FITS = 3
+"""How often a line is laid through what is near the last one."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,15 @@ def _finite_rows(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -
 
 def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
     """What is wrong with y for x, as `_finite_rows` gives them; None if nothing is."""
-    # A code that is rounded the other way is rare and far off: the fifth that is furthest from the rest does not count.
-    gap = y - x
-    offset = np.median(gap, axis=0)
-    far = np.abs(gap - offset)
-    kept = far <= np.quantile(far, 0.8, axis=0)
-    slope, rest, energy = _lines(x, y, kept)
-    allowed = FACTOR_TOLERANCE + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
+    # A code that is rounded the other way is rare and far off: the fifth that is furthest from the line does not count.
+    # At first that is the line that is expected, which loses too much of what is far from zero if it is the wrong one:
+    # so again from the line that was found.
+    slope = np.ones(x.shape[1])
+    for _ in range(FITS):
+        rest = y - slope * x
+        far = np.abs(rest - np.median(rest, axis=0))
+        slope, rest, energy = _lines(x, y, far <= np.quantile(far, 0.8, axis=0))
+    allowed = equivalent.tolerance + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
     wrong = (energy > 0) & (np.abs(slope - 1.0) > allowed)
     if wrong.any():
         column = int(np.argmax(np.where(wrong, np.abs(slope - 1.0), -1.0)))
@@ -120,7 +122,7 @@ def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
         total = float(energy[at].sum())
         mean = float(slope[at] @ energy[at]) / total if total else 1.0
         error = DEVIATIONS * float(np.sqrt(rest[at] ** 2 @ energy[at])) / total if total else 0.0
-        if abs(mean - 1.0) > FACTOR_TOLERANCE + error:
+        if abs(mean - 1.0) > equivalent.tolerance + error:
             first = gate * equivalent.columns
             return f"columns {first} to {first + equivalent.columns - 1} are {mean:.5g} times what they should be"
     if equivalent.offset is not None:

@@ -6,18 +6,26 @@ What these would catch: a check of numerics that the errors of real compilers pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
 
+from rnnqc.calibrate import calibrate
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import NumericsError
 from rnnqc.feeds import generate_feeds
 from rnnqc.ir import Constant, Model, Node
 from rnnqc.passes import Pass, PassManager, PassResult, VerifyNumerics
+from rnnqc.passes.base import Equivalent
 from rnnqc.passes.divergence import alias
-from rnnqc.pipeline import default_passes, executable
+from rnnqc.passes.equivalents import compare_equivalents
+from rnnqc.passes.grid_numbers import quantizers_of
+from rnnqc.pipeline import default_passes, executable, exported_passes
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
 
@@ -198,9 +206,151 @@ def test_pass_and_value_are_named(name: str) -> None:
     planted = PLANTED[name]
     proto = planted.case.model()
     passes = default_passes(load_recipe("int8"), "integer", planted.unroll)
-    last = max(k for k, p in enumerate(passes) if p.info.name == planted.pass_name)
-    passes[last] = Spoilt(passes[last], planted.edit)
-    usual = [generate_feeds(proto, seed=s) for s in (0, 1)]
-    verifier = VerifyNumerics(usual, executable=executable, extreme=[generate_feeds(proto, extreme=True)])
-    with pytest.raises(NumericsError, match=rf"(?s)Pass '{planted.pass_name}' changed .*{planted.said}"):
-        PassManager(passes, [verifier], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+    run_spoilt(proto, passes, planted.pass_name, planted.edit, planted.said)
+
+
+def run_spoilt(proto: onnx.ModelProto, passes: list[Pass], pass_name: str, edit: Edit, said: str) -> None:
+    """Runs the passes, the last one of the name with the error, which has to be said."""
+    last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
+    passes[last] = Spoilt(passes[last], edit)
+    with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' changed .*{said}"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+def verifier_of(proto: onnx.ModelProto) -> VerifyNumerics:
+    """On the data that `lower --verify` generates."""
+    known = executable(proto)
+    usual = [generate_feeds(known, seed=s) for s in (0, 1)]
+    return VerifyNumerics(usual, executable=executable, extreme=[generate_feeds(known, extreme=True)])
+
+
+def calibrated_passes(case: RecurrentCase, recipe: str) -> list[Pass]:
+    proto = case.model()
+    statistics = calibrate(proto, [case.replace(seed=s).feeds() for s in (1, 2, 3)])
+    return default_passes(load_recipe(recipe), "integer", False, statistics)
+
+
+def one_percent(array: np.ndarray) -> np.ndarray:
+    return array * np.float32(1.01)
+
+
+def slow_but(fast: str, *recipes: str) -> list[Any]:
+    """The recipes as parameters; all but one are for slow runs."""
+    return [pytest.param(r, marks=() if r == fast else pytest.mark.slow) for r in recipes]
+
+
+SAID = r"'the_lstm.forward/{}' is not .* 1\.0\d+ times"
+GRID_ERRORS = {
+    "x": (constants("/x_multiplier", one_percent), SAID.format("x.product.scaled")),
+    "h": (constants("/h_multiplier", one_percent), SAID.format(r"(hidden|reset).product.scaled")),
+    "h of one gate": (constants("/h_multiplier", first_gate), SAID.format("hidden.product.scaled")),
+    "bias": (
+        constants("/B", np.zeros_like),
+        r"'the_lstm.forward/(x.projection.exact|hidden.product.scaled)' is not .* column \d+ is",
+    ),
+}
+GRID_RECIPES = (
+    "pow2-int16", "pow2-int8", "pow2-w8a16", "pow2-int8-floor",
+    "brevitas-int8", "distiller-sym", "distiller-asym", "distiller-avg",
+)  # fmt: skip
+GRID_CASES = {
+    "LSTM": LSTM,
+    "GRU": GRU,
+    "GRU, reset after": GRU.replace(linear_before_reset=True),
+    "RNN": GRU.replace(op="RNN"),
+}
+
+
+@pytest.mark.parametrize("error", GRID_ERRORS)
+@pytest.mark.parametrize("op", GRID_CASES)
+@pytest.mark.parametrize("recipe", slow_but("pow2-int8", "pow2-int8", "pow2-int16", "brevitas-int8", "distiller-asym"))
+def test_errors_of_grids_are_named(recipe: str, op: str, error: str) -> None:
+    """The arithmetics of all points on grids: powers of two, zero points, and Brevitas' ("grid32", of the LSTM)."""
+    case = GRID_CASES[op]
+    edit, said = GRID_ERRORS[error]
+    if error == "bias" and not (recipe == "brevitas-int8" and op == "LSTM"):  # there it shows in what it is fed back to
+        said = said.replace("|hidden.product.scaled", "")
+    run_spoilt(case.model(), calibrated_passes(case, recipe), "fold-scales", edit, said)
+
+
+@pytest.mark.parametrize("op", GRID_CASES)
+@pytest.mark.parametrize("recipe", slow_but("brevitas-int8", *GRID_RECIPES))
+def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
+    """And every pair that is declared is compared: nothing is passed over."""
+    case = GRID_CASES[op]
+    verifier = verifier_of(case.model())
+    PassManager(calibrated_passes(case, recipe), [verifier], given=frozenset({Property.CANONICAL})).run(
+        Model.load(case.model())
+    )
+    (text,) = [text for name, text in verifier.checks if name == "fold-scales" and text.startswith("values inside")]
+    pairs = 3 + (op == "GRU") + (op == "GRU, reset after" and not recipe.startswith("pow2"))
+    assert text == f"values inside in their units: {pairs} compared"
+
+
+@pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
+def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes that are made with another scale than the multipliers know."""
+    from rnnqc.passes import fold_scales as module
+
+    fold, case = module.fold_grid, GRID_CASES["GRU"]
+
+    def wrong(*arguments: Any) -> Any:
+        folded = fold(*arguments)
+        scales = list(folded.numbers.grid_scale)
+        scales[quantizers_of(CELL_TYPES[case.op]).index(scale)] *= 1.01
+        return replace(folded, numbers=replace(folded.numbers, grid_scale=scales))
+
+    monkeypatch.setattr(module, "fold_grid", wrong)
+    value = {"input": "x", "hidden": "hidden", "reset": "reset"}[scale]
+    manager = PassManager(
+        calibrated_passes(case, "pow2-int16"), [verifier_of(case.model())], given=frozenset({Property.CANONICAL})
+    )
+    with pytest.raises(NumericsError, match=rf"'the_lstm.forward/{value}.product.scaled' is not .* 0\.9[89]\d* times"):
+        manager.run(Model.load(case.model()))
+
+
+TIMES = r"forward/{}.product.scaled' is not .* 1\.0\d+ times"
+EXPORTED = {
+    "x": (constants("/x_multiplier", one_percent), TIMES.format("x")),
+    "h": (constants("/h_multiplier", one_percent), TIMES.format("hidden")),
+    "h of one gate": (constants("/h_multiplier", first_gate), TIMES.format("hidden")),
+    "bias": (constants("/B", np.zeros_like), r"forward/(preactivation|hidden.product.scaled)' is not"),
+}  # fmt: skip
+
+
+def exported_cell(seed: int, **options: Any) -> onnx.ModelProto:
+    lstm = random_lstm(seed, **options)
+    return one_cell(lstm, draw_feeds(lstm, seed, False, bool(options.get("pow2"))))
+
+
+def test_errors_of_a_grid32_are_named() -> None:
+    """What the slow runs do of every recipe: of a recipe whose LSTM has Brevitas' arithmetic."""
+    edit, said = GRID_ERRORS["h"]
+    run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, said)
+
+
+@pytest.mark.parametrize("error", EXPORTED)
+def test_errors_of_exported_cells_are_named(error: str) -> None:
+    """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""
+    edit, said = EXPORTED[error]
+    run_spoilt(exported_cell(9), exported_passes("integer", False), "read-quant-lstm-cell", edit, said)
+
+
+@pytest.mark.parametrize("options", [{}, {"pow2": True}, {"per_channel": True}, {"weight_bits": 4}, {"cifg": True}])
+@pytest.mark.parametrize("seed", [9, pytest.param(10, marks=pytest.mark.slow)])
+def test_right_exported_cells_raise_no_alarm(seed: int, options: dict[str, Any]) -> None:
+    proto = exported_cell(seed, **options)
+    verifier = verifier_of(proto)
+    PassManager(exported_passes("integer", False), [verifier], given=frozenset({Property.CANONICAL})).run(
+        Model.load(proto)
+    )
+    assert ("read-quant-lstm-cell", "values inside in their units: 3 compared") in verifier.checks
+
+
+def test_what_is_passed_over_is_counted() -> None:
+    """A pair of which one side is gone, and one of too few values, are no comparisons."""
+    proto = LSTM.replace(T=2, B=1, dynamic_time=False, dynamic_batch=False).model()
+    pairs = [Equivalent("Y", "Y", (1.0,) * 16, None, 16), Equivalent("gone", "gone", (1.0,), None)]
+    found = compare_equivalents(proto, proto, [generate_feeds(proto)], pairs)
+    assert (found.compared, found.wrong) == (0, None)
+    assert found.passed_over == ("'Y' (2 rows of finite values)", "'gone' (not in both models)")
