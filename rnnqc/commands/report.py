@@ -98,6 +98,8 @@ def run(a: argparse.Namespace) -> int:
     write_atomically(Path(a.output), text)
     if a.json:
         write_atomically(json_path, (json_text(evidence.as_dict()) + "\n").encode())
+    if evidence.mismatch:
+        err(f"[red]rnnqc:[/red] {escape(evidence.mismatch)}")
     for warning in evidence.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
     if evidence.unmeasured:

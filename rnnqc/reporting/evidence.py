@@ -229,6 +229,7 @@ class Evidence:
         times: Of single layers, where they were asked for.
         remade: How well the model could be made again from what it says about itself.
         missing: Sections that are left out, and why.
+        mismatch: That the lowered model was not made of this float model; empty where nothing speaks against it.
     """
 
     float_model: str
@@ -251,6 +252,7 @@ class Evidence:
     times: list[LayerTime] = field(default_factory=list)
     remade: str = ""
     missing: dict[str, str] = field(default_factory=dict)
+    mismatch: str = ""
 
     def as_dict(self) -> Mapping[str, Any]:
         """JSON-ready values."""

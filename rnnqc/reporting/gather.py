@@ -20,14 +20,14 @@ from rnnqc.comparison_feeds import generated_feeds
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model
-from rnnqc.passes.inventory import lowered_nodes
 from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable
-from rnnqc.recipe_record import digest, read_record
+from rnnqc.recipe_record import RecipeRecord, digest, read_record
 from rnnqc.report import Report
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
+from rnnqc.reporting.origin import check_float, is_lowered, mismatch, not_covered, same_outputs
 from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.quality import Quality, is_sequence, mean_sqnr
 from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences
@@ -44,7 +44,13 @@ OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
 )
+CUSTOM = (
+    "recurrences that are no LSTM, GRU or RNN ({}) have quantized values; their points are not covered by this page "
+    "yet (rnnqc inspect --json lists them)."
+)
+NO_POINTS = "no layer has quantized cells: weights alone, or products alone, are quantized."
 NOTHING = "no layer of the model was lowered by rnnqc."
+ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
 
 
@@ -65,6 +71,8 @@ class _Gathering:
             self.record = read_record(self.quant.metadata, subject.quant_name)
             candidate = executable(subject.quant_proto)
         with located(subject.float_name):
+            if subject.report is None:
+                check_float(Model.load(subject.float_proto), subject.float_name)
             reference = executable(subject.float_proto)
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
@@ -108,24 +116,31 @@ class _Gathering:
             check_same_outputs(self.subject.float_name, self.subject.quant_name, a, b)
         evidence.outputs = quality.outputs(outputs)
         evidence.sqnr_db = mean_sqnr(quality.ratios(outputs))
-        remaker = self._remaker()
-        if remaker is None:
-            lowered = lowered_nodes(self.quant)
-            reason = (OWN if brings_its_own(Model.load(self.subject.float_proto)) else OLDER) if lowered else NOTHING
-            evidence.missing |= {LAYERS: reason, POINTS: reason, SENSITIVITY: reason}
-            self._describe(self.subject.report)
-            return evidence
+        if not is_lowered(self.quant):
+            evidence.warnings.append(f"{self.subject.quant_name}: {NOTHING}")
+            return self._without_measurements(NOTHING)
+        if self.record is None:
+            own = brings_its_own(Model.load(self.subject.float_proto))
+            return self._without_measurements(OWN if own else OLDER)
+        remaker = self._remaker(self.record)
+        custom = not_covered(self.quant)
+        if custom and not self.exact and not self.quant.cells:
+            return self._without_measurements(CUSTOM.format(custom))
         self.options.tell("lower again")
         with located(self.subject.float_name):
             made = remaker.lower()
             check_same_cells(self.quant.cells, made.model.cells)
+        if not self._is_remade(made, outputs):
+            return self._without_measurements(ANOTHER)
         self._describe(self.subject.report or made.report)
-        self._layers(remaker, made, outputs)
+        self._layers(remaker)
         qcdq = remaker.lower(form=QCDQ) if remaker.record.form != WEIGHT_ONLY else None
         if qcdq is None or not qcdq.model.cells:
-            reason = "no layer has quantized cells: weights alone, or products alone, are quantized."
+            reason = CUSTOM.format(custom) if custom else NO_POINTS
             evidence.missing |= {POINTS: reason, SENSITIVITY: reason}
             return evidence
+        if custom:
+            evidence.warnings.append(CUSTOM.format(custom))
         self._points(remaker, qcdq)
         self._sensitivities(remaker, made)
         if self.options.times:
@@ -134,19 +149,39 @@ class _Gathering:
             evidence.missing[TIMES] = "times differ from run to run; they were not asked for (rnnqc report --time)."
         return evidence
 
-    def _remaker(self) -> Remaker | None:
-        record = self.record
-        if record is None:
-            return None
+    def _without_measurements(self, reason: str) -> Evidence:
+        self.evidence.missing |= {LAYERS: reason, POINTS: reason, SENSITIVITY: reason}
+        self._describe(self.subject.report)
+        return self.evidence
+
+    def _is_remade(self, made: Lowered, outputs: Sequence[Mapping[str, Array]]) -> bool:
+        """Whether the model made again can stand for the one that there is."""
+        evidence, again = self.evidence, self.quality.run(made.proto)
+        if same_outputs(outputs, again):
+            evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
+            return True
+        assert evidence.sqnr_db is not None
+        apart = mean_sqnr(self.quality.ratios(again))
+        evidence.mismatch = mismatch(
+            evidence.float_model, evidence.quantized_model, evidence.sqnr_db, apart, self.exact
+        )
+        changed = differences(self.quant.cells, made.model.cells)
+        text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
+        evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
+        return not evidence.mismatch
+
+    def _remaker(self, record: RecipeRecord) -> Remaker:
         statistics = self.subject.statistics
         remaker = Remaker(self.subject.float_proto, record, statistics)
-        exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
+        self.exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
         if record.statistics and statistics is None:
+            if not self.quant.cells and not_covered(self.quant):
+                return remaker
             self.options.tell("calibrate")
             with located(self.subject.float_name):
                 remaker.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
         remaker.pin(self.quant.cells)
-        if not exact:
+        if not self.exact:
             self.evidence.warnings.append(
                 "The statistics that the model was calibrated with are not at hand: scales are those of the model, but "
                 "what else follows from statistics (error-compensated weights) was made from the data of this report. "
@@ -165,7 +200,7 @@ class _Gathering:
         evidence.sizes["quantized_weights"] = sum(e.bytes for e in entries)
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
 
-    def _layers(self, remaker: Remaker, lowered: Lowered, outputs: Sequence[Mapping[str, Array]]) -> None:
+    def _layers(self, remaker: Remaker) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
         watched = watch_layers(self.subject.float_proto)
@@ -183,19 +218,6 @@ class _Gathering:
             evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
         tensors = {k: v for k, v in watched.outputs.items() if not is_sequence(quality.reference[0][v])}
         self.shapes = {k: _first_shape(quality.reference, v) for k, v in tensors.items()}
-        same = all(
-            np.array_equal(value, again[name], equal_nan=np.asarray(value).dtype.kind == "f")
-            for once, again in zip(outputs, made, strict=True)
-            for name, value in once.items()
-            if not is_sequence(value)
-        )
-        if same:
-            evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
-            return
-        apart = mean_sqnr(self.quality.ratios(made))
-        changed = differences(self.quant.cells, lowered.model.cells)
-        text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
-        evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
 
     def _points(self, remaker: Remaker, qcdq: Lowered) -> None:
         cells = qcdq.model.cells
@@ -237,6 +259,7 @@ class _Gathering:
             self.evidence.missing[TIMES] = "no layer of the main graph could be measured alone."
 
     shapes: Mapping[str, Sequence[int]] = {}
+    exact = False
 
 
 def _first_shape(results: Sequence[Mapping[str, Array]], name: str) -> list[int]:

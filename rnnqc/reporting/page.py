@@ -46,6 +46,7 @@ def page(evidence: Evidence) -> str:
             "div",
             element("h1", "Report on ", name(evidence.quantized_model)),
             element("p", "lowered from ", name(evidence.float_model), *_how(evidence), class_="lead"),
+            element("p", evidence.mismatch, class_="note warning") if evidence.mismatch else None,
             facts(evidence),
             class_="wrap",
         ),

@@ -22,6 +22,7 @@ import onnx
 import pytest
 from commands import Result, in_process, in_subprocess
 from onnx import TensorProto, helper, numpy_helper
+from protos import parse
 from report_pages import Page
 from running import Array, save_arrays
 
@@ -307,6 +308,49 @@ def test_another_float_model(cli: Cli, files: tuple[Path, Path], tmp_path: Path)
     assert "one.forward" in result.err
 
 
+def _without_measurements(cli: Cli, given: list[Any], page: Path) -> None:
+    """Asserts that a report tells of a mismatch first, and prints no override."""
+    result = cli("report", *given, "-o", page, "--json")
+    assert result.code == 0, result.err
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert "is not the model that" in evidence["mismatch"]
+    assert result.err.replace("\n", " ").startswith(f"rnnqc: {evidence['mismatch']}")
+    assert evidence["repairs"] == evidence["sensitivities"] == evidence["points"] == []
+    assert evidence["together"] is None
+    read = Page.read(page.read_text(encoding="utf-8"))
+    assert evidence["mismatch"] in read.texts["header"][0]
+    assert read.commands == []
+    assert "was applied to this model" not in read.text
+    assert "see the top of this page" in read.texts["section"][0]
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int8-static"])
+def test_another_checkpoint(cli: Cli, files: tuple[Path, Path], tmp_path: Path, recipe: str) -> None:
+    """The same cells with other weights: nothing is measured on what it would be lowered to."""
+    model, data = files
+    other = _model()
+    for stored in other.graph.initializer:
+        array = numpy_helper.to_array(stored)
+        stored.CopyFrom(numpy_helper.from_array(array if array.ndim < 3 else array[:, ::-1], stored.name))
+    calibrated = {"calibration": str(data)} if recipe == "int8-static" else {}
+    onnx.save(other, tmp_path / "other.onnx")
+    quant = rnnqc.lower(tmp_path / "other.onnx", recipe, overrides=[f"{BAD}.scale=0.00005"], **calibrated)
+    quant.save(tmp_path / "quant.onnx")
+    _without_measurements(cli, [model, tmp_path / "quant.onnx", "--data", data], tmp_path / "page.html")
+
+
+def test_a_file_changed_after_lowering(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    proto = rnnqc.lower(model, overrides=[f"{BAD}.scale=0.00005"]).proto
+    weights = [t for t in proto.graph.initializer if t.data_type == TensorProto.INT8]
+    assert weights
+    array = numpy_helper.to_array(weights[0]).copy()
+    array.flat[:: array.size // 4] ^= 64
+    weights[0].CopyFrom(numpy_helper.from_array(array, weights[0].name))
+    onnx.save(proto, tmp_path / "quant.onnx")
+    _without_measurements(cli, [model, tmp_path / "quant.onnx", "--data", data], tmp_path / "page.html")
+
+
 def test_models_of_other_outputs(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     """The same refusal as that of `rnnqc verify`."""
     model, data = files
@@ -440,10 +484,60 @@ def test_growing_errors_of_a_stream(cli: Cli, tmp_path: Path) -> None:
 def test_a_model_that_was_not_lowered(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = files
     page = tmp_path / "page.html"
-    assert cli("report", model, model, "--data", data, "-o", page, "--json").code == 0
+    result = cli("report", model, model, "--data", data, "-o", page, "--json")
+    assert result.code == 0
+    assert "no layer of the model was lowered" in result.err
     evidence = json.loads(page.with_suffix(".json").read_text())
     assert {e["status"] for e in evidence["entries"]} == {"float"}
     assert "no layer of the model was lowered" in evidence["missing"]["points"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form"), [("int8", None), ("int8", "qcdq"), ("weight-only-int8", None), ("fp16", None)]
+)
+def test_swapped_arguments(cli: Cli, files: tuple[Path, Path], tmp_path: Path, recipe: str, form: str | None) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    rnnqc.lower(model, recipe, form).save(quant)
+    for second in (model, quant):
+        result = cli("report", quant, second, "--data", data, "-o", page)
+        assert result.code == 2, result.err
+        assert "is lowered already; this is no float model" in result.err
+        assert f"{quant}: " in result.err
+        assert "swapped" in result.err
+    assert not page.exists()
+
+
+def test_values_of_other_recurrences(cli: Cli, tmp_path: Path) -> None:
+    """Their points are not on the page, which says so, and does not ask for statistics that would not change that."""
+    body = f"""<ir_version: 8, opset_import: ["": 17]> cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] n) {{
+        p = MatMul (x, W)
+        s = MatMul (h, R)
+        [sum] g = Add (p, s)
+        [tanh] a = Tanh (g)
+        [gate] f = Sigmoid (s)
+        [made] n = Mul (a, f)
+    }}"""
+    rng = np.random.default_rng(0)
+    weights = {"W": rng.normal(0, 0.3, (I, H)), "R": rng.normal(0, 0.3, (H, H))}
+    model, quant, data, page = (tmp_path / n for n in ("model.onnx", "quant.onnx", "data.npz", "page.html"))
+    proto = rnnqc.layer(parse(body, **{k: v.astype(np.float32) for k, v in weights.items()}))
+    onnx.save(proto, model)
+    save_arrays(data, {proto.graph.input[0].name: np.stack([f["X"] for f in _feeds()])})
+    stats = tmp_path / "stats.json"
+    assert cli("calibrate", model, "--data", data, "-o", stats).code == 0
+    assert cli("lower", model, "-o", quant, "--recipe", "pow2-w8a16", "--stats", stats).code == 0
+    for more in ([], ["--stats", stats]):
+        result = cli("report", model, quant, "--data", data, "-o", page, "--json", *more)
+        assert result.code == 0, result.err
+        evidence = json.loads(page.with_suffix(".json").read_text())
+        for section in ("points", "sensitivity"):
+            assert "are no LSTM, GRU or RNN (layer.step) have quantized values" in evidence["missing"][section]
+            assert "not covered by this page yet" in evidence["missing"][section]
+        assert evidence["mismatch"] == ""
+        assert not any("--stats" in w for w in evidence["warnings"])
+        assert evidence["outputs"][0]["sqnr_db"] > 20
+        Page.read(page.read_text(encoding="utf-8"))
 
 
 def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -458,3 +552,6 @@ def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Pat
     assert evidence["outputs"][0]["sqnr_db"] > 10
     assert evidence["points"]
     Page.read(page.read_text(encoding="utf-8"))
+    swapped = cli("report", quant, model, "--data", data, "-o", page)
+    assert swapped.code == 2
+    assert "is lowered already" in swapped.err

@@ -1,0 +1,82 @@
+"""Whether the two models of a report are what they are taken for: a float model, and what it was lowered to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnqc.diagnostics import UsageError
+from rnnqc.ir import Model, info
+from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.inventory import lowered_nodes
+from rnnqc.passes.quantize_weights import WEIGHTS_TAG
+from rnnqc.pipeline import brings_its_own
+from rnnqc.recipe_record import RECIPE_KEY
+from rnnqc.reporting.quality import is_sequence
+
+APART_DB = 1.0
+"""How far a model made again with other statistics may be from the one that there is."""
+FLOAT = "float"
+
+
+def is_lowered(model: Model) -> bool:
+    """Whether a layer of the model was lowered by rnnqc."""
+    stored = any(WEIGHTS_TAG in info(n).metadata for g in model.graphs() for n in g.nodes)
+    exported = RECIPE_KEY in model.metadata and brings_its_own(model)  # form qonnx
+    return stored or exported or any(n.form != FLOAT for n in lowered_nodes(model))
+
+
+def check_float(model: Model, name: str) -> None:
+    """Refuses a model that was lowered already where the float one is asked for.
+
+    Raises:
+        UsageError: As said.
+    """
+    if is_lowered(model):
+        cell = next((f"cell {n.name!r}" for n in lowered_nodes(model) if n.form != FLOAT), "a layer")
+        raise UsageError(
+            f"{name}: {cell} is lowered already; this is no float model.",
+            supported="first the float model, then what it was lowered to",
+            action="exchange the two, if they are swapped",
+        )
+
+
+def not_covered(quant: Model) -> str:
+    """Recurrences whose values are quantized, and which are no LSTM, GRU or RNN; an empty text if there is none."""
+    found = custom_cells(quant).values()
+    return ", ".join(sorted(r["name"] for r in found if any(bits is not None for bits in r["points"].values())))
+
+
+def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the tensors of two runs hold the same values; NaN equals NaN."""
+    return all(
+        np.array_equal(value, b[name], equal_nan=np.asarray(value).dtype.kind == "f")
+        for a, b in zip(once, again, strict=True)
+        for name, value in a.items()
+        if not is_sequence(value)
+    )
+
+
+def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, exact: bool) -> str:
+    """What to say of a model that, made again, has other outputs; an empty text if that is to be expected.
+
+    Args:
+        float_name: What the float model is called.
+        quant_name: What the lowered one is called.
+        sqnr_db: Of the lowered model.
+        again_db: Of the one made again.
+        exact: Whether it was made again with the statistics of the first time, or without any as then.
+    """
+    apart = 0.0 if again_db == sqnr_db else abs(again_db - sqnr_db)
+    if not exact and not math.isnan(apart) and apart <= APART_DB:
+        return ""
+    text = (
+        f"{float_name} is not the model that {quant_name} was made of, or {quant_name} was changed after it was "
+        f"lowered: lowered again in the same way, {float_name} makes a model of other outputs ({again_db:.1f} dB; "
+        f"{quant_name} has {sqnr_db:.1f} dB). Name the float model that it was made of; if this is the one, lower it "
+        "again"
+    )
+    return f"{text}, or give the statistics of its calibration (--stats)." if not exact else f"{text}."
