@@ -46,7 +46,7 @@ class Equivalent:
         columns: How many columns in a row belong together, such as those of a gate.
         units: Of each column: what the tolerance of its offset is a share of, in terms of the second value. One
             without, where that is measured in steps itself.
-        tolerance: Of the factor, as a share of it.
+        tolerance: Of the factor, as a share of it: of a column, and of the columns of a gate together.
     """
 
     before: str
@@ -55,7 +55,7 @@ class Equivalent:
     offset: tuple[float, ...] | None = None
     columns: int = 1
     units: tuple[float, ...] | None = None
-    tolerance: float = 0.003  # one percent is found with room on both sides
+    tolerance: tuple[float, float] = (0.003, 0.003)  # one percent is found with room on both sides
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
         rest = y - slope * x
         far = np.abs(rest - np.median(rest, axis=0))
         slope, rest, energy = _lines(x, y, far <= np.quantile(far, 0.8, axis=0))
-    allowed = equivalent.tolerance + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
+    of_column, of_gate = equivalent.tolerance
+    allowed = of_column + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
     wrong = (energy > 0) & (np.abs(slope - 1.0) > allowed)
     if wrong.any():
         column = int(np.argmax(np.where(wrong, np.abs(slope - 1.0), -1.0)))
@@ -122,7 +123,7 @@ def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
         total = float(energy[at].sum())
         mean = float(slope[at] @ energy[at]) / total if total else 1.0
         error = DEVIATIONS * float(np.sqrt(rest[at] ** 2 @ energy[at])) / total if total else 0.0
-        if abs(mean - 1.0) > equivalent.tolerance + error:
+        if abs(mean - 1.0) > of_gate + error:
             first = gate * equivalent.columns
             return f"columns {first} to {first + equivalent.columns - 1} are {mean:.5g} times what they should be"
     if equivalent.offset is not None:
