@@ -173,9 +173,13 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
     from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))
+    states = [word for text in a.state for word in ("--state", text)]
+    calibrated_by = (
+        ["--stats", a.stats] if a.stats else ["--calibration", a.calibration, *states] if a.calibration else []
+    )
     subject = Subject(
         proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
-        a.calibration, a.state,
+        a.calibration, a.state, calibrated_by,
     )  # fmt: skip
     options = Options(bounds=Bounds(MODELS), progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
     try:

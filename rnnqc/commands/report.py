@@ -86,6 +86,7 @@ def run(a: argparse.Namespace) -> int:
         subject = Subject(
             float_proto, quant_proto, a.float_model, a.quantized_model, float_bytes, quant_bytes,
             statistics=Statistics.load(a.stats) if a.stats else None, data=a.data, state=a.state,
+            calibrated_by=["--stats", a.stats] if a.stats else [],
         )  # fmt: skip
         options = Options(
             a.num_samples,

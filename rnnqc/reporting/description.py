@@ -32,8 +32,8 @@ def entries_of(quant: onnx.ModelProto) -> list[Entry]:
     return found
 
 
-def recipe_of(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
-    """How the model was lowered."""
+def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence[str] = ()) -> dict[str, Any]:
+    """How the model was lowered; `calibrated_by` are the options that gave it a calibration, where they are known."""
     passes = {"passes": list(quant.provenance)}
     if record is None:
         return passes
@@ -45,6 +45,7 @@ def recipe_of(record: RecipeRecord | None, quant: Model) -> dict[str, Any]:
         "unroll": record.unroll,
         "dims": dict(record.dims),
         "calibrated": bool(record.statistics),
+        "statistics": list(calibrated_by),
         "overrides": settings_text(recipe.rules[: recipe.overrides]),
         "rules": [{"points": r.points, **r.settings} for r in recipe.rules],
         **passes,

@@ -254,6 +254,12 @@ class Evidence:
     missing: dict[str, str] = field(default_factory=dict)
     mismatch: str = ""
 
+    @property
+    def tried(self) -> tuple[int, int]:
+        """Of how many points and groups the sensitivity was measured, and of how many it was meant to be."""
+        measured = sum(s.level != "cell" for s in self.sensitivities)
+        return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
+
     def as_dict(self) -> Mapping[str, Any]:
         """JSON-ready values."""
         return asdict(self)

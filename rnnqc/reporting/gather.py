@@ -94,7 +94,7 @@ class _Gathering:
                 "inputs": shapes_of(self.feeds),
             },
             versions(),
-            recipe_of(self.record, self.quant),
+            recipe_of(self.record, self.quant, subject.calibrated_by),
             sizes={"float_file": subject.float_bytes, "quantized_file": subject.quant_bytes},
         )
 

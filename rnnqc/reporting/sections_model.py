@@ -31,9 +31,14 @@ def facts(evidence: Evidence) -> Element:
     cards.append(("File", _change(sizes["float_file"], sizes["quantized_file"])))
     best = evidence.repairs[0].gain_db if evidence.repairs else 0.0
     if evidence.base_sqnr_db is not None:
-        text = f"+{best:.1f} dB" if best else "nothing"
-        under = "with one override, see below" if best else "no single override helps"
-        cards.append(("To be gained", [number(best, text), element("small", under)]))
+        measured, meant = evidence.tried
+        gain: tuple[Child, str] = (number(0.0, "nothing"), "no single override helps")
+        if best:
+            gain = number(best, f"+{best:.1f} dB"), "with one override, see below"
+        elif measured < meant:
+            found = f"nothing among the {measured} of {meant} points and groups that were measured"
+            gain = ("unknown", found) if measured else ("not measured", f"none of the {meant} points and groups")
+        cards.append(("To be gained", [gain[0], element("small", gain[1])]))
     return element("dl", [element("div", element("dt", k), element("dd", v)) for k, v in cards], class_="facts")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
 from rnnqc.diagnostics import byte_count
@@ -17,6 +18,16 @@ def repairs(evidence: Evidence) -> list[Child]:
     """Overrides that were measured, best first."""
     if "sensitivity" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['sensitivity']}", class_="note")]
+    measured, meant = evidence.tried
+    if not evidence.repairs and measured < meant:
+        text = (
+            f"No override gains {WORTH_DB:g} dB or more ({WORTH_A_FORM_DB:g} dB where it would take the integer form "
+            f"from a cell) among the {measured} of {meant} points and groups that were measured; the others were NOT "
+            "measured, to bound the work (--models, --seconds)."
+            if measured
+            else f"Not measured: none of the {meant} points and groups, to bound the work (--models, --seconds)."
+        )
+        return [element("p", text, class_="note warning")]
     if not evidence.repairs:
         text = (
             f"No override of a single point or group gains {WORTH_DB:g} dB or more in the form that the model has "
@@ -69,9 +80,9 @@ def _form_text(repair: Repair) -> str:
 def folded_command(repair: Repair, evidence: Evidence) -> Element:
     """The whole command, and the same as rules of a recipe file."""
     recipe = evidence.recipe
-    words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(evidence.quantized_model)]
+    words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(new_name(evidence))]
     words += ["--recipe", quoted(recipe["name"]) if recipe["builtin"] else "RECIPE.toml"]
-    words += ["--stats", "STATS.json"] if recipe["calibrated"] else []
+    words += map(quoted, recipe.get("statistics") or ["--stats", "STATS.json"]) if recipe["calibrated"] else []
     words += (
         ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
     )
@@ -88,6 +99,13 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
         command(*lines),
         command(*toml),
     )
+
+
+def new_name(evidence: Evidence) -> str:
+    """A name for the model with overrides, beside the one that the page is about."""
+    path = PurePath(evidence.quantized_model)
+    made = path.with_name(f"{path.stem}.changed{path.suffix}")
+    return str(made if made != PurePath(evidence.float_model) else path.with_name(f"{made.stem}.changed{path.suffix}"))
 
 
 def plain(points: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Subject:
         statistics: Of a calibration that the lowering used, where they are at hand.
         data: Feeds, or where they are; None to generate some.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`.
+        calibrated_by: Options of `rnnqc lower` that give a calibration, as far as they are known.
     """
 
     float_proto: onnx.ModelProto
@@ -42,6 +43,7 @@ class Subject:
     statistics: Statistics | None = None
     data: Iterable[Mapping[str, Any]] | str | None = None
     state: Mapping[str, str] | Iterable[str] | None = None
+    calibrated_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

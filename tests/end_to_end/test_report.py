@@ -117,9 +117,9 @@ def test_a_planted_range_comes_first_and_the_override_mends_it(
     assert after.sqnr_db > never.sqnr_db - 1.5
     # The whole command does the same.
     command = shlex.split(read.commands[1].replace("\\\n", " "))
-    assert command[:2] == ["rnnqc", "lower"]
+    assert command[:5] == ["rnnqc", "lower", str(model), "-o", str(tmp_path / "bad.changed.onnx")]
     assert cli(*command[1:]).code == 0
-    [again] = compare_models(_model(), onnx.load(bad), _feeds())
+    [again] = compare_models(_model(), onnx.load(tmp_path / "bad.changed.onnx"), _feeds())
     assert again.sqnr_db == after.sqnr_db
 
 
@@ -219,6 +219,36 @@ def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Pa
     plain = tmp_path / "plain.onnx"
     assert cli("lower", model, "-o", plain, *given).code == 0
     assert plain.read_bytes() == quant.read_bytes()
+
+
+@pytest.mark.parametrize("given", ["--calibration", "--stats"])
+def test_the_whole_command_of_a_calibrated_model(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: str
+) -> None:
+    """It names the data or the statistics that there are, and does not write over what the page is about."""
+    model, data = files
+    quant, page, stats = tmp_path / "quant.onnx", tmp_path / "page.html", tmp_path / "its own.json"
+    assert cli("calibrate", model, "--data", data, "-o", stats).code == 0
+    source = data if given == "--calibration" else stats
+    planted = ["--recipe", "int8-static", "--set", f"{BAD}.scale=0.00005", QUICK[1]]
+    assert cli("lower", model, "-o", quant, given, source, *planted, "--report", page).code == 0
+    before = quant.read_bytes()
+    pages = [page]
+    if given == "--stats":
+        pages.append(tmp_path / "again.html")
+        options = ["--data", data, "--stats", stats, "--models", "60"]
+        assert cli("report", model, quant, *options, "-o", pages[1]).code == 0
+    for written in pages:
+        commands = Page.read(written.read_text(encoding="utf-8")).commands
+        command = shlex.split(commands[1].replace("\\\n", " "))
+        assert command[command.index(given) + 1] == str(source)
+        assert cli(*command[1:]).code == 0
+        changed = tmp_path / "quant.changed.onnx"
+        [was] = compare_models(_model(), onnx.load(quant), _feeds())
+        [now] = compare_models(_model(), onnx.load(changed), _feeds())
+        assert now.sqnr_db > was.sqnr_db + 5
+        changed.unlink()
+    assert quant.read_bytes() == before
 
 
 def test_names_of_models_cannot_write_into_the_page(cli: Cli, tmp_path: Path) -> None:
@@ -401,6 +431,31 @@ def test_bounds_are_told(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> 
     assert "NOT measured" in Page.read(page.read_text(encoding="utf-8")).text
 
 
+@pytest.mark.parametrize("bound", [["--seconds", "0"], ["--models", "1"]])
+def test_what_was_not_measured_is_not_said_to_gain_nothing(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path, bound: list[str]
+) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant, "--set", "*.input.bits=16").code == 0
+    assert cli("report", model, quant, "--data", data, "-o", page, "--json", *bound).code == 0
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    measured, left = len(evidence["sensitivities"]), len(evidence["unmeasured"])
+    assert evidence["repairs"] == []
+    assert measured == (1 if "--models" in bound else 0)
+    assert left > 5
+    read = Page.read(page.read_text(encoding="utf-8"))
+    [gained] = [d.strip() for d in read.texts["div"] if d.startswith("To be gained")]
+    assert "no single override helps" not in read.text
+    assert "No override of a single point" not in read.text
+    if measured:
+        assert gained == f"To be gainedunknownnothing among the 1 of {1 + left} points and groups that were measured"
+        assert f"among the 1 of {1 + left} points" in read.texts["section"][0]
+    else:
+        assert gained == f"To be gainednot measurednone of the {left} points and groups"
+        assert f"Not measured: none of the {left} points" in read.texts["section"][0]
+
+
 def test_times_of_layers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = files
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
@@ -532,7 +587,7 @@ def test_values_of_other_recurrences(cli: Cli, tmp_path: Path) -> None:
         assert result.code == 0, result.err
         evidence = json.loads(page.with_suffix(".json").read_text())
         for section in ("points", "sensitivity"):
-            assert "are no LSTM, GRU or RNN (layer.step) have quantized values" in evidence["missing"][section]
+            assert "are no LSTM, GRU or RNN (layer) have quantized values" in evidence["missing"][section]
             assert "not covered by this page yet" in evidence["missing"][section]
         assert evidence["mismatch"] == ""
         assert not any("--stats" in w for w in evidence["warnings"])
