@@ -444,6 +444,7 @@ def test_disk_full_leaves_nothing(writer: str, home: Path, tmp_path: Path, monke
 INTERRUPTED = """
 import os, signal, sys
 import rnnqc.cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
 number, arguments = int(sys.argv[1]), sys.argv[2:]
 for module, name in ((os, "replace"), (os, "rename"), (os, "fsync")):
     def stop(*given, held=getattr(module, name), **named):
