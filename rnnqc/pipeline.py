@@ -460,6 +460,11 @@ _ONLY_OPERATORS = (
     "a recurrence that is no LSTM, GRU or RNN",
     "choose a recipe of cells, such as int8: the products of the recurrence become integer",
 )
+_ONLY_LSTM = (
+    "the form asked for has LSTM cells only.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose another form: the products of the recurrence become integer",
+)
 
 
 def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
@@ -490,6 +495,8 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
                 entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
             elif report.form == WEIGHT_ONLY and not node.refusal[0]:
                 entry.reason, entry.found, entry.action = _ONLY_OPERATORS
+            elif report.form == QONNX and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
+                entry.reason, entry.found, entry.action = _ONLY_LSTM
             else:
                 entry.reason, entry.found, entry.action = node.refusal
         else:

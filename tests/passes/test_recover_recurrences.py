@@ -302,3 +302,9 @@ def test_shared_steps_are_one_initializer() -> None:
     model, _ = recovered(case.model())
     stored = sum(t.ByteSize() for t in model.proto.graph.initializer)
     assert stored < 1.5 * sum(t.ByteSize() for t in replace(case, time=2).model().graph.initializer)
+
+
+def test_other_recurrences_in_form_qonnx_are_named() -> None:
+    (entry,) = rnnqc.lower(RecurrenceCase(op="highway").model(), form="qonnx").report.entries
+    assert (entry.status, entry.reason) == ("float", "the form asked for has LSTM cells only.")
+    assert entry.found and entry.action
