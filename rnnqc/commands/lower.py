@@ -9,12 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn
 from rich.table import Table
 
-from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
+from rnnqc.commands.common import (
+    CHECK_FAILED,
+    OK,
+    STRICT,
+    Commands,
+    add_repeated,
+    add_state,
+    byte_count,
+    decibels,
+    json_text,
+    pairs,
+    verbosity,
+)
 from rnnqc.commands.report import check_page, stage_text
-from rnnqc.commands.terminal import err, error_console, escape, out
+from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.diagnostics import CompileError, UsageError
 
 MODELS = 60
@@ -35,10 +47,7 @@ def add(commands: Commands) -> None:
         "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
     )
     source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
     parser.add_argument(
         "--form",
         choices=("fused", "integer", "qcdq", "qonnx"),
@@ -48,9 +57,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )
-    parser.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=N", help="bind symbolic dimensions; several may follow"
-    )
+    add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
     parser.add_argument(
         "--set",
         action="append",
@@ -91,13 +98,10 @@ def run(a: argparse.Namespace) -> int:
     if a.report_path:
         check_page(a.report_path, [a.model, a.output, a.json_path, *read])
     start = time.perf_counter()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = error_console()
-    with Progress(*columns, console=console, transient=True, disable=a.quiet or not console.is_terminal) as progress:
-        task = progress.add_task("load", total=None)
+    with progress_bar("load", SpinnerColumn(), counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
-            progress.update(task, description=name)
+            update(description=name)
 
         lowered = lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,

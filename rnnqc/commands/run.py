@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.common import OK, Commands, add_states_of_arrays
 from rnnqc.commands.terminal import escape, out
 from rnnqc.diagnostics import located
 
@@ -18,10 +18,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-i", "--input", required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.npz")
     parser.add_argument("--stock", action="store_true", help="without the native library")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_states_of_arrays(parser)
     parser.set_defaults(command=run)
 
 
