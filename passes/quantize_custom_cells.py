@@ -10,6 +10,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.encoding import Rounding
+from rnnqc.grids import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -235,7 +236,7 @@ class _Work:
     def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
         """Nodes that put `value` on the grid of a point."""
         format_ = dict(self.formats.points[point])
-        if entering and np.frexp(format_["scale"][0])[0] != 0.5:
+        if entering and not is_power_of_two(format_["scale"][0]):
             # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
             format_["rounding"] = Rounding.HALF_EVEN.value
         b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
