@@ -23,7 +23,6 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.lstm_node import NotHandled
 
-PRODUCT_BITS = 8
 LARGEST_DEPTH = 65024  # |acc| <= 65024 * 255 * 127 < 2**31
 
 
