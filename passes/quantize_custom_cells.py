@@ -19,6 +19,7 @@ from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, 
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
 from rnnqc.passes.emit_qcdq import WIDEST
+from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
@@ -28,7 +29,7 @@ from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
-_CALIBRATE = "give --calibration DATA or --stats STATS.json"
+CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
 class QuantizeCustomCells(Pass):
@@ -97,7 +98,6 @@ class _Work:
         self.products = self.edges = 0
         self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
         self.stored: dict[tuple[str, int, bool], StoredWeight] = {}
-        self.sizes = [0, 0]
         self.tagged: list[Node] = []
         self.replaced: list[Node] = []
         made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
@@ -107,6 +107,7 @@ class _Work:
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
+        self.float_bytes = cell.recurrence.weight_bytes
         refusals = list(cell.refused)
         suitable: list[tuple[str, CustomProduct, dict[str, Any]]] = []
         for name, sites in cell.products.items():
@@ -138,7 +139,7 @@ class _Work:
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
         """Why nothing is quantized."""
         if self.formats.uncalibrated:
-            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, _CALIBRATE)
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
         return (
             refusals[0]
             if refusals
@@ -160,7 +161,7 @@ class _Work:
         texts: list[tuple[str, str, str]] = []
         if missing:
             reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
-            texts.append((reason, self._missing, _CALIBRATE))
+            texts.append((reason, self._missing, CALIBRATE))
         if refusals:
             reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
             texts.append((reason, refusals[0].found, refusals[0].action))
@@ -189,8 +190,6 @@ class _Work:
             self.stored[key] = store_weight(
                 model, cell.graph, f"{path}.{WEIGHT}", product, weight, moment, integer=self.owner.integer
             )
-            self.sizes[0] += self.stored[key].nbytes
-            self.sizes[1] += product.weights.nbytes
         b = Builder(model, prefix=path)
         apart = given and not self._comes_from_a_quantizer(product.x)
         y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
@@ -283,8 +282,10 @@ class _Work:
     def _record(self) -> None:
         """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled."""
         at = self.cell.recurrence
+        done = {id(n) for n in self.replaced}
+        size = sum(w.nbytes for w in self.stored.values()) + constant_bytes(n for n in at.products if id(n) not in done)
         record: dict[str, Any] = {
-            "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
+            "path": at.path, "op": at.op, "bytes": size, "float_bytes": self.float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)

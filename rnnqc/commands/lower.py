@@ -198,7 +198,7 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
 def _print_entries(report: Any) -> None:
     table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
     for e in report.entries:
-        status = f"{e.status} ({e.summary or e.form})" if e.form else e.status
+        status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
         weights = (
             f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
             if e.status == "lowered"

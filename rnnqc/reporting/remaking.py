@@ -11,7 +11,8 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, lower
+from rnnqc.outcomes import WEIGHT_ONLY
+from rnnqc.pipeline import Lowered, lower
 from rnnqc.recipe import Rule
 from rnnqc.recipe_record import RecipeRecord
 from rnnqc.statistics import Statistics, identity
