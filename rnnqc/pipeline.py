@@ -43,7 +43,7 @@ from rnnqc.passes.insert_qcdq import points_of_types
 from rnnqc.passes.instruments import NOT_COMPARED
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
-from rnnqc.passes.lost_layers import independent_outputs, lost_everything
+from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
@@ -442,8 +442,7 @@ def _check_outputs(model: Model) -> list[str]:
             supported="models that compute something",
             action=LOST_LAYERS,
         )
-    names = independent_outputs(model)
-    return [f"no input has an influence on output {n!r}; {LOST_LAYERS}." for n in names]
+    return [warning_of([n]) for n in independent_outputs(model)]
 
 
 def _unlowered_quantizers(remarks: Sequence[Remark]) -> list[Remark]:
