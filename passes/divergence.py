@@ -21,6 +21,7 @@ from onnx import AttributeProto, helper
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
+from rnnqc.graph_walks import captured
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.shape_inference import infer_shapes
@@ -264,10 +265,9 @@ def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
                         value.type.CopyFrom(kind)
                 for output in body.graph.output:
                     output.type.tensor_type.ClearField("shape")
-                made = {v.name for v in [*attribute.g.input, *attribute.g.initializer]}
-                captured = sorted({n for n in _used(attribute.g) if n in known} - made)
-                body.graph.initializer.extend(stored[n] for n in captured if n in stored)
-                body.graph.input.extend(helper.make_value_info(n, known[n]) for n in captured if n not in stored)
+                outer = sorted(captured(attribute.g) & known.keys())
+                body.graph.initializer.extend(stored[n] for n in outer if n in stored)
+                body.graph.input.extend(helper.make_value_info(n, known[n]) for n in outer if n not in stored)
                 _infer(body, known)
 
 
@@ -293,15 +293,6 @@ def _entering(node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto]) -> Iter
         if k >= 0 and kind.tensor_type.shape.dim:
             del kind.tensor_type.shape.dim[axes[k]]
         yield kind if name in known else None
-
-
-def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _used(attribute.g)
-    yield from (o.name for o in graph.output)
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.tracing.program import Program, needed, reads
+from rnnqc.graph_walks import reads
+from rnnqc.tracing.program import Program, needed
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
