@@ -9,7 +9,6 @@ operands. Passes may measure such a value in other units: then it is passed over
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from rnnqc.evaluate import make_session, run_session
 from rnnqc.graph_walks import captured
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.point_names import alias
 from rnnqc.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,6 @@ Series = list[tuple[Steps, Array]]
 OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
 _SMALL = 1024
 _LOOPS = ("Scan", "Loop")
-_NUMBER, _STEP, _KIND = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)"), re.compile(r"/u?int8(?=/)")
 
 
 @dataclass(frozen=True)
@@ -137,12 +136,6 @@ def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
     factor, offset = np.polyfit(a, b, 1)
     far = not 1.0 / OTHER_UNITS < abs(factor) < OTHER_UNITS
     return bool(far and sqnr_db(b, factor * a + offset) > OTHER_UNITS_DB)
-
-
-def alias(name: str) -> tuple[str, int]:
-    """A name without what passes add to it, and the step of a written-out loop in it (0 without)."""
-    step = _STEP.search(name)
-    return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
 
 
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:

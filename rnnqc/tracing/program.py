@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from rnnqc.cells.types import FUSED_OPS
 from rnnqc.diagnostics import CompileError
 from rnnqc.graph_walks import blocks_of, captured, reads
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
+from rnnqc.passes.point_names import alias
 from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"
@@ -91,10 +91,7 @@ class Program:
 
 def plain_name(name: str, cell: str) -> str:
     """`cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
-    short = name.removeprefix(f"{cell}/")
-    for branch in ("int8/", "uint8/"):
-        short = short.removeprefix(branch)
-    return re.sub(r"_\d+$", "", short)
+    return alias(f"/{name.removeprefix(f'{cell}/')}")[0][1:]
 
 
 def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
