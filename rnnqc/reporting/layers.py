@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.cells.base import Cell
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import PassManager
 from rnnqc.passes.lstm_node import RECURRENT_OPS
@@ -50,7 +51,7 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
             if _is_recurrent(node.op, node.domain) and node.outputs and node.outputs[0].name:
                 inside[f"{path}{display_name(node)}"] = node.outputs[0].name
     proto = loaded.proto
-    names = set(_names(proto.graph))
+    names = {name for block in blocks_of([proto.graph]) for n in block.node for name in (*n.input, *n.output)}
     outputs: dict[str, str] = {}
     fresh = []
     for node in proto.graph.node:
@@ -91,14 +92,6 @@ def _brought_out(proto: onnx.ModelProto, layer: str, value: str) -> tuple[onnx.M
     else:
         untyped.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
     return copy, name
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _names(attribute.g)
 
 
 def _unused(name: str, names: set[str]) -> str:
