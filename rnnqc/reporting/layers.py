@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import PassManager
 from rnnqc.passes.custom_points import custom_cells_of
@@ -77,7 +78,7 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
                 layer = f"{path}{display_name(node)}"
                 inside.append((layer, Observed(layer, Y, node.outputs[0].name, False, RANK, 0)))
     proto = loaded.proto
-    names = set(_names(proto.graph))
+    names = {name for block in blocks_of([proto.graph]) for n in block.node for name in (*n.input, *n.output)}
     outputs: dict[str, Seen] = {}
     fresh = []
     for node in proto.graph.node:
@@ -120,14 +121,6 @@ def _brought_out(proto: onnx.ModelProto, value: Observed) -> tuple[onnx.ModelPro
     else:
         untyped.type.tensor_type.elem_type = TensorProto.FLOAT
     return copy, name
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _names(attribute.g)
 
 
 def _unused(name: str, names: set[str]) -> str:
