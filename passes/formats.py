@@ -20,7 +20,7 @@ from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
 from rnnqc.passes.derived_formats import Points, derived_format, is_derived, waits_for
-from rnnqc.passes.format_checks import check_members, check_mode
+from rnnqc.passes.format_checks import check_members, check_mode, share_label
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -130,14 +130,7 @@ class _Resolver:
         s = self._settings(cell, point)
         if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
             return None
-        names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
-        try:
-            return str(s["share"]).format(**names)
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError(
-                f"{cell.name}.{point}: share = {s['share']!r}.",
-                supported="a text with {cell}, {layer}, {gate}, {point}",
-            ) from error
+        return share_label(cell.name, cell.node, point.partition(".")[0], point, s["share"])
 
     def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         kind = name.rpartition(".")[2]
