@@ -14,8 +14,9 @@ from rnnqc.grids import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
-from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
+from rnnqc.passes.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_half_quantized, emit_product, store_weight
 from rnnqc.passes.emit_qcdq import WIDEST
