@@ -48,7 +48,7 @@ FLAGS = {
     "avxvnni": {"avx2", "avx_vnni"},
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
     "avx512vbmi": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"},
-    "amxint8": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni", "amx_tile", "amx_int8"},
+    "amxint8": {"avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni", "amx_tile", "amx_int8"},
     "neondot": {"asimddp"},
 }
 
