@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import CELL_TYPES
@@ -61,7 +62,7 @@ class _Made:
 
     def __post_init__(self) -> None:
         self.stored: Mapping[str, int] = stored_weight_bytes(self.model)
-        self.custom = custom_cells(self.model)
+        self.custom = custom_cells(self.model)  # without those that have an entry
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
         """What became of a node."""
@@ -71,8 +72,8 @@ class _Made:
             entry.form, entry.bytes = WEIGHT_ONLY, self.stored[node.path]
             if node.form:  # it came with these weights
                 entry.float_bytes = entry.bytes
-        elif node.path in self.custom:
-            self._describe(entry)
+        elif node.attributes.get("name") in self.custom:
+            self._describe(entry, self.custom.pop(node.attributes["name"]))
         elif self.form == QONNX and refusal is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif refusal is not None or not cells:
@@ -83,8 +84,8 @@ class _Made:
             entry.cells = [c.name for c in cells]
         return entry
 
-    def _describe(self, entry: Entry) -> None:
-        record = self.custom[entry.node]
+    @staticmethod
+    def _describe(entry: Entry, record: Mapping[str, Any]) -> None:
         entry.form, entry.bytes, entry.float_bytes = CUSTOM, record["bytes"], record["float_bytes"]
         entry.points, entry.summary = record["points"], described(record)
 
@@ -102,14 +103,11 @@ class _Made:
         """What an earlier lowering has made, and `entries` do not have."""
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
-        nodes = {e.node for e in entries}
         cells = [c for n, c in self.model.cells.items() if n not in listed and c.node not in floats]
         found = [_done(c, weight_bytes(self.model, [c])) for c in cells]
-        for path, record in self.custom.items():
-            if path not in nodes:
-                found.append(Entry(path, record["op"], "lowered", earlier=True))
-                self._describe(found[-1])
-                found[-1].float_bytes = found[-1].bytes
+        for record in self.custom.values():
+            found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
+            self._describe(found[-1], {**record, "float_bytes": record["bytes"]})
         return found
 
 
