@@ -181,7 +181,10 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
 def _dense(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
     dense = np.zeros(list(sparse.dims), values.dtype)
-    dense[np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)] = values
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values  # also of no dimension
+    else:
+        dense[tuple(indices.T)] = values
     return dense
 
 

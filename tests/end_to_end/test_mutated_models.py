@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from brevitas_models import Exported, random_lstm
+from commands import in_process
 from lstm_models import LstmCase, Placement
 from onnx import TensorProto, helper, numpy_helper
 
@@ -195,3 +196,21 @@ def test_exported_cells_that_are_damaged_stay(what: str) -> None:
     (entry,) = rnnqc.lower(EXPORTED[what]()).report.entries
     assert entry.status == "float"
     assert entry.reason.strip() and entry.found.strip() and entry.action.strip()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A division by nothing was written; and what onnxruntime said to that ended `run` with a traceback."""
+    model = EXPORTED["a rounding that is no text"]()
+    next(n for n in model.graph.node if n.op_type == "Quant").input[place] = ""
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    for node in rnnqc.lower(path).proto.graph.node:
+        if node.op_type != "Quant" and node.domain == "":
+            assert node.op_type in ("Clip", "Constant") or "" not in node.input, node
+    np.savez(tmp_path / "in.npz", X=np.zeros((3, 2, 4), np.float32))
+    result = in_process(capfd, "run", path, "-i", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.code == 2, result.text
+    assert "in.onnx" in result.err and not (tmp_path / "out.npz").exists()
+    with pytest.raises(rnnqc.CompileError):
+        rnnqc.session(path)
