@@ -48,6 +48,7 @@ FLAGS = {
     "avxvnni": {"avx2", "avx_vnni"},
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
     "avx512vbmi": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"},
+    "amxint8": {"avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni", "amx_tile", "amx_int8"},
     "neondot": {"asimddp"},
 }
 
@@ -195,6 +196,37 @@ def test_large_integer_products(
     check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
+# Products that are worth the set-up of tiles: rows below, at and above 16, 32 and 64, k of less than a tile (64), of
+# whole tiles and of more.
+TILED_PRODUCTS = [
+    *((rows, k, 128) for rows in (4, 8, 15, 16, 17, 31, 32, 33, 47, 64, 65) for k in (127, 128, 131, 192)),
+    *((rows, k, 250) for rows in (16, 17, 39, 64) for k in (17, 20, 60, 61, 64, 65, 68)),
+    (16, 4, 1030),
+    (17, 4100, 17),
+    (5, 650, 128),
+]
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "low"), (3, "corners")])
+@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS)
+def test_tiled_integer_products(
+    isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    product = example(guarded, isa, rows, k, units, zero_point, kind)
+    check_product(guarded, product)
+    check_blocks(guarded, product, 1, blocks(units))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS[::3])
+def test_tiled_products_of_rows_with_a_zero_point_each(
+    isa: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
+    check_product(guarded, example(guarded, isa, rows, k, units, 1, "random"), zero_points)
+
+
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -227,7 +259,8 @@ def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
     product = example(guarded, isa, 1, 65536, 1, 0, "low")
     assert product.expected().min() == -255 * 128 * 65536
     for descending in (False, True):
-        np.testing.assert_array_equal(product.recurrent(guarded, descending), product.expected())
+        product.operands.descending = descending
+        np.testing.assert_array_equal(product.recurrent(guarded), product.expected())
 
 
 RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]

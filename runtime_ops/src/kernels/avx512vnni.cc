@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/compiler.h"
+#include "kernels/finish_projection.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
@@ -14,29 +15,7 @@ namespace {
 // Rows of a tile of one block.
 constexpr int kTileRows = 6;
 
-// Adds four products of unsigned codes and signed weights to each lane. As an instruction with a memory operand: g++
-// turns the intrinsic's operand into separate loads and copies of accumulators.
-RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, const __m512i* weights) {
-#if defined(__GNUC__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "m"(*weights));
-#else
-  *sum = _mm512_dpbusd_epi32(*sum, codes, *weights);
-#endif
-}
-
-RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, __m512i weights) {
-#if defined(__GNUC__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
-#else
-  *sum = _mm512_dpbusd_epi32(*sum, codes, weights);
-#endif
-}
-
-inline __m512i BroadcastCodes(const uint8_t* codes) {
-  int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return _mm512_set1_epi32(four);
-}
+#include "kernels/dot_avx512vnni.inc"
 
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
@@ -140,31 +119,6 @@ constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums
 // The lower and the upper int4 numbers of 64 bytes as int8 numbers of 16 times their value.
 inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
-
-constexpr int64_t kEightBytes = kBlockColumns * 4;  // of eight k
-
-// Groups of a block's k, counted in eights: all of it if there are no multipliers.
-struct Groups {
-  int64_t depth;
-  int64_t size;
-  const uint8_t* multipliers;  // of the block, or null
-
-  Groups(const MatmulArgs& m, int64_t block) : depth(m.k_padded / 8), size(depth), multipliers(nullptr) {
-    if (m.multipliers == nullptr) return;
-    size = m.group_size / 8;
-    multipliers = m.multipliers + block * count() * kBlockColumns;
-  }
-
-  int64_t count() const { return size == 0 ? 0 : (depth + size - 1) / size; }
-};
-
-// Sums of a group's weights from sums of 16 times its int4 numbers.
-RNNQC_FORCEINLINE __m512i Scaled(__m512i sum16, const uint8_t* multipliers) {
-  const __m512i sum = _mm512_srai_epi32(sum16, 4);
-  if (multipliers == nullptr) return sum;
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(multipliers));
-  return _mm512_mullo_epi32(sum, _mm512_cvtepu8_epi32(bytes));
-}
 
 // Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
 template <bool kDescending>
@@ -309,7 +263,7 @@ template <RowSumsFn* kAscending, RowSumsFn* kDescending>
 void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
-    if (args.descending) {
+    if (m.descending) {
       for (int64_t block = m.block_end; block-- > m.block_begin;) {
         kDescending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
       }
@@ -330,14 +284,15 @@ void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
   }
 }
 
-template <RowSumsFn* kRowSums>
+template <RowSumsFn* kAscending, RowSumsFn* kDescending>
 void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
   const MatmulArgs& m = args.matmul;
   const Finish finish{args};
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
-    for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-      kRowSums(m, block, nullptr, sums);
+    for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+      const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+      (m.descending ? kDescending : kAscending)(m, block, nullptr, sums);
       finish(0, block, sums);
     }
     return;
@@ -656,13 +611,23 @@ void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   Recurrent<RowSums<false>, RowSums<true>>(args, kTileSums);
 }
 
-void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSums<false>>(args, kTileSums); }
+void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  Project<RowSums<false>, RowSums<true>>(args, kTileSums);
+}
+
+void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block,
+                                           const int32_t* sums) {
+  const Finish finish{args};
+  for (int64_t r = 0; r < rows; ++r) finish(row + r, block, sums + r * kBlockColumns);
+}
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
 }
 
-void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSumsS4<false>>(args, kTileSumsS4); }
+void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  Project<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+}
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
   if (args.linear == nullptr) {
