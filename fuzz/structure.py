@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from rnnqc.graph_walks import blocks_of
 from rnnqc.testing.renaming import STYLES, made_values, rename
-from rnnqc.validation import blocks_of
 
 Graph = Any  # of a model or of a function
 _TYPES = ("f4", "f2", "f8", "i1", "u1", "i2", "i4", "i8", "?")

@@ -11,6 +11,7 @@ import onnx.inliner
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import CompileError, Outcome, Remark
 from rnnqc.evaluate import evaluate_nodes
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import (
     DOMAIN,
     Constant,
@@ -30,7 +31,6 @@ from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property
-from rnnqc.validation import blocks_of
 from rnnqc.version_conversion import NOT_CONVERTED, convert_version
 
 TARGET_OPSET = 17
@@ -122,7 +122,7 @@ class Canonicalize(Pass):
             return False
         try:
             proto = onnx.inliner.inline_selected_functions(model.proto, [(d, n) for d, n, _ in recurrent])
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # onnx raises errors of its checker, too
             raise CompileError(
                 f"{model.source}: model-local functions cannot be inlined ({error}).",
                 supported="functions of the model's own operator set",

@@ -119,6 +119,10 @@ def _recursive(model: onnx.ModelProto) -> None:
     call.output[:] = [f"again_{k}" for k in range(len(call.output))]
 
 
+def _twice(model: onnx.ModelProto) -> None:
+    model.functions.append(model.functions[0])
+
+
 def _untyped_input(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
 
@@ -140,6 +144,7 @@ REFUSED: dict[str, tuple[Placement, Change]] = {
     "an If without an output of a branch": ("if", _drop("output")),
     "an If with an output too few": ("if", _drop_output),
     "a function that calls itself": ("function", _recursive),
+    "two functions of one name": ("function", _twice),
     "an input without type": ("main", _untyped_input),
 }
 
@@ -152,6 +157,27 @@ def test_refused(what: str) -> None:
     for arguments in ({}, {"recipe": "weight-only-int8"}, {"form": "integer", "unroll": True}):
         with pytest.raises(rnnqc.CompileError):
             rnnqc.lower(model, **arguments)  # type: ignore[arg-type]
+
+
+def _chain(length: int) -> onnx.ModelProto:
+    """A layer, and functions of which each calls the next."""
+    model = LstmCase(placement="function").model()
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    calls = [helper.make_node(f"f{k + 1}", ["x"], ["y"], domain="f") for k in range(length - 1)]
+    for k, node in enumerate([*calls, helper.make_node("Relu", ["x"], ["y"])]):
+        model.functions.append(helper.make_function("f", f"f{k}", ["x"], ["y"], [node], imports))
+    return model
+
+
+@pytest.mark.parametrize("length", [3000, 12000])
+def test_long_chains_of_functions(length: int) -> None:
+    """onnx takes 10,000 functions, and calls 100 deep; its refusal of more was no refusal of ours."""
+    with pytest.raises(rnnqc.CompileError, match="functions"):
+        rnnqc.lower(_chain(length))
+
+
+def test_a_chain_of_functions() -> None:
+    assert [e.status for e in rnnqc.lower(_chain(60)).report.entries] == ["lowered"]
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
