@@ -259,4 +259,7 @@ def _written(draws: Draws) -> dict[str, Any]:
         for k in range(len(order) - 1, 0, -1):
             other = draws.integer(0, k)
             order[k], order[other] = order[other], order[k]
-    return {"recurrence": replace(case, order="".join(order))}
+    # Whether Keras' loop over a turned sequence is a layer in reverse is known where its length is: cells have other
+    # names, and statistics of the one do not fit the other.
+    turned = case.form == "keras" and case.backwards
+    return {"recurrence": replace(case, order="".join(order), dynamic_time=case.dynamic_time and not turned)}

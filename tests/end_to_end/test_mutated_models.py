@@ -24,8 +24,11 @@ import rnnqc
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "fuzz"))
 
+from command_targets import COMMANDS, Command  # noqa: E402
 from mutations import mutate  # noqa: E402
+from structure import restructure  # noqa: E402
 from target import WAYS, Target  # noqa: E402
+from texts import mutate_archive, mutate_text  # noqa: E402
 
 from rnnqc import testing  # noqa: E402
 
@@ -44,10 +47,50 @@ def test_mutated_models(group: int) -> None:
         proto, donor = onnx.ModelProto(), rng.choice(seeds)
         proto.CopyFrom(rng.choice(seeds))
         for _ in range(rng.choice((1, 1, 2, 3))):
-            mutate(proto, rng, lambda held: held[: len(held) // 2], donor)
+            if rng.random() < 0.5:
+                restructure(proto, rng)
+            else:
+                mutate(proto, rng, lambda held: held[: len(held) // 2], donor)
         target.lower(bytes([rng.randrange(len(WAYS))]) + proto.SerializeToString())
     assert target.lowered > 0
     assert target.refused > 0
+
+
+FILES = {
+    "toml": b'base = "pow2-int8"\n[[rule]]\npoints = "*.hidden"\nrange = "percentile"\npercentile = 99.9\nbits = 8\n',
+    "text": b"*.weight.bits=4\nre:.*gate.*.bits=12\n*.scale=0.01\n",
+}
+
+
+@pytest.mark.parametrize("kind", ["toml", "json", "npz", "text"])
+def test_mutated_files(kind: str) -> None:
+    """Recipes, statistics, data and overrides, each given to the commands that read it."""
+    target = Target()
+    held = {"json": "stats.json", "npz": "data.npz"}
+    seed = (target.home.folder / held[kind]).read_bytes() if kind in held else FILES[kind]
+    for number, command in enumerate(COMMANDS, len(WAYS)):
+        if command.kind != kind:
+            continue
+        target.lower(bytes([number]) + seed)
+        for k in range(15):
+            rng = random.Random(k)
+            made = mutate_archive(seed, rng, lambda b: b[::2]) if kind == "npz" else mutate_text(seed, rng)
+            target.lower(bytes([number]) + made)
+    assert target.lowered > 0
+    assert target.refused > 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.kind == "model"], ids=lambda c: c.arguments)
+def test_mutated_models_of_other_commands(command: Command) -> None:
+    target = Target()
+    seeds = [onnx.load(target.home.folder / f"{n}.onnx") for n in ("fused", "float")]
+    for k in range(6):
+        proto, rng = onnx.ModelProto(), random.Random(k)
+        proto.CopyFrom(seeds[k % 2])
+        for _ in range(k // 2):
+            restructure(proto, rng)
+        target.lower(bytes([len(WAYS) + COMMANDS.index(command)]) + proto.SerializeToString())
+    assert target.lowered + target.refused == 6
 
 
 def test_every_way_lowers_something() -> None:
