@@ -136,6 +136,38 @@ def test_quantize_row(isa: str, zero_point: int, n: int, guarded: Guarded) -> No
         np.testing.assert_array_equal(codes, expected)
 
 
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_quantized_values_round_as_quotients_do(isa: str, guarded: Guarded) -> None:
+    # Kernels may multiply by a reciprocal and correct: values next to the ties of scales of all sizes and mantissas.
+    rng = np.random.default_rng(0)
+    exponents = [*range(-100, -90), *range(-64, -56), *range(-20, 20), *range(56, 64), *range(90, 100)]
+    for exponent in exponents:
+        last = exponent % 3 == 0  # mantissas of all ones have the least exact reciprocals
+        mantissa = np.float32(2 - 2.0**-22) if last else np.float32(rng.uniform(1, 2))
+        scale = np.float32(np.ldexp(mantissa, exponent))
+        ties = np.float32(rng.integers(-300, 300, 2000) / 2) * scale
+        values = (ties.view(np.int32) + rng.integers(-3, 4, ties.size).astype(np.int32)).view(np.float32)
+        values[ties == 0] = 0
+        x, codes = guarded_last(guarded, values), np.zeros(values.size, np.uint8)
+        NATIVE.rnnqc_test_quantize_row(
+            isa.encode(),
+            pointer(x),
+            ctypes.c_int64(values.size),
+            ctypes.c_float(scale),
+            ctypes.c_int32(128),
+            pointer(codes),
+        )
+        expected = np.clip(np.rint(values / scale) + np.float32(128), 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(codes, expected, err_msg=str(exponent))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_start_values_of_deep_products(isa: str, guarded: Guarded) -> None:
+    # Beyond what two int16 numbers hold: 128 * 40000 > 2^22.
+    product = example(guarded, isa, 9, 40000, 3, 1, "low")
+    check_product(guarded, product, np.int32([0, 1, 2, 127, 128, 129, 200, 254, 255]))
+
+
 def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, kind: str) -> Product:
     """All weights -128 ("low") or 127 ("high") and codes as far from the zero point; or "random", or "corners"."""
     rng = np.random.default_rng([rows, k, units, zero_point])
