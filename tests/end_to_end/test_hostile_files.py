@@ -302,6 +302,17 @@ def test_deep_settings(flag: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.parametrize(
+    "text", ["{cell:>999999999}", "{cell.__class__}", "{point!r:>99}", "{nobody}", "{", "{0}", "{}"]
+)
+def test_names_of_groups_are_no_programs(text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A format of a recipe could ask for any amount of memory."""
+    path = _write(CASE.model(), tmp_path / "in.onnx")
+    (tmp_path / "recipe.toml").write_text(f'[[rule]]\npoints = "*"\nshare = "{text}"\nbits = 8\n')
+    for flag in (f"--recipe={tmp_path / 'recipe.toml'}", f"--set=*.input.share={text}"):
+        _refused(in_process(capfd, "lower", path, "-o", tmp_path / "out.onnx", flag), "share")
+
+
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
