@@ -12,7 +12,7 @@ from rnnqc.ir import constant_array
 from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.derived_formats import PRODUCT
-from rnnqc.passes.format_checks import check_mode, share_label
+from rnnqc.passes.format_checks import check_mode
 from rnnqc.passes.formats import grid_of_points, naming_point
 from rnnqc.passes.quantization import FLOAT, check_point, format_of, on_grid
 from rnnqc.passes.weight_formats import weight_format, weight_scales
@@ -123,8 +123,10 @@ class _Resolver:
 
     def _label(self, point: str, s: Settings) -> str:
         """The name of the group whose scale a point has."""
-        name = self.cell.name
-        return share_label(name, name, point.rpartition(".")[0], point, s["share"]) if s.get("share") else point
+        if not s.get("share"):
+            return point
+        names = {"cell": self.cell.name, "layer": self.cell.name, "gate": point.rpartition(".")[0], "point": point}
+        return str(s["share"]).format(**names)
 
     def _target(self, point: str, s: Settings) -> str | None:
         """The point whose format `point` has by `same_as`; None for a format of its own."""

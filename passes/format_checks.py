@@ -31,20 +31,6 @@ def check_mode(point: str, s: Settings) -> None:
         )
 
 
-def share_label(cell: str, layer: str, gate: str, point: str, share: object) -> str:
-    """The name of the group whose scale a point has, as `share` says it.
-
-    Raises:
-        UsageError: It is no such text.
-    """
-    try:
-        return str(share).format(cell=cell, layer=layer, gate=gate, point=point)
-    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"{cell}.{point}: share = {share!r}.", supported="a text with {cell}, {layer}, {gate}, {point}"
-        ) from error
-
-
 def check_members(label: str, members: Sequence[tuple[str, str]]) -> None:
     """Raises UsageError where weights, which have scales of their own values, share them with other points."""
     weights = [m for m in members if m[1].endswith(".weight")]

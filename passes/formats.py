@@ -20,7 +20,7 @@ from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
 from rnnqc.passes.derived_formats import Points, derived_format, is_derived, waits_for
-from rnnqc.passes.format_checks import check_members, check_mode, share_label
+from rnnqc.passes.format_checks import check_members, check_mode
 from rnnqc.passes.quantization import (
     FLOAT,
     accumulator_scale,
@@ -130,7 +130,8 @@ class _Resolver:
         s = self._settings(cell, point)
         if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
             return None
-        return share_label(cell.name, cell.node, point.partition(".")[0], point, s["share"])
+        names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
+        return str(s["share"]).format(**names)
 
     def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         kind = name.rpartition(".")[2]

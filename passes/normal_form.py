@@ -11,6 +11,7 @@ from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.decompose_lstm import DecomposeLstm
+from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_steps import RecognizeSteps
@@ -36,6 +37,7 @@ def normal_form(*, keep_codes: bool = False) -> list[Pass]:
         RollSteps(),
         RecoverLoops(),
         SimplifySequences(),
+        FoldProductWeights(),
     ]
 
 
