@@ -98,7 +98,7 @@ class FormatObserver:
         if not self.count:
             return None
         e, bits = self.encoding, int(self.point["bits"])
-        single = e is not None and len(e.scale) == 1 and not e.zero_points
+        single = e is not None and len(set(e.scale)) == 1 and not e.zero_points
         scale, zero_point = (float(e.scale[0]), e.zero_point) if e is not None and single else (None, None)
         low = high = used = None
         if e is not None and scale is not None and zero_point is not None:

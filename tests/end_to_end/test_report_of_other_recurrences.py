@@ -215,7 +215,7 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     [entry] = rnnqc.lower(model, "int16", overrides=repair.overrides).report.entries
     assert entry.status == "float"
     assert repair.forms == ["float"]
-    assert "has form float" in Page.read(page(evidence)).text
+    assert "The form is then float" in Page.read(page(evidence)).text
 
 
 @pytest.mark.parametrize("recipe", list(PLANTED))
