@@ -437,7 +437,7 @@ def test_data_without_time_steps(tmp_path: Path, batch: str | int) -> None:
     ]  # fmt: skip
     results = [in_subprocess(*command, "--data", data) for command in commands]
     assert [r.code for r in results] == [2, 2, 2], results
-    assert all(f"array {x.name!r} of shape [0, {B}, {width.dim_value}] is empty" in r.err for r in results)
+    assert all(f"all arrays are empty: {x.name!r} [0, {B}, {width.dim_value}]" in r.err for r in results)
     assert not page.exists()
 
 
