@@ -69,6 +69,7 @@ class CustomCell:
         origins: The point whose format a value has, by the id of the value.
         states: Of a loop.
         region: The nodes that belong to it, by id.
+        steps: Of one that is written out, the numbers of its nodes' steps, by id.
     """
 
     name: str
@@ -83,6 +84,7 @@ class CustomCell:
     origins: dict[int, str] = field(default_factory=dict)
     states: list[State] = field(default_factory=list)
     region: set[int] = field(default_factory=set)
+    steps: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def points(self) -> list[str]:
@@ -169,6 +171,7 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
         reader.loop(recurrence.loop)
     elif rows is not None:
         reader.written_out(rows.nodes)
+        cell.steps = rows.steps
     reader.name_points()
     return cell
 

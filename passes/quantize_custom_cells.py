@@ -16,10 +16,12 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
-from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
+from rnnqc.passes.emit_custom_product import Site, StoredWeight, emit_grid, emit_product, store_weight
 from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.point_marks import CONSTANT
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe
@@ -103,6 +105,9 @@ class _Work:
         self.quantized = {id(v) for values in made for v in values}
         self.inside = set(cell.region)
         self.biases: dict[tuple[str, int], Value] = {}
+        self.operands: dict[str, dict[str, Any]] = {}
+        self.exchanged: dict[int, Value] = {}
+        self.marks = ValueMarks(cell)
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
@@ -131,6 +136,7 @@ class _Work:
                 for value in {id(v): v for v in values}.values():
                     self._entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
+        self.marks.put(self.inside, self.exchanged)
         self._record()
         return self._notes(refusals)
 
@@ -192,11 +198,17 @@ class _Work:
             self.sizes[1] += product.weights.nbytes
         b = Builder(model, prefix=path)
         apart = given and not self._comes_from_a_quantizer(product.x)
-        y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
+        site = Site(cell.name, name, cell.steps.get(id(product.node)))
+        integer = self.owner.integer
+        y = emit_product(b, site, product, self.stored[key], code, given=given, apart=apart, integer=integer)
+        self.operands[f"{name}.{HIDDEN}"] = code
+        bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
         if product.bias is not None:
-            b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
-        else:
-            self._bias(name, product)
+            b.op("Add", [y, bias], "sum")
+        elif id(product.node) in cell.sums:
+            adding = [cell.sums[id(product.node)]]
+        if bias is not None:
+            site.mark_taken(adding, bias, BIAS, CONSTANT, rank=None)
         target, last = product.node.outputs[0], b.nodes[-1]
         product.node.outputs.clear()
         last.outputs.clear()
@@ -253,12 +265,14 @@ class _Work:
         maker.outputs[position] = raw
         nodes = self._quantizer(point, raw)
         self.cell.graph.nodes.extend(nodes)
+        self.inside |= {id(n) for n in nodes}
         nodes[-1].outputs.clear()
         nodes[-1].outputs.append(value)
 
     def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
         """Makes the recurrence use a value from outside as `nodes` quantize it."""
         graph, made = self.cell.graph, nodes[-1].outputs[0]
+        self.exchanged[id(value)] = made
         for user in list(value.outputs):
             if id(user) in self.inside:
                 _exchange(user, value, made)
@@ -285,10 +299,19 @@ class _Work:
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
+            "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
+            "grids": {p: _grid(s) for p, s in {**self.formats.points, **self.operands}.items() if _grid(s)},
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
             info(node).metadata[CUSTOM_TAG] = text
+
+
+def _grid(format_: dict[str, Any]) -> dict[str, Any]:
+    """What the codes of a point with one scale stand for; nothing where each row or channel has one."""
+    if format_["bits"] is None or format_.get("mode") != "static" or len(format_["scale"]) > 1:
+        return {}
+    return {"scale": format_["scale"][0], "zero_point": format_["zero_point"]}
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:
