@@ -136,6 +136,16 @@ class Site:
         """Marks what makes `value`."""
         mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
 
+    def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
+        """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
+        facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
+        if weight.encoding.signed:
+            facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
+        part = HIGH if weight.planes > 1 else CODES
+        self.mark_taken(nodes, weight.codes, "weight", part, **facts)
+        if weight.encoding.zero_point or any(weight.encoding.zero_points):
+            self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
+
     def mark_taken(self, nodes: Iterable[Node], value: Value, tensor: str, part: str, **facts: Any) -> None:
         """Marks the first of `nodes` that takes `value`."""
         node = next((n for n in nodes if any(v is value for v in n.inputs)), None)
@@ -167,12 +177,7 @@ def emit_product(
         integer: Whether to multiply codes, or real numbers.
     """
     y = _product(b, site, product, weight, point, given=given, apart=apart, integer=integer)
-    kind, part = onnx_type(weight.array.dtype), HIGH if weight.planes > 1 else CODES
-    raised = (0, MIDDLE, WIDE_MIDDLE)[weight.planes] if weight.encoding.signed else 0
-    site.mark_taken(b.nodes, weight.codes, "weight", part, kind=kind, raised=raised)
-    if weight.encoding.zero_point or any(weight.encoding.zero_points):
-        facts = {"kind": kind, "raised": raised, "rank": None}
-        site.mark_taken(b.nodes, weight.zero_point, "weight.zero_point", part, **facts)
+    site.mark_weight(b.nodes, weight)
     return y
 
 
@@ -189,22 +194,16 @@ def _product(
 ) -> Value:
     x = product.x
     static = point["mode"] == "static"
-    if static and not given and not (integer and _takes_bytes(point)):
-        x = emit_grid(b, "hidden", x, point, readable=not integer)
     if not integer:
-        if not static:
-            middle = 2 ** (point["bits"] - 1)
-            x = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
-            scaled = x.inputs[0]
-            zero = 0 if point["signed"] else middle
-            site.mark_taken([scaled], scaled.inputs[0], "hidden", CODES, raised=-zero, zero=zero)
-            site.mark_taken([scaled], scaled.inputs[1], "hidden", ROWS)
+        x = _on_grid(b, site, x, point, given)
         dequantized = static and not apart and has_quantize_linear(b.model, point)
         y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
         if static:
             site.mark_taken(b.nodes, x, "hidden", REAL)
         site.mark(y, "product", REAL)
         return y
+    if static and not given and not _takes_bytes(point):
+        x = emit_grid(b, "hidden", x, point, readable=False)
     shape = shape_of(x)
     flat = shape is not None and len(shape) == 2
     rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
@@ -214,6 +213,44 @@ def _product(
     outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
     whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
     return b.op("Reshape", [y, whole], "product.shaped")
+
+
+def emit_half_quantized(
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+) -> Value:
+    """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
+
+    Args:
+        b: Collects the nodes.
+        site: Marks them.
+        product: What is multiplied.
+        weight: Its weights; None if they stay float.
+        point: The format of x; None if it stays float.
+        given: Whether x is on that grid already.
+    """
+    x = product.x if point is None else _on_grid(b, site, product.x, point, given)
+    w: Value = b.f32(product.weights)
+    if weight is not None:
+        held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+        w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
+        site.mark_weight(b.nodes, weight)
+    y = b.op("MatMul", [x, w], "product")
+    if point is not None and point["mode"] == "static":
+        site.mark_taken(b.nodes, x, "hidden", REAL)
+    site.mark(y, "product", REAL)
+    return y
+
+
+def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Value:
+    """What is multiplied, as real numbers that its format can represent."""
+    if point["mode"] == "static":
+        return x if given else emit_grid(b, "hidden", x, point, readable=True)
+    middle = 2 ** (point["bits"] - 1)
+    made = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+    scaled, zero = made.inputs[0], 0 if point["signed"] else middle
+    site.mark_taken([scaled], scaled.inputs[0], "hidden", CODES, raised=-zero, zero=zero)
+    site.mark_taken([scaled], scaled.inputs[1], "hidden", ROWS)
+    return made
 
 
 def _takes_bytes(point: Format) -> bool:

@@ -104,7 +104,7 @@ def recurrences(proto: onnx.ModelProto) -> dict[str, Recurrence]:
             held.sites.append(Site(mark, mark.value(node), copy_of(metadata)))
     for name, recurrence in found.items():
         recurrence.record = records.get(name, {})
-    return {name: r for name, r in found.items() if "grids" in r.record}
+    return {name: r for name, r in found.items() if "given" in r.record}
 
 
 def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels, str]]:

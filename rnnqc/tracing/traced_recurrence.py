@@ -34,10 +34,14 @@ class TracedRecurrence:
         for k, site in enumerate(recurrence.sites):
             self._marks.setdefault(site.key, site.mark)
             self._order[site.mark.tensor] = k
-        self.constants = {name: value for (name, part), value in runs.constants.items() if part == CONSTANT}
+        self.constants: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
         for (name, part), value in runs.constants.items():
-            if name.endswith(_WEIGHTS) and part in (CODES, HIGH):
+            if "#" in name:  # the same ones, where a product multiplies codes of another format
+                continue
+            if part == CONSTANT:
+                self.constants[name] = value
+            elif name.endswith(_WEIGHTS) and part in (CODES, HIGH):
                 self.weights[f"{name}.codes" if name.endswith(_WEIGHTS[0]) else name] = self._weights(name, part, value)
 
     @property
@@ -139,8 +143,10 @@ class TracedRecurrence:
 
     def _grid(self, tensor: str) -> Mapping[str, Any]:
         """Scale and zero point of a tensor's codes; nothing for one without."""
-        grids: Mapping[str, Mapping[str, Any]] = self.recurrence.record["grids"]
-        return grids.get(tensor.removesuffix(f".{PREVIOUS}"), {})
+        record = self.recurrence.record
+        point = tensor.removesuffix(f".{PREVIOUS}")
+        found: Mapping[str, Any] = record["formats"].get(record["given"].get(point, point), {})
+        return {"scale": found["scale"][0], "zero_point": found["zero_point"]} if found.get("mode") == "static" else {}
 
     def _array(self, name: str, part: str, run: RecurrenceRun, blank: int = 0) -> Array | None:
         """The steps of a value `[T,B,K]`, `blank` in those that do not make it; scales of rows `[T,B,1]`."""

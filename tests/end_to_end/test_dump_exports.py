@@ -32,7 +32,6 @@ BREVITAS: dict[str, dict[str, Any]] = {
     "binary": {"weight_bits": 1},
     "zero points": {"changes": {"output": {"zero_point": 5.0}, "cell_state": {"zero_point": -9.0}}},
     "floor": {"changes": {"*": {"mode": "FLOOR"}}},
-    "half up": {"changes": {"*": {"mode": "HALF_UP"}}},
 }
 
 
@@ -70,7 +69,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["int8", "brevitas-int8", "pow2-int16", "w4a8"])
+@pytest.mark.parametrize("recipe", ["int8", "brevitas-int8", "pow2-int8", "pow2-int16", "w4a8"])
 @pytest.mark.parametrize("name", CELLS)
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     """The dump is that of the loop, bit by bit; codes are those of the integer form where scales are powers of two."""
@@ -79,7 +78,7 @@ def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     made = {u: rnnqc.lower(case.model(), form="qcdq", unroll=u, **arguments).proto for u in (False, True)}
     expected = traced(made[False], case.feeds())
     assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
-    if recipe != "pow2-int16" or case.lens is not None:
+    if recipe != "pow2-int8" or case.lens is not None:
         return
     integer = traced(rnnqc.lower(case.model(), form="integer", **arguments).proto, case.feeds())
     for cell, steps in integer.items():
@@ -108,11 +107,11 @@ def test_exports_of_torch(kind: str, recipe: str) -> None:
     y = rnnqc.session(proto).run(None, feeds)[0]
     (piece,) = rnnqc.Tracer(proto).trace([feeds])
     assert piece.length == len(y) == 4
-    assert_follows_the_rule(dict(piece.tensors), kind)
     assert any(np.array_equal(t.values, y) for t in piece.tensors.values())
     assert all(missing == [0] for missing in piece.absent.values())
     assert bool(piece.absent) == (kind != "script")
     if recipe != "int8":
+        assert_follows_the_rule(dict(piece.tensors), kind)
         assert all(t.codes is not None for t in piece.tensors.values())
 
 
