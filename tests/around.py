@@ -9,17 +9,17 @@ from onnx import TensorProto, helper
 TRIPS = 3
 
 
-def in_loop(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_loop(model: onnx.ModelProto, x: str = "x") -> onnx.ModelProto:
     """The model in a Loop of three trips, each with `x` times the number of the trip plus one; outputs are stacked."""
-    return _around(model, "Loop")
+    return _around(model, "Loop", x)
 
 
-def in_scan(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_scan(model: onnx.ModelProto, x: str = "x") -> onnx.ModelProto:
     """The model in a Scan over three factors of `x`; outputs are stacked."""
-    return _around(model, "Scan")
+    return _around(model, "Scan", x)
 
 
-def _around(model: onnx.ModelProto, op: str) -> onnx.ModelProto:
+def _around(model: onnx.ModelProto, op: str, x: str) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
@@ -27,13 +27,13 @@ def _around(model: onnx.ModelProto, op: str) -> onnx.ModelProto:
     body.node.extend(graph.node)
     for node in body.node:
         for k, name in enumerate(node.input):
-            if name == "x":
+            if name == x:
                 node.input[k] = "around_x"
     body.output.extend(graph.output)
     for value in body.output:
         value.name = f"around_{value.name}"
         body.node.append(helper.make_node("Identity", [value.name.removeprefix("around_")], [value.name]))
-    scaled = helper.make_node("Mul", ["x", "around_factor"], ["around_x"])
+    scaled = helper.make_node("Mul", [x, "around_factor"], ["around_x"])
     if op == "Loop":
         graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(TRIPS, np.int64), "around_trips"))
         graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(True), "around_go_on"))

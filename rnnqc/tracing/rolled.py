@@ -11,6 +11,7 @@ import onnx
 
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError, StructureError
 from rnnqc.encoding import Rounding
 from rnnqc.graph_walks import needed, reads
 from rnnqc.ir import Model, Value, Variable, dtype_of
@@ -39,7 +40,14 @@ def rolled(
         nodes: Its own ones in the model; of form qcdq, those that make weights are taken as they are.
     """
     graph = graphs_of_cells(model)[cell.name]
-    at = boundary_of(model, graph, cell)
+    try:
+        at = boundary_of(model, graph, cell)
+    except StructureError as error:
+        raise CompileError(
+            f"{error} The file was changed since it was lowered.",
+            supported="files as `rnnqc lower` writes them",
+            action="lower the original model again",
+        ) from error
     known: dict[str, Value] = {}
 
     def stand_in(value: Value | None) -> Value | None:
