@@ -475,16 +475,15 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
     for node in nodes:
         cells = [c for c in model.cells.values() if c.node == node.path]
         remark = refused.get(node.path)
+        made = custom.get(node.attributes.get("name", ""))
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
             if node.form:  # it came with these weights
                 entry.float_bytes = entry.bytes
-        elif node.path in custom:
-            entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
-            entry.float_bytes = custom[node.path]["float_bytes"]
-            entry.points = custom[node.path]["points"]
-            entry.summary = described(custom[node.path])
+        elif made is not None:
+            entry.form, entry.bytes, entry.float_bytes = CUSTOM, made["bytes"], made["float_bytes"]
+            entry.points, entry.summary = made["points"], described(made)
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:
