@@ -65,8 +65,9 @@ def _numbers(nodes: Sequence[Node], firsts: Mapping[int, Node], depth: Mapping[i
     for node in nodes:
         rows.setdefault(id(firsts[id(node)]), []).append(node)
     places = {key: sorted({place[depth[id(n)]] for n in row}) for key, row in rows.items()}
-    count = max((len(p) for p in places.values()), default=0)
-    begin = min((p[0] for p in places.values() if len(p) == count), default=0)
+    alone = [places[key] for key, row in rows.items() if len(row) == len(places[key])]  # one node for each step
+    count = max((len(p) for p in alone), default=0)
+    begin = min((p[0] for p in alone if len(p) == count), default=0)
     found: dict[int, int] = {}
     for key, row in rows.items():
         first, last = places[key][0] - begin, places[key][-1] - begin

@@ -142,6 +142,27 @@ def test_exports_of_torch(kind: str, recipe: str) -> None:
         assert all(t.codes is not None for t in piece.tensors.values())
 
 
+def test_steps_of_values_that_some_steps_lack() -> None:
+    """From a state of zeros, written out: the gate times the state is there from the second step on."""
+    torch = needed("dumps of written-out recurrences")
+    from torch_recurrences import GatedProduct, I
+
+    torch.manual_seed(1)
+    x = torch.randn(5, 3, I)
+    model = exported(GatedProduct(), [x], False, opset_version=17)
+    feeds = {Model.load(model).graph.inputs[0].name: x.numpy()}
+    proto = rnnqc.lower(model, calibration=[feeds], overrides=["*.value.bits=16", "*.hidden.bits=16"]).proto
+    y = rnnqc.session(proto).run(None, feeds)[0]
+    (piece,) = rnnqc.Tracer(proto).trace([feeds])
+    assert piece.length == 5 and set(map(tuple, piece.absent.values())) == {(0,)}
+    made = {n: t.values for n, t in piece.tensors.items()}
+    assert np.array_equal(made["/Add_3.value"], y)
+    before = np.concatenate([np.zeros_like(y[:1]), y[:-1]])
+    gated = made["/Sigmoid.sigmoid.value"] * before
+    assert "/m/Gemm.hidden" in made and np.abs(gated[1:]).max() > 0.05
+    np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
+
+
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 @pytest.mark.parametrize("kind", ["highway", "projection"])
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
