@@ -25,7 +25,7 @@ def nested() -> GraphProto:
     loop = make_node("Loop", ["trips", "", "start"], ["looped"], body=body)
     one = graph("one", [make_node("Neg", ["near"], ["start"]), loop], outputs=("looped",))
     other = graph("other", [], outputs=("outer",))
-    choice = make_node("If", ["condition"], ["chosen"], then_branch=one, else_branch=other)
+    choice = make_node("If", ["condition"], ["chosen"], else_branch=one, then_branch=other)
     return graph("main", [choice, make_node("Abs", ["chosen"], ["y"])], outputs=("y",))
 
 
