@@ -221,6 +221,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
+    if any(n.op in RECURRENT_OPS and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
+        read.infer_shapes()  # weights that are computed
     in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
     if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
