@@ -236,10 +236,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def assert_ends_in(steps: Steps, y: Array) -> str:
-    """One tensor is what the layer hands out, in every step; its name."""
-    found = [n for n, t in steps.items() if np.array_equal(t.values, y)]
-    assert found and np.ptp(y) > 0
+def assert_ends_in(piece: Any, y: Array) -> str:
+    """One tensor is what the layer hands out, in every step that makes it; its name."""
+    there = {n: [k for k in range(len(y)) if k not in piece.absent.get(n, ())] for n in piece.tensors}
+    found = [n for n, t in piece.tensors.items() if np.array_equal(t.values[there[n]], y[there[n]])]
+    assert found and np.ptp(y) > 0 and len(there[found[0]]) >= len(y) - 1
     return found[0]
 
 
@@ -260,7 +261,7 @@ def test_ways_to_write_a_loop(case: RecurrenceCase, around: str) -> None:
     y = session.run(None, feeds)[0]
     pieces = list(rnnqc.Tracer(proto).trace([feeds]))
     assert [(p.run, p.first, p.length) for p in pieces] == [(k, 0, 5) for k in range(TRIPS if y.ndim == 4 else 1)]
-    names = {assert_ends_in(dict(p.tensors), y[p.run] if y.ndim == 4 else y) for p in pieces}
+    names = {assert_ends_in(p, y[p.run] if y.ndim == 4 else y) for p in pieces}
     assert len(names) == 1 and names.pop().endswith("h_Add.value" if case.op == "highway" else ".value")
     for piece in pieces:
         assert_follows_the_rule(dict(piece.tensors), case.form)
@@ -270,7 +271,7 @@ def test_ways_to_write_a_loop(case: RecurrenceCase, around: str) -> None:
             assert case.form == "unrolled" and case.initial == "zeros" and missing == [0]
             assert not piece.tensors[name].values[0].any()
     if case.form == "unrolled" and case.initial == "zeros":
-        assert "s0_from_h_MatMul.hidden" in pieces[0].absent
+        assert any(n.endswith("_from_h_MatMul.hidden") for n in pieces[0].absent)
 
 
 def test_a_branch_that_is_not_taken_has_no_steps() -> None:
