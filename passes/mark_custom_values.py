@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from rnnqc.ir import Node, Value, attribute, shape_of
-from rnnqc.passes.custom_points import VALUE, CustomCell
+from rnnqc.passes.custom_cell import VALUE, CustomCell
 from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.observe_custom import mask_of
 from rnnqc.passes.point_marks import MASK, REAL, mark_made, mark_taken

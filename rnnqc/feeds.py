@@ -318,20 +318,6 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     )
 
 
-def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
-    """All feeds of `open_feeds`, checked.
-
-    Raises:
-        CompileError: The data cannot be read or does not fit the model.
-    """
-    feeds = list(open_feeds(source, proto))
-    if not feeds:
-        raise CompileError(f"{source}: holds no samples.", supported="at least one", action="check the data")
-    for feed in feeds:
-        check_feed(feed, proto, source)
-    return feeds
-
-
 def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str) -> None:
     """Checks names, types and shapes of one feed.
 
@@ -341,10 +327,10 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         CompileError: With the input that does not fit.
     """
     inputs = true_inputs(proto)
-    sized = [feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim]
-    if sized and not any(a.size for a in sized):
+    sized = {i.name: feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim}
+    if sized and not any(a.size for a in sized.values()):
         raise CompileError(
-            f"{source}: all arrays are empty: {', '.join(str(list(a.shape)) for a in sized)}.",
+            f"{source}: all arrays are empty: {', '.join(f'{k!r} {list(a.shape)}' for k, a in sized.items())}.",
             supported="at least one row and one step",
             action="check the data",
         )
