@@ -139,7 +139,7 @@ def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Seque
 
 
 def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tuple[str, tuple[_Level, ...]]]:
-    for value in graph.input:
+    for value in (*graph.input, *graph.initializer):
         yield value.name, levels
     for node in graph.node:
         for name in node.output:
