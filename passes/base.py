@@ -10,6 +10,7 @@ from typing import ClassVar, final
 from rnnqc.diagnostics import InternalError, Outcome, Remark
 from rnnqc.ir import Model
 from rnnqc.numerics import Numerics
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.properties import Property, violated
 
 
@@ -68,6 +69,8 @@ class PassResult:
         statistics: Counts, e.g. of sites lowered.
         numerics: What this run may have changed, where that is less than the pass declares.
         equivalents: Values inside that the pass measures in other units: what a bounded loss hides shows there.
+        calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
+            recipe's own, if the constants are right and the model without its quantizers is the one before.
     """
 
     modified: bool
@@ -75,6 +78,7 @@ class PassResult:
     statistics: Mapping[str, int] = field(default_factory=dict)
     numerics: Numerics | None = None
     equivalents: tuple[Equivalent, ...] = ()
+    calibrated: bool = False
 
 
 class Pass(abc.ABC):
@@ -85,6 +89,13 @@ class Pass(abc.ABC):
     @abc.abstractmethod
     def run(self, model: Model) -> PassResult:
         """Rewrites `model` in place."""
+
+    def constant_check(self, model: Model) -> ConstantCheck | None:
+        """What will compare the constants that this pass is going to write with their definitions; None for nothing.
+
+        Called before the pass runs, by whoever verifies it; it finds the constants by other means than the pass.
+        """
+        return None
 
     @final
     def __call__(self, model: Model) -> PassResult:

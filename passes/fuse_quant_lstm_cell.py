@@ -19,10 +19,10 @@ from rnnqc.passes.cell_function import (
     fused_outputs,
     stored_numbers,
 )
+from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_cell import boundary_of
 from rnnqc.passes.grid_numbers import GridNumbers
-from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 

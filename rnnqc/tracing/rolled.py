@@ -10,8 +10,8 @@ from rnnqc.builder import body_nodes
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.passes.cell_function import emit_integer, stored_numbers
+from rnnqc.passes.cell_graphs import graphs_of_cells
 from rnnqc.passes.emit_cell import Boundary, boundary_of
-from rnnqc.passes.insert_qcdq import graphs_of_cells
 from rnnqc.passes.operands import Operands
 
 
