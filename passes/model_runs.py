@@ -96,6 +96,6 @@ def moved(feeds: Feeds, rng: np.random.Generator) -> Feeds:
     """Feeds with each float one unit in the last place off, up or down."""
 
     def other(a: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return (a * (1 + np.finfo(a.dtype).eps * rng.choice((-1, 1), a.shape))).astype(a.dtype)
+        return np.asarray(a * (1 + np.finfo(a.dtype).eps * rng.choice((-1, 1), a.shape)), a.dtype)
 
     return {k: other(a) if a.dtype.kind == "f" else a for k, a in feeds.items()}
