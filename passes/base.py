@@ -48,6 +48,8 @@ class Equivalent:
         units: Of each column: what the tolerance of its offset is a share of, in terms of the second value. One
             without, where that is measured in steps itself.
         tolerance: Of the factor, as a share of it: of a column, and of the columns of a gate together.
+        source: A value that both follow from. Where it is not the same before and after, as behind another cell, the
+            offset is not compared: means of values that drift apart are.
     """
 
     before: str
@@ -57,6 +59,7 @@ class Equivalent:
     columns: int = 1
     units: tuple[float, ...] | None = None
     tolerance: tuple[float, float] = (0.003, 0.003)  # one percent is found with room on both sides
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from rnnqc.cells.base import FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.encoding import round_to_integer
 from rnnqc.ir import Model, Node, constant_array
-from rnnqc.passes.check_fold_tables import TINY
-from rnnqc.passes.check_tables import check_near, table_values
+from rnnqc.passes.check_tables import TINY, check_near, table_values
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of
 from rnnqc.passes.read_cell import CellBefore

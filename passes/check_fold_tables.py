@@ -12,7 +12,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.ir import Model, Node, constant_array
-from rnnqc.passes.check_tables import check_near, check_table, table_values
+from rnnqc.passes.check_tables import TINY, check_near, check_table, table_values
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.fold_cell import GATE_LIMIT, RESIDUAL_BITS, STATE_LIMIT
 from rnnqc.passes.quantization import INDEX_BITS
@@ -20,7 +20,6 @@ from rnnqc.passes.read_cell import CellBefore
 from rnnqc.passes.written_quantizers import nodes_of_cell
 
 Array = npt.NDArray[Any]
-TINY = float(np.finfo(np.float32).tiny)
 _FLOAT_TABLE_BITS = INDEX_BITS
 _KINDS = ("int8/", "uint8/")
 _WIDE = 16

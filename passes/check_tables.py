@@ -18,6 +18,8 @@ from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.vitis_tables import STEP_BITS, VITIS, vitis_values
 
 Array = npt.NDArray[Any]
+TINY = float(np.finfo(np.float32).tiny)
+"""The least multiplier: zero would meet an infinite scale of a row as NaN."""
 LINEAR_ERROR = {"Tanh": 1.02e-3, "Sigmoid": 5.2e-4}
 """How far the piecewise-linear tables are from the functions, with a little room."""
 EXACT_ULPS, SCALED_ULPS = 1.0, 3.0

@@ -30,7 +30,7 @@ def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
         offset = tuple(np.repeat([2.0 ** (p["bits"] - 1) + 0.5 for p in points], cell.hidden_size).tolist())
     size = cell.hidden_size
     after = "x.projection.steps" if cell.points["input"]["mode"] == "dynamic-row" else "x.projection"
-    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size)
+    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size, source=cell.x)
     if _has_reset_product(cell):
         first, last = factor[:-size], factor[-size:]
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", first, None, size)
@@ -56,7 +56,8 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     def biased(before: str, after: str, units: list[float]) -> Equivalent:
         columns = tuple(np.repeat(units, size).tolist())
         ones, zeros = (1.0,) * len(columns), (0.0,) * len(columns)
-        return Equivalent(f"{cell.name}/{before}", f"{cell.name}/{after}", ones, zeros, size, columns)
+        names = f"{cell.name}/{before}", f"{cell.name}/{after}"
+        return Equivalent(*names, ones, zeros, size, columns, source=cell.x)
 
     yield product("x.product", ACCUMULATORS[0], "x", len(gates))
     if not numbers.bias_last:
