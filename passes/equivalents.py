@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.passes.base import Equivalent
-from rnnqc.passes.divergence import alias, inlined, names_by_alias, values_of
+from rnnqc.passes.divergence import Types, alias, inlined, names_by_alias, types_of, values_of
 
 Array = npt.NDArray[Any]
 OFFSET_TOLERANCE = 0.125
@@ -65,10 +65,14 @@ def compare_equivalents(
     sources = {e.source for e in equivalents if e.source and any(e.source not in g for g in given)}
     both = [sorted(s for s in sources if s in aliases[k].get(alias(s)[0], [])) for k in (0, 1)]
     drifting = {s for s in sources if any(s not in names for names in both)}
+    types: dict[Any, list[Types]] = {}
     series: list[list[tuple[Array, Array]]] = [[] for _ in equivalents]
     for feed in feeds:
         wanted = [[*(n for group in names[k] for n in group), *both[k]] for k in (0, 1)]
-        values = [values_of(side, wanted[k], feed) for k, side in enumerate(sides)]
+        shapes = tuple((name, array.shape) for name, array in sorted(feed.items()))
+        if shapes not in types:
+            types[shapes] = [types_of(side, feed) for side in sides]
+        values = [values_of(side, wanted[k], feed, types[shapes][k]) for k, side in enumerate(sides)]
         drifting |= {s for s in sources - drifting if not _are_same(*(v.get(s, []) for v in values))}
         for k, into in enumerate(series):
             x, y = (_joined([values[s].get(n, []) for n in names[s][k]]) for s in (0, 1))
@@ -109,7 +113,7 @@ def _finite_rows(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -
     x = np.concatenate([p[0] for p in pairs]) * np.asarray(equivalent.factor)
     y = np.concatenate([p[1] for p in pairs])
     rows = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-    return x[rows], y[rows]
+    return np.asfortranarray(x[rows]), np.asfortranarray(y[rows])  # columns are sorted
 
 
 def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
