@@ -103,6 +103,14 @@ class CustomCell:
                 return point
         return carried[0] if carried else None
 
+    @property
+    def states_made(self) -> list[Value]:
+        """What the steps make of `state_point`: one value of a loop, one for each step that is written out."""
+        point = self.state_point
+        if self.recurrence.loop is None:
+            return self.edges.get(point or "", [])
+        return [s.after for s in self.states if not s.invariant and self.origins.get(id(s.before)) == point][:1]
+
     def bias_of(self, product: CustomProduct) -> Value | None:
         """The constant that is added to a product, by itself or by the Add that follows; None without one."""
         if product.bias is not None:

@@ -9,7 +9,6 @@ operands. Passes may measure such a value in other units: then it is passed over
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,10 @@ from onnx import AttributeProto, helper
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
+from rnnqc.graph_walks import captured
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.point_names import alias
 from rnnqc.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
@@ -33,7 +34,6 @@ Types = Mapping[str, tuple[int, int]]
 OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
 _SMALL = 1024
 _LOOPS = ("Scan", "Loop")
-_NUMBER, _STEP, _KIND = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)"), re.compile(r"/u?int8(?=/)")
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,6 @@ def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
     factor, offset = np.polyfit(a, b, 1)
     far = not 1.0 / OTHER_UNITS < abs(factor) < OTHER_UNITS
     return bool(far and sqnr_db(b, factor * a + offset) > OTHER_UNITS_DB)
-
-
-def alias(name: str) -> tuple[str, int]:
-    """A name without what passes add to it, and the step of a written-out loop in it (0 without)."""
-    step = _STEP.search(name)
-    return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
 
 
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
@@ -279,10 +273,9 @@ def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
                         value.type.CopyFrom(kind)
                 for output in body.graph.output:
                     output.type.tensor_type.ClearField("shape")
-                made = {v.name for v in [*attribute.g.input, *attribute.g.initializer]}
-                captured = sorted({n for n in _used(attribute.g) if n in known} - made)
-                body.graph.initializer.extend(stored[n] for n in captured if n in stored)
-                body.graph.input.extend(helper.make_value_info(n, known[n]) for n in captured if n not in stored)
+                outer = sorted(captured(attribute.g) & known.keys())
+                body.graph.initializer.extend(stored[n] for n in outer if n in stored)
+                body.graph.input.extend(helper.make_value_info(n, known[n]) for n in outer if n not in stored)
                 _infer(body, known)
 
 
@@ -308,15 +301,6 @@ def _entering(node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto]) -> Iter
         if k >= 0 and kind.tensor_type.shape.dim:
             del kind.tensor_type.shape.dim[axes[k]]
         yield kind if name in known else None
-
-
-def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _used(attribute.g)
-    yield from (o.name for o in graph.output)
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -133,14 +133,12 @@ def emit_product(
     """
     x = product.x
     static = point["mode"] == "static"
-    if static and not given and not (integer and _takes_bytes(point)):
-        x = emit_grid(b, "hidden", x, point, readable=not integer)
     if not integer:
-        if not static:
-            middle = 2 ** (point["bits"] - 1)
-            x = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+        x = _on_grid(b, x, point, given)
         dequantized = static and not apart and has_quantize_linear(b.model, point)
         return _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+    if static and not given and not _takes_bytes(point):
+        x = emit_grid(b, "hidden", x, point, readable=False)
     shape = shape_of(x)
     flat = shape is not None and len(shape) == 2
     rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
@@ -150,6 +148,33 @@ def emit_product(
     outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
     whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
     return b.op("Reshape", [y, whole], "product.shaped")
+
+
+def emit_half_quantized(
+    b: Builder, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+) -> Value:
+    """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
+
+    Args:
+        b: Collects the nodes.
+        product: What is multiplied.
+        weight: Its weights; None if they stay float.
+        point: The format of x; None if it stays float.
+        given: Whether x is on that grid already.
+    """
+    x = product.x if point is None else _on_grid(b, product.x, point, given)
+    if weight is None:
+        return b.op("MatMul", [x, b.f32(product.weights)], "product")
+    held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+    return b.op("MatMul", [x, emit_weight(b, "weight", held, weight.encoding, written_out=True)], "product")
+
+
+def _on_grid(b: Builder, x: Value, point: Format, given: bool) -> Value:
+    """What is multiplied, as real numbers that its format can represent."""
+    if point["mode"] == "static":
+        return x if given else emit_grid(b, "hidden", x, point, readable=True)
+    middle = 2 ** (point["bits"] - 1)
+    return emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
 
 
 def _takes_bytes(point: Format) -> bool:

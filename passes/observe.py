@@ -156,8 +156,10 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...
     inner = len(levels)
     while inner and levels[inner - 1].owner.op_type == "Scan":
         inner -= 1
-        current = _scan_output(levels[inner], current, kind, rank, f"{value.value}/observed{inner}")
-        rank += 1
+        fresh = f"{value.value}/observed{inner}"
+        described = helper.make_tensor_value_info("", kind, [None] * rank)
+        add_scan_output(levels[inner].owner, current, fresh, described)
+        current, rank = fresh, rank + 1
     if any(level.owner.op_type not in ("If", "Loop") for level in levels[:inner]):
         raise NotObservableError
     if not inner:
@@ -167,16 +169,38 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...
     return _threaded(levels[:inner], current, empty, kind, value.value)
 
 
-def _scan_output(level: _Level, name: str, kind: int, rank: int, fresh: str) -> str:
-    """Adds a scan output; its slices stand in the order in which the loop makes them."""
+def add_scan_output(
+    scan: onnx.NodeProto,
+    name: str,
+    fresh: str,
+    described: onnx.ValueInfoProto | None = None,
+    *,
+    backwards: bool = False,
+) -> None:
+    """Makes a value of the body of a Scan an output of it, in place.
+
+    Args:
+        scan: The node.
+        name: The value.
+        fresh: The output; its slices stand in the order in which the loop makes them.
+        described: Type and rank of the value. Where the Scan is in a Loop, onnxruntime needs them.
+        backwards: Whether the slices stand in the reverse order.
+    """
+    body = next(a.g for a in scan.attribute if a.name == "body")
     inside = f"{fresh}.step"
-    level.graph.node.append(helper.make_node("Identity", [name], [inside], inside))
-    level.graph.output.append(helper.make_tensor_value_info(inside, kind, [None] * rank))
-    level.owner.output.append(fresh)
-    for attribute in level.owner.attribute:
-        if attribute.name == "scan_output_directions":
-            attribute.ints.append(0)
-    return fresh
+    body.node.append(helper.make_node("Identity", [name], [inside], inside))
+    output = body.output.add()
+    if described is not None:
+        output.CopyFrom(described)
+    output.name = inside
+    directions = next((a for a in scan.attribute if a.name == "scan_output_directions"), None)
+    if directions is None and backwards:
+        states = len(scan.input) - next(a.i for a in scan.attribute if a.name == "num_scan_inputs")
+        directions = scan.attribute.add(name="scan_output_directions", type=onnx.AttributeProto.INTS)
+        directions.ints.extend([0] * (len(scan.output) - states))
+    if directions is not None:
+        directions.ints.append(int(backwards))
+    scan.output.append(fresh)
 
 
 def _threaded(levels: Sequence[_Level], value: str, sequence: str, kind: int, name: str) -> str:

@@ -22,49 +22,68 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
 
     A value of unknown rank in a Scan is left out.
     """
-    found: list[Observed] = []
-    made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
-    loop = cell.recurrence.loop
+    look = _Observer(model, cell)
+    for name, sites in cell.products.items():
+        look.note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
+    for point, values in cell.edges.items():
+        look.note_steps(point, values)
+    for point, values in cell.entering.items():
+        for value in {id(v): v for v in values}.values():
+            look.note(point, value, entering=True)
+    condition = _mask(cell)
+    if condition is not None:
+        look.note(MASK, condition, mask=True)
+    return look.found
 
-    def note(point: str, value: Value, *, mask: bool = False, entering: bool = False) -> None:
-        shape, inside = shape_of(value), id(value) in made
+
+def observe_states(model: Model, cell: CustomCell) -> Observed | None:
+    """Adds a copy of the state that `cell` multiplies first, after each step, to the model, in place.
+
+    None where there is none, or where it has no one shape.
+    """
+    look = _Observer(model, cell)
+    values = cell.states_made
+    if values:
+        look.note_steps(str(cell.state_point), values)
+    return look.found[0] if len(look.found) == 1 else None
+
+
+class _Observer:
+    """Adds copies of values to a model."""
+
+    def __init__(self, model: Model, cell: CustomCell) -> None:
+        self.model, self.cell = model, cell
+        self.found: list[Observed] = []
+        self.made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
+
+    def note(self, point: str, value: Value, *, mask: bool = False, entering: bool = False) -> None:
+        cell, loop = self.cell, self.cell.recurrence.loop
+        shape, inside = shape_of(value), id(value) in self.made
         step = inside and loop is not None and loop.op == "Scan"
         if shape is None and step:
             return  # a scan output needs a rank
         graph: Graph = cell.graph if inside else cell.outer
-        b = Builder(model, prefix=f"{cell.name}.{point}")
+        b = Builder(self.model, prefix=f"{cell.name}.{point}")
         copy = b.cast(value, np.float32, "observed") if mask else b.op("Identity", [value], "observed")
         graph.nodes.extend(b.nodes)
         size = shape[-1] if shape and isinstance(shape[-1], int) else 1
         rank = ANY_RANK if shape is None else len(shape) + step
-        found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
+        self.found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
 
-    def note_steps(point: str, values: Sequence[Value]) -> None:
+    def note_steps(self, point: str, values: Sequence[Value]) -> None:
         """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
-        shape = shape_of(values[0])
-        local = all(id(v) in made for v in values)
+        cell, shape = self.cell, shape_of(values[0])
+        local = all(id(v) in self.made for v in values)
         if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
             for value in values:
-                note(point, value)
+                self.note(point, value)
             return
-        b = Builder(model, prefix=f"{cell.name}.{point}")
+        b = Builder(self.model, prefix=f"{cell.name}.{point}")
         parts = [b.op("Unsqueeze", [v, b.i64([0])], "observed.step") for v in values]
         whole = b.op("Concat", parts, "observed", axis=0)
         cell.graph.nodes.extend(b.nodes)
         size = len(values) * (shape[-1] if isinstance(shape[-1], int) else 1)
-        found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
-
-    for name, sites in cell.products.items():
-        note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
-    for point, values in cell.edges.items():
-        note_steps(point, values)
-    for point, values in cell.entering.items():
-        for value in {id(v): v for v in values}.values():
-            note(point, value, entering=True)
-    condition = _mask(cell)
-    if condition is not None:
-        note(MASK, condition, mask=True)
-    return found
+        self.found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
 
 
 def _mask(cell: CustomCell) -> Value | None:

@@ -1,13 +1,15 @@
-"""Names of recurrences and of what is in them: of safe characters, and different for different things."""
+"""Names of recurrences and of what is in them: how they are made, and what passes add to names of values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from rnnqc.ir import safe_name
 
 Key = TypeVar("Key", bound=Hashable)
+_NUMBER, _STEP, _KIND = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)"), re.compile(r"/u?int8(?=/)")
 
 
 def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Iterable[str] = ()) -> dict[Key, str]:
@@ -34,3 +36,12 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
         held |= {name + ending for ending in endings}
         reserved |= held
     return {key: found[key] for key in wanted}
+
+
+def alias(name: str) -> tuple[str, int]:
+    """A name of a value without what passes add to it, and the step of a written-out loop in it (0 without).
+
+    They add a number that makes it unique, the step, and the kind of the integer operands.
+    """
+    step = _STEP.search(name)
+    return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0

@@ -18,7 +18,7 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
-from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_product, store_weight
+from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_half_quantized, emit_product, store_weight
 from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
@@ -44,7 +44,8 @@ class QuantizeCustomCells(Pass):
     What the points are, and which values have none, says `rnnqc.passes.custom_points`.
 
     * Codes of x have a scale for each row where neither the recipe nor the statistics give one.
-    * A product whose weights are not constant, not float32 or no matrix stays float.
+    * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
+      quantizes either x or W alone; in form qcdq the other stays float.
     * A recurrence of which nothing could be quantized stays float, with a remark.
     * Points that the recipe quantizes by statistics that are missing stay float, with a remark.
     """
@@ -102,7 +103,7 @@ class _Work:
         self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
         self.products = self.edges = 0
         self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
-        self.stored: dict[tuple[str, int, bool], StoredWeight] = {}
+        self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
         self.sizes = [0, 0]
         self.tagged: list[Node] = []
         self.replaced: list[Node] = []
@@ -114,14 +115,14 @@ class _Work:
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
         refusals = list(cell.refused)
-        suitable: list[tuple[str, CustomProduct, dict[str, Any]]] = []
+        suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
         for name, sites in cell.products.items():
             weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
             for product, code in zip(sites, codes, strict=True):
-                refusal = _refusal_of_formats(weight, code)
-                if refusal is None and code is not None:
+                refusal = _refusal_of_formats(weight, code, self.owner.integer)
+                if refusal is None:
                     suitable.append((name, product, code))
-                elif refusal is not None:
+                else:
                     refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
         lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
@@ -138,8 +139,13 @@ class _Work:
                 for value in {id(v): v for v in values}.values():
                     self._entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
-        self._record()
+        self._record({*edges, *(p for s in suitable for p in self._operands(*s))})
         return self._notes(refusals)
+
+    def _operands(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> list[str]:
+        """Points of a product that quantize something: what is on a grid already is not quantized again."""
+        given = code is self.formats.grid(self.cell.origins.get(id(product.x)))
+        return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
         """Why nothing is quantized."""
@@ -182,7 +188,7 @@ class _Work:
         missing = self.formats.uncalibrated
         return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
-    def _product(self, name: str, product: CustomProduct, code: dict[str, Any]) -> None:
+    def _product(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> None:
         """Replaces one product."""
         cell, model = self.cell, self.model
         weight = self.formats.points[f"{name}.{WEIGHT}"]
@@ -190,16 +196,14 @@ class _Work:
         path = f"{cell.name}.{name}"
         key = (name, id(product.source), product.turned)
         if key not in self.stored:
-            seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
-            moment = None if seen is None else seen.second_moment
-            self.stored[key] = store_weight(
-                model, cell.graph, f"{path}.{WEIGHT}", product, weight, moment, integer=self.owner.integer
-            )
-            self.sizes[0] += self.stored[key].nbytes
-            self.sizes[1] += product.weights.nbytes
+            self.stored[key] = self._stored(path, product, weight)
+        held = self.stored[key]
         b = Builder(model, prefix=path)
-        apart = given and not self._comes_from_a_quantizer(product.x)
-        y = emit_product(b, product, self.stored[key], code, given=given, apart=apart, integer=self.owner.integer)
+        if held is None or code is None:
+            y = emit_half_quantized(b, product, held, code, given=given)
+        else:
+            apart = given and not self._comes_from_a_quantizer(product.x)
+            y = emit_product(b, product, held, code, given=given, apart=apart, integer=self.owner.integer)
         if product.bias is not None:
             b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
         else:
@@ -212,6 +216,19 @@ class _Work:
         self.inside |= {id(n) for n in b.nodes}
         self.tagged.append(last)
         self.replaced.append(product.node)
+
+    def _stored(self, path: str, product: CustomProduct, weight: dict[str, Any]) -> StoredWeight | None:
+        """Adds the weights of a product to the model; None where they stay float."""
+        self.sizes[1] += product.weights.nbytes
+        if weight["bits"] is None:
+            self.sizes[0] += product.weights.nbytes
+            return None
+        seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
+        moment = None if seen is None else seen.second_moment
+        name, integer = f"{path}.{WEIGHT}", self.owner.integer
+        made = store_weight(self.model, self.cell.graph, name, product, weight, moment, integer=integer)
+        self.sizes[0] += made.nbytes
+        return made
 
     def _comes_from_a_quantizer(self, value: Value) -> bool:
         """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
@@ -286,12 +303,23 @@ class _Work:
                 loop.inputs[first + state.index] = nodes[-1].outputs[0]
         self.cell.outer.nodes.extend(nodes)
 
-    def _record(self) -> None:
-        """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled."""
+    def _record(self, used: set[str]) -> None:
+        """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
+
+        Args:
+            used: Points that quantize something; of them also the number formats are noted. Scales of channels are
+                left out of integer forms, as those of cells are.
+        """
         at = self.cell.recurrence
+        formats = {p: dict(s) for p, s in self.formats.points.items() if p in used and s["bits"] is not None}
+        for s in formats.values() if self.owner.integer else ():
+            if len(s.get("scale") or ()) > 1:
+                del s["scale"]
+                s.pop("zero_points", None)
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
+            "formats": formats,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
@@ -305,21 +333,24 @@ def _exchange(node: Node, old: Value, new: Value) -> None:
             node.inputs[k] = new
 
 
-def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None) -> NotHandled | None:
-    """Why products have no such formats of their operands; None if they have."""
-    if weight["bits"] is None or not 2 <= weight["bits"] <= WIDEST_WEIGHT:
+def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None, integer: bool) -> NotHandled | None:
+    """Why products have no such formats of their operands; None if they have. In form qcdq one may stay float."""
+    bits = weight["bits"]
+    if integer or code is None if bits is None else not 2 <= bits <= WIDEST_WEIGHT:
         return NotHandled(
             f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
-            f"weight.bits = {weight['bits'] or 'none'}",
+            f"weight.bits = {bits or 'none'}",
             f"choose a recipe with weights of up to {WIDEST_WEIGHT} bits",
         )
+    if code is None and not integer:
+        return None
     if code is None:
         found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
         return NotHandled("the recipe gives hidden states no bits.", found, action)
-    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or weight["bits"] > WIDEST):
+    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or (bits or 0) > WIDEST):
         return NotHandled(
             "the recipe gives its products formats that rows with a scale each do not have.",
-            f"hidden.bits = {code['bits']}, weight.bits = {weight['bits']}",
+            f"hidden.bits = {code['bits']}, weight.bits = {bits or 'none'}",
             "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
         )
     if code["bits"] > WIDEST_WEIGHT:

@@ -21,6 +21,7 @@ from rnnqc.ir import (
     constant_array,
     display_name,
     graph_info,
+    graphs_below,
     info,
     input_or_none,
     shape_of,
@@ -75,7 +76,7 @@ class Unroll(Pass):
                 if node.op == "Loop"
                 else _scan_plan(node, cell.static_length if cell is not None else None)
             )
-            made += plan.length * sum(len(g.nodes) for g in _graphs_below(node.attrs["body"]))
+            made += plan.length * sum(len(g.nodes) for g in graphs_below(node.attrs["body"]))
             if made > LARGEST_MODEL:
                 raise CompileError(
                     f"Node {display_name(node)!r} ({node.op}): {plan.length} copies of its body make a model of more "
@@ -189,14 +190,6 @@ def _check_length(node: Node, length: int) -> None:
         )
 
 
-def _graphs_below(graph: Graph) -> list[Graph]:
-    """A graph and those in its nodes."""
-    found = [graph]
-    for current in found:
-        found.extend(inner for node in current.nodes for _, inner in subgraphs(node))
-    return found
-
-
 def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> None:
     body: Graph = node.attrs["body"]
     _hoist_initializers(model, body)
@@ -240,15 +233,12 @@ def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> N
 
 def _hoist_initializers(model: Model, body: Graph) -> None:
     """Moves the initializers of a body, and of graphs inside it, to the main graph: copies of the body share them."""
-    pending = [body]
-    while pending:
-        graph = pending.pop()
+    for graph in graphs_below(body):
         held = graph_info(graph).initializers
         for constant in held.values():
             constant.name = model.fresh_name(constant.name)
             graph_info(model.graph).initializers[constant.name] = constant
         held.clear()
-        pending.extend(inner for node in graph.nodes for _, inner in subgraphs(node))
 
 
 def _hand_over(tail: Builder, value: Value, node: Node, k: int) -> None:

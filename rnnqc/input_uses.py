@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
+from rnnqc.graph_walks import blocks_of
 from rnnqc.shape_inference import infer_shapes
-from rnnqc.validation import blocks_of
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
 _MOVERS: dict[str, int | None] = {

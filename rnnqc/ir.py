@@ -14,7 +14,7 @@ import heapq
 import json
 import os
 import re
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +34,10 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.external_data import refuse_external
 from rnnqc.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.graph_walks import blocks_of
 from rnnqc.shape_inference import infer_shapes
 from rnnqc.spelling import respell
-from rnnqc.validation import blocks_of, check_model
+from rnnqc.validation import check_model
 
 __all__ = [
     "CELLS_KEY",
@@ -59,6 +60,7 @@ __all__ = [
     "dtype_of",
     "export_nodes",
     "graph_info",
+    "graphs_below",
     "info",
     "input_or_none",
     "output_or_none",
@@ -120,6 +122,15 @@ def graph_info(graph: Graph) -> GraphInfo:
 def subgraphs(node: Node) -> list[tuple[str, Graph]]:
     """Attribute name and graph of every subgraph of `node`."""
     return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
+
+
+def graphs_below(graph: Graph) -> Iterator[Graph]:
+    """A graph and every subgraph in it, outer graphs first."""
+    queue = deque([graph])
+    while queue:
+        current = queue.popleft()
+        yield current
+        queue.extend(g for node in current.nodes for _, g in subgraphs(node))
 
 
 def display_name(node: Node) -> str:
@@ -333,12 +344,7 @@ class Model:
 
     def graphs(self) -> Iterator[Graph]:
         """The main graph and every subgraph, outer graphs first."""
-        queue = [self.graph]
-        while queue:
-            graph = queue.pop(0)
-            yield graph
-            for node in graph.nodes:
-                queue.extend(g for _, g in subgraphs(node))
+        return graphs_below(self.graph)
 
     def paths(self) -> Iterator[tuple[str, Graph]]:
         """Every graph with the path of nodes that leads to it, e.g. `loop/body/`."""

@@ -12,9 +12,10 @@ from onnx import TensorProto, helper
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import true_inputs
 from rnnqc.files import load_proto
+from rnnqc.graph_walks import blocks_of
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.streaming import state_pairs
-from rnnqc.validation import blocks_of, check_model
+from rnnqc.validation import check_model
 
 LENGTHS = "sequence_lens"
 MASK_RANK = 2

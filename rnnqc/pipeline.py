@@ -18,6 +18,7 @@ from rnnqc.comparison_feeds import CALIBRATION_DATA, Remembered, generated_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
 from rnnqc.passes import (
     Cleanup,
@@ -60,7 +61,6 @@ from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
-from rnnqc.validation import blocks_of
 from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")

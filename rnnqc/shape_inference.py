@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx
 
-from rnnqc.validation import blocks_of
+from rnnqc.graph_walks import blocks_of, inner_graphs
 
 LARGEST_RANGE = 2**16
 LARGEST_LOAN = 64
@@ -41,7 +41,7 @@ def _lend_constants(
     """Copies axes, shapes and the like into the subgraphs that read them from around; how many each got."""
     small = {t.name: t for t in graph.initializer if t.data_type in WHOLE and math.prod(t.dims) <= LARGEST_LOAN}
     seen = {**outer, **small}
-    for body in (g for node in graph.node for a in node.attribute for g in ([a.g] if a.type == a.GRAPH else a.graphs)):
+    for body in (g for node in graph.node for g in inner_graphs(node)):
         own = {v.name for v in [*body.initializer, *body.input]} | {o for n in body.node for o in n.output}
         read = {name for block in blocks_of([body]) for node in block.node for name in node.input}
         lent = sorted(read & set(seen) - own)

@@ -14,8 +14,8 @@ import onnx
 from rnnqc.diagnostics import MEMORY, CompileError, InternalError, RnnqcError
 from rnnqc.evaluate import make_session
 from rnnqc.files import load_proto
+from rnnqc.graph_walks import blocks_of
 from rnnqc.qonnx import DOMAINS
-from rnnqc.validation import blocks_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

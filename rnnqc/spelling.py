@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import onnx
 
-from rnnqc.validation import STANDARD_DOMAINS, blocks_of
+from rnnqc.graph_walks import blocks_of, inner_graphs
+from rnnqc.validation import STANDARD_DOMAINS
 
 
 def respell(proto: onnx.ModelProto) -> None:
@@ -35,7 +36,7 @@ def respell(proto: onnx.ModelProto) -> None:
         for k in reversed(range(len(block.initializer))):
             if last[block.initializer[k].name] != k:
                 del block.initializer[k]
-        if any(_graphs(n) for n in block.node):
+        if any(inner_graphs(n) for n in block.node):
             known = {v.name for v in [*block.value_info, *block.input, *block.output]}
             names = dict.fromkeys(o for n in block.node for o in n.output if o and o not in known)
             block.value_info.extend(onnx.ValueInfoProto(name=name) for name in names)
@@ -43,10 +44,6 @@ def respell(proto: onnx.ModelProto) -> None:
 
 def _domain(name: str) -> str:
     return "" if name in STANDARD_DOMAINS else name
-
-
-def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
 
 
 def _unshadow(graph: onnx.GraphProto) -> None:
@@ -66,7 +63,7 @@ def _unshadow(graph: onnx.GraphProto) -> None:
         if names:
             _rename(current, names)
         visible = outer | made
-        work.extend((inner, visible, names) for node in current.node for inner in _graphs(node))
+        work.extend((inner, visible, names) for node in current.node for inner in inner_graphs(node))
 
 
 def _made(graph: onnx.GraphProto) -> set[str]:

@@ -20,8 +20,8 @@ from onnx import AttributeProto, helper
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
 from rnnqc.feeds import true_inputs
+from rnnqc.graph_walks import blocks_of
 from rnnqc.shape_inference import infer_shapes
-from rnnqc.validation import blocks_of
 
 Array = npt.NDArray[Any]
 _LARGE = 1024

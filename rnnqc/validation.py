@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.graph_walks import blocks_of, inner_graphs
 from rnnqc.loop_bodies import check_bodies
 
 STANDARD_DOMAINS = ("", "ai.onnx")
@@ -169,8 +170,7 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
                         supported=unique,
                         action=_EXPORT_AGAIN,
                     )
-            for attr in node.attribute:
-                work.extend((inner, visible) for inner in _inner_graphs(attr))
+            work.extend((inner, visible) for inner in inner_graphs(node))
         for value in current.output:
             if value.name in visible and value.name not in own:
                 raise CompileError(
@@ -203,41 +203,8 @@ def _check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> No
         )
 
 
-# ---- walks ------------------------------------------------------------------------------------------------------
-
-Block = onnx.GraphProto | onnx.FunctionProto
-
-
-def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
-    """`roots` and all subgraphs of their nodes."""
-    stack = list(roots)
-    while stack:
-        block = stack.pop()
-        yield block
-        stack.extend(inner for node in block.node for attr in node.attribute for inner in _inner_graphs(attr))
-
-
-def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
-    """Every tensor of a model, and how messages call it: initializers and attributes, functions included."""
-    for block in blocks_of([proto.graph, *proto.functions]):
-        if isinstance(block, onnx.GraphProto):
-            for tensor in block.initializer:
-                yield tensor, f"tensor {tensor.name!r}"
-            for sparse in block.sparse_initializer:
-                yield sparse.values, f"values of the sparse tensor {sparse.values.name!r}"
-                yield sparse.indices, f"indices of the sparse tensor {sparse.values.name!r}"
-        for node in block.node:
-            for attr in node.attribute:
-                for tensor in [*([attr.t] if attr.HasField("t") else []), *attr.tensors]:
-                    yield tensor, f"attribute {attr.name!r} of {_call(node)}"
-
-
 def _is_empty(attr: onnx.AttributeProto) -> bool:
     return attr.type in _MESSAGES and not attr.HasField(_MESSAGES[attr.type]) and not attr.ref_attr_name
-
-
-def _inner_graphs(attr: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    return [*([attr.g] if attr.HasField("g") else []), *attr.graphs]
 
 
 def _call(node: onnx.NodeProto) -> str:
@@ -318,6 +285,21 @@ def _onnxruntime_schemas(op: str, opset: int) -> tuple[Any, ...]:
 
 
 # ---- tensors ----------------------------------------------------------------------------------------------------
+
+
+def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
+    """Every tensor of a model, and how messages call it: initializers and attributes, functions included."""
+    for block in blocks_of([proto.graph, *proto.functions]):
+        if isinstance(block, onnx.GraphProto):
+            for tensor in block.initializer:
+                yield tensor, f"tensor {tensor.name!r}"
+            for sparse in block.sparse_initializer:
+                yield sparse.values, f"values of the sparse tensor {sparse.values.name!r}"
+                yield sparse.indices, f"indices of the sparse tensor {sparse.values.name!r}"
+        for node in block.node:
+            for attr in node.attribute:
+                for tensor in [*([attr.t] if attr.HasField("t") else []), *attr.tensors]:
+                    yield tensor, f"attribute {attr.name!r} of {_call(node)}"
 
 
 def tensor_bytes(tensor: onnx.TensorProto, where: str) -> int:

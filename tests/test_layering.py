@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics", "limits", "user_code"),
-    ("loop_bodies",),
+    ("graph_walks", "loop_bodies"),
     ("encoding", "packing", "tables", "validation", "spelling", "histogram", "percentile", "checked_json"),
     (
         "cells",

@@ -287,6 +287,24 @@ def export(
     return onnx.load_from_string(file.getvalue())
 
 
+def export_step(cell: nn.Module, sizes: tuple[int, int, int], dynamo: bool) -> onnx.ModelProto:
+    """One step of a cell with two states, of so many inputs and units; the batch is free."""
+    names = ("x", "h", "c", "h_next", "c_next")
+    file = io.BytesIO()
+    common: dict[str, Any] = {"input_names": list(names[:3]), "output_names": list(names[3:])}
+    inputs = tuple(torch.zeros(2, size) for size in sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dynamo:
+            shapes = [{0: torch.export.Dim("B")}] * 3
+            options = {"external_data": False, "verbose": False, "dynamic_shapes": shapes}
+            torch.onnx.export(cell.eval(), inputs, file, dynamo=True, opset_version=18, **options, **common)  # type: ignore[arg-type]
+        else:
+            axes = {n: {0: "B"} for n in names}
+            torch.onnx.export(cell.eval(), inputs, file, dynamo=False, opset_version=17, dynamic_axes=axes, **common)
+    return onnx.load_from_string(file.getvalue())
+
+
 def values(kind: str, batch_first: bool = False, states: bool = False) -> tuple[Any, ...]:
     """x, and with `states` the initial ones."""
     generator = torch.Generator().manual_seed(1)

@@ -27,10 +27,11 @@ from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versio
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
-from rnnqc.reporting.origin import check_float, is_lowered, mismatch, not_covered, same_outputs
+from rnnqc.reporting.origin import check_float, is_lowered, mismatch, same_outputs
 from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.quality import Quality, is_sequence, mean_sqnr
-from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_cells, differences
+from rnnqc.reporting.recurrences import recurrences_of
+from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_recurrences, differences
 from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
 from rnnqc.reporting.sensitivity import find_sensitivities
 from rnnqc.reporting.subject import Options, Subject
@@ -44,11 +45,7 @@ OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
 )
-CUSTOM = (
-    "recurrences that are no LSTM, GRU or RNN ({}) have quantized values; their points are not covered by this page "
-    "yet (rnnqc inspect --json lists them)."
-)
-NO_POINTS = "no layer has quantized cells: weights alone, or products alone, are quantized."
+NO_POINTS = "no layer has quantization points: weights alone are quantized."
 NOTHING = "no layer of the model was lowered by rnnqc."
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
@@ -68,6 +65,7 @@ class _Gathering:
         self.subject, self.options = subject, options
         with located(subject.quant_name):
             self.quant = Model.load(subject.quant_proto)
+            self.recurrences = recurrences_of(self.quant)
             self.record = read_record(self.quant.metadata, subject.quant_name)
             candidate = executable(subject.quant_proto)
         with located(subject.float_name):
@@ -123,24 +121,18 @@ class _Gathering:
             own = brings_its_own(Model.load(self.subject.float_proto))
             return self._without_measurements(OWN if own else OLDER)
         remaker = self._remaker(self.record)
-        custom = not_covered(self.quant)
-        if custom and not self.exact and not self.quant.cells:
-            return self._without_measurements(CUSTOM.format(custom))
         self.options.tell("lower again")
         with located(self.subject.float_name):
             made = remaker.lower()
-            check_same_cells(self.quant.cells, made.model.cells)
-        if not self._is_remade(made, outputs):
+            check_same_recurrences(self.recurrences, recurrences_of(made.model))
+        if not self._is_remade(made, outputs, remaker.exact):
             return self._without_measurements(ANOTHER)
         self._describe(self.subject.report or made.report)
         self._layers(remaker)
         qcdq = remaker.lower(form=QCDQ) if remaker.record.form != WEIGHT_ONLY else None
-        if qcdq is None or not qcdq.model.cells:
-            reason = CUSTOM.format(custom) if custom else NO_POINTS
-            evidence.missing |= {POINTS: reason, SENSITIVITY: reason}
+        if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
+            evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
-        if custom:
-            evidence.warnings.append(CUSTOM.format(custom))
         self._points(remaker, qcdq)
         self._sensitivities(remaker, made)
         if self.options.times:
@@ -154,7 +146,7 @@ class _Gathering:
         self._describe(self.subject.report)
         return self.evidence
 
-    def _is_remade(self, made: Lowered, outputs: Sequence[Mapping[str, Array]]) -> bool:
+    def _is_remade(self, made: Lowered, outputs: Sequence[Mapping[str, Array]], exact: bool) -> bool:
         """Whether the model made again can stand for the one that there is."""
         evidence, again = self.evidence, self.quality.run(made.proto)
         if same_outputs(outputs, again):
@@ -162,26 +154,22 @@ class _Gathering:
             return True
         assert evidence.sqnr_db is not None
         apart = mean_sqnr(self.quality.ratios(again))
-        evidence.mismatch = mismatch(
-            evidence.float_model, evidence.quantized_model, evidence.sqnr_db, apart, self.exact
-        )
-        changed = differences(self.quant.cells, made.model.cells)
+        evidence.mismatch = mismatch(evidence.float_model, evidence.quantized_model, evidence.sqnr_db, apart, exact)
+        changed = differences(self.recurrences, recurrences_of(made.model))
         text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
         evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
         return not evidence.mismatch
 
     def _remaker(self, record: RecipeRecord) -> Remaker:
         statistics = self.subject.statistics
-        remaker = Remaker(self.subject.float_proto, record, statistics)
-        self.exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
+        exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
+        remaker = Remaker(self.subject.float_proto, record, statistics, exact)
         if record.statistics and statistics is None:
-            if not self.quant.cells and not_covered(self.quant):
-                return remaker
             self.options.tell("calibrate")
             with located(self.subject.float_name):
                 remaker.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
-        remaker.pin(self.quant.cells)
-        if not self.exact:
+        remaker.pin(self.recurrences)
+        if not exact:
             self.evidence.warnings.append(
                 "The statistics that the model was calibrated with are not at hand: scales are those of the model, but "
                 "what else follows from statistics (error-compensated weights) was made from the data of this report. "
@@ -207,20 +195,23 @@ class _Gathering:
         quality = Quality(watched.proto, self.feeds, self.state)
         lowered = remaker.lower(model=watched.proto)
         made = quality.run(lowered.proto)
-        evidence.layers = layer_evidence(watched, lowered.model.cells, quality, made)
+        recurrences = recurrences_of(lowered.model)
+        evidence.layers = layer_evidence(watched, recurrences, quality, made)
         seen = {e.cell for e in evidence.layers}
-        hidden = [c for c in lowered.model.cells.values() if c.name not in seen]
-        silent = ", ".join(c.name for c in hidden if c.node in watched.outputs)
-        unseen = ", ".join(c.name for c in hidden if c.node not in watched.outputs)
+        hidden = [r for r in recurrences.values() if r.name not in seen]
+        silent = ", ".join(r.name for r in hidden if r.node in watched.outputs)
+        unseen = ", ".join(r.name for r in hidden if r.node not in watched.outputs)
         reasons = [f"{silent} never ran on this data"] if silent else []
-        reasons += [f"{unseen}: in a branch inside a loop, where states cannot be watched"] if unseen else []
+        where = "in a branch inside a loop, or of unknown shape, where states cannot be watched"
+        reasons += [f"{unseen}: {where}"] if unseen else []
         if reasons:
             evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
-        tensors = {k: v for k, v in watched.outputs.items() if not is_sequence(quality.reference[0][v])}
-        self.shapes = {k: _first_shape(quality.reference, v) for k, v in tensors.items()}
+        first = quality.reference[0]
+        nodes = {k: v.name for k, v in watched.outputs.items() if v.directions and not is_sequence(first[v.name])}
+        self.shapes = {k: [int(n) for n in np.shape(first[name])] for k, name in nodes.items()}
 
     def _points(self, remaker: Remaker, qcdq: Lowered) -> None:
-        cells = qcdq.model.cells
+        recurrences = recurrences_of(qcdq.model)
         float_model = Model.load(self.subject.float_proto)
         with located(self.subject.float_name):
             found = weights_evidence(float_model, qcdq)
@@ -231,7 +222,7 @@ class _Gathering:
                 if self.state
                 else batches(self.feeds, task.axes, Selection(), task.rows)
             )
-            found += observe_activations(task, pieces, cells)
+            found += observe_activations(task, pieces, recurrences)
         found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPPED else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
 
@@ -259,8 +250,3 @@ class _Gathering:
             self.evidence.missing[TIMES] = "no layer of the main graph could be measured alone."
 
     shapes: Mapping[str, Sequence[int]] = {}
-    exact = False
-
-
-def _first_shape(results: Sequence[Mapping[str, Array]], name: str) -> list[int]:
-    return [int(n) for n in np.shape(results[0][name])]

@@ -48,7 +48,7 @@ def time_layers(
         if alone is None:
             continue
         recipe = remaker.record.recipe
-        recipe = replace(recipe, rules=(*remaker.pins, *recipe.rules), overrides=0)
+        recipe = replace(recipe, rules=(*remaker.held(), *recipe.rules), overrides=0)
         try:
             lowered = lower(alone, recipe, remaker.record.form, stats=remaker.statistics).proto
         except CompileError:

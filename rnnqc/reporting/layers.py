@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,20 +11,41 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.cells.base import Cell
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import PassManager
+from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.observe import ANY_RANK, NotObservableError, Observed, with_outputs
+from rnnqc.passes.observe_custom import observe_states
 from rnnqc.reporting.evidence import LayerEvidence
 from rnnqc.reporting.quality import Quality, curve_of
+from rnnqc.reporting.recurrences import Recurrence
 from rnnqc.streaming import Outputs
 
 Array = npt.NDArray[Any]
 BACKWARDS = "time step, from the end"
+Y = "Y"
 RANK = 4
 """Of Y, `[T,D,B,H]`."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An output that has the hidden states of a layer.
+
+    Attributes:
+        name: Of the output: a tensor, or a sequence of tensors.
+        rank: Of what one run of the layer makes, all steps together; of one step where `steps` is False.
+        steps: Whether the first axis of a run is time.
+        directions: Whether its second axis are directions.
+    """
+
+    name: str
+    rank: int = RANK
+    steps: bool = True
+    directions: bool = True
 
 
 @dataclass(frozen=True)
@@ -33,25 +54,32 @@ class Watched:
 
     Attributes:
         proto: The model, in normal form.
-        outputs: For each layer the name of the output that is its Y `[T,D,B,H]`, or a sequence of these.
+        outputs: For each layer, by its path, the output that has its hidden states.
     """
 
     proto: onnx.ModelProto
-    outputs: Mapping[str, str]
+    outputs: Mapping[str, Seen]
 
 
 def watch_layers(model: onnx.ModelProto) -> Watched:
-    """Makes the Y of every recurrent node an output; of those inside branches and loops, where that can be done."""
+    """Makes the hidden states of every recurrence an output; of those inside branches and loops, where it can be done.
+
+    They are Y of a recurrent node, and of a recurrence of other equations the first state that is multiplied.
+    """
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)
-    inside = {}
+    inside: list[tuple[str, Observed]] = []
+    for other in custom_cells_of(loaded):
+        value = observe_states(loaded, other)
+        inside += [(other.recurrence.path, value)] if value is not None else []
     for path, graph in loaded.paths():
         for node in graph.nodes if graph is not loaded.graph else ():
             if _is_recurrent(node.op, node.domain) and node.outputs and node.outputs[0].name:
-                inside[f"{path}{display_name(node)}"] = node.outputs[0].name
+                layer = f"{path}{display_name(node)}"
+                inside.append((layer, Observed(layer, Y, node.outputs[0].name, False, RANK, 0)))
     proto = loaded.proto
-    names = set(_names(proto.graph))
-    outputs: dict[str, str] = {}
+    names = {name for block in blocks_of([proto.graph]) for n in block.node for name in (*n.input, *n.output)}
+    outputs: dict[str, Seen] = {}
     fresh = []
     for node in proto.graph.node:
         if not _is_recurrent(node.op_type, node.domain):
@@ -62,12 +90,14 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
         name = _unused(f"rnnqc.report/{layer}", names)
         fresh.append(helper.make_node("Identity", [node.output[0]], [name], name))
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * RANK))
-        outputs[layer] = name
+        outputs[layer] = Seen(name)
     proto.graph.node.extend(fresh)
-    for layer, value in inside.items():
-        brought = _brought_out(proto, layer, value)
+    for layer, observed in inside:
+        brought = _brought_out(proto, observed)
         if brought is not None:
-            proto, outputs[layer] = brought
+            proto, name = brought
+            node = observed.point == Y
+            outputs[layer] = Seen(name, observed.rank, node or observed.step or observed.stacked, node)
     return Watched(proto, outputs)
 
 
@@ -75,30 +105,22 @@ def _is_recurrent(op: str, domain: str | None) -> bool:
     return not domain and op in RECURRENT_OPS
 
 
-def _brought_out(proto: onnx.ModelProto, layer: str, value: str) -> tuple[onnx.ModelProto, str] | None:
+def _brought_out(proto: onnx.ModelProto, value: Observed) -> tuple[onnx.ModelProto, str] | None:
     """The model with a value of a subgraph as one output more, and its name; None where that cannot be done."""
     kept = [o.name for o in proto.graph.output]
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     try:
-        [name] = with_outputs(copy, [Observed(layer, "hidden", value, False, RANK, 0)], kept).values()
+        [name] = with_outputs(copy, [value], kept).values()
     except NotObservableError:
         return None
     made = next(n for n in copy.graph.node if name in n.output)
     untyped = copy.graph.output[-1]
-    if made.op_type == "Scan":
-        untyped.type.tensor_type.elem_type = TensorProto.FLOAT
-    else:
+    if made.op_type in ("If", "Loop"):
         untyped.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
+    else:
+        untyped.type.tensor_type.elem_type = TensorProto.FLOAT
     return copy, name
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _names(attribute.g)
 
 
 def _unused(name: str, names: set[str]) -> str:
@@ -109,13 +131,13 @@ def _unused(name: str, names: set[str]) -> str:
 
 
 def layer_evidence(
-    watched: Watched, cells: Mapping[str, Cell], quality: Quality, outputs: Sequence[Outputs]
+    watched: Watched, recurrences: Mapping[str, Recurrence], quality: Quality, outputs: Sequence[Outputs]
 ) -> list[LayerEvidence]:
     """SQNR of each direction of each layer over time, in the order in which it runs.
 
     Args:
         watched: What was run.
-        cells: Of the lowered model.
+        recurrences: Of the lowered model.
         quality: Outputs of the float model.
         outputs: Those of the lowered one.
 
@@ -123,28 +145,33 @@ def layer_evidence(
         Those that ran.
     """
     found = []
-    for layer, name in watched.outputs.items():
-        both = [c for c in cells.values() if c.node == layer]
-        for cell in both:
-            d = 1 if cell.reverse and len(both) == 2 else 0
+    for layer, seen in watched.outputs.items():
+        both = [r for r in recurrences.values() if r.node == layer]
+        for recurrence in both:
+            reverse = recurrence.cell is not None and recurrence.cell.reverse
+            d = 1 if reverse and len(both) == 2 else 0
             pairs = [
-                (_states(r[name], d, cell), _states(o[name], d, cell))
+                (_states(r[seen.name], seen, d, reverse), _states(o[seen.name], seen, d, reverse))
                 for r, o in zip(quality.reference, outputs, strict=True)
             ]
-            tally = quality.tally(cell.name, pairs, axis=0)
+            tally = quality.tally(recurrence.name, pairs, axis=0)
             if not tally.result().values:
                 continue  # it never ran
             curve = curve_of(tally)
-            if curve is not None and cell.reverse:
+            if curve is not None and reverse:
                 curve = replace(curve, unit=BACKWARDS)
-            found.append(LayerEvidence(cell.name, cell.reverse, tally.result().sqnr_db, curve))
+            found.append(LayerEvidence(recurrence.name, reverse, tally.result().sqnr_db, curve))
     return found
 
 
-def _states(held: Any, direction: int, cell: Cell) -> Array:
-    """The hidden states of one call in the order in which they are made `[steps,B,H]`; runs of a loop one by one."""
+def _states(held: Any, seen: Seen, direction: int, reverse: bool) -> Array:
+    """The hidden states of one call in the order in which they are made `[steps,...]`; runs of a loop one by one."""
     arrays = []
     for array in held if isinstance(held, list) else [held]:
-        runs = np.reshape(array, (-1, *np.shape(array)[-RANK:])) if np.ndim(array) >= RANK else ()
-        arrays += [run[:: -1 if cell.reverse else 1, direction] for run in runs]
-    return np.concatenate(arrays) if arrays else np.zeros((0, 1, cell.hidden_size), np.float32)
+        rank = np.ndim(array) if seen.rank == ANY_RANK else seen.rank
+        if np.ndim(array) < rank or not np.size(array):
+            continue  # of a branch that was not taken
+        for run in np.reshape(array, (-1, *np.shape(array)[np.ndim(array) - rank :])):
+            steps = run if seen.steps else run[None]
+            arrays.append(steps[:: -1 if reverse else 1, direction] if seen.directions else steps)
+    return np.concatenate(arrays) if arrays else np.zeros((0, 1, 1), np.float32)

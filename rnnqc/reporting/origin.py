@@ -10,7 +10,6 @@ import numpy as np
 
 from rnnqc.diagnostics import UsageError
 from rnnqc.ir import Model, info
-from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.inventory import lowered_nodes
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.pipeline import brings_its_own
@@ -42,12 +41,6 @@ def check_float(model: Model, name: str) -> None:
             supported="first the float model, then what it was lowered to",
             action="exchange the two, if they are swapped",
         )
-
-
-def not_covered(quant: Model) -> str:
-    """Recurrences whose values are quantized, and which are no LSTM, GRU or RNN; an empty text if there is none."""
-    found = custom_cells(quant).values()
-    return ", ".join(sorted(r["name"] for r in found if any(bits is not None for bits in r["points"].values())))
 
 
 def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> bool:

@@ -12,27 +12,20 @@ import numpy.typing as npt
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.observation import Observers, Runner, Task
 from rnnqc.calibration.point_observer import NotFiniteError, Values
-from rnnqc.cells.activations import TABLE
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, round_to_integer
 from rnnqc.histogram import Histogram
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
 from rnnqc.reporting.evidence import Bars, PointEvidence
+from rnnqc.reporting.recurrences import Point, Recurrence
 from rnnqc.streaming import Piece
 
 Array = npt.NDArray[Any]
-Point = Mapping[str, Any]
 BARS = 64
 """About how many bars a histogram has."""
 COUNTED_BITS = 16
 """Widest codes whose use is counted."""
-
-
-def is_quantized(point: Point) -> bool:
-    """Whether the point has a number format of its own; a table alone has none."""
-    return point["bits"] is not None and "mode" in point
 
 
 class FormatObserver:
@@ -187,42 +180,35 @@ class _Runner(Runner):
             ) from None
 
 
-def observe_activations(task: Task, pieces: Iterable[Piece], cells: Mapping[str, Cell]) -> list[PointEvidence]:
+def observe_activations(
+    task: Task, pieces: Iterable[Piece], recurrences: Mapping[str, Recurrence]
+) -> list[PointEvidence]:
     """Runs the float model and measures every quantized point that data decides.
 
     Args:
         task: What can be observed.
         pieces: The data.
-        cells: With resolved points.
+        recurrences: With the formats of their points.
     """
-    names = [f"{v.cell}.{v.point}" for v in task.values]
-    formats = {f"{c.name}.{p}": (c, p) for c in cells.values() for p, s in c.points.items() if is_quantized(s)}
     observers = {}
-    for name in (n for n in names if n in formats):
-        cell, point = formats[name]
-        observers[name] = FormatObserver(name, cell.points[point], _limit(cell, point))
+    for value in task.values:
+        held = recurrences.get(value.cell)
+        if held is not None and value.point in held.quantized:
+            name = f"{value.cell}.{value.point}"
+            observers[name] = FormatObserver(name, held.points[value.point], held.limit(value.point))
     _Runner(task, observers).run(pieces)
     return [e for e in (o.evidence for o in observers.values()) if e is not None]
 
 
-def _limit(cell: Cell, point: str) -> float:
-    """The magnitude beyond which a pre-activation makes no difference."""
-    gate, _, kind = point.partition(".")
-    if kind != "acc":
-        return math.inf
-    activation = cell.gate_activation(cell.type.gates.index(gate))
-    return activation.limit if activation.kind == TABLE else math.inf
-
-
-def weight_evidence(cell: Cell, name: str, array: Array, stored: Array) -> PointEvidence | None:
-    """One matrix of a cell.
+def weight_evidence(name: str, point: Point, array: Array, stored: Array) -> PointEvidence | None:
+    """One matrix.
 
     Args:
-        cell: The cell, with resolved points.
-        name: "W.weight" or "R.weight".
+        name: `<recurrence>.<point>`.
+        point: Its resolved settings.
         array: Its float values `[K,n]`.
         stored: The values of its codes.
     """
-    observer = FormatObserver(f"{cell.name}.{name}", cell.points[name])
+    observer = FormatObserver(name, point)
     observer.add(array, stored)
     return observer.evidence

@@ -9,17 +9,17 @@ from typing import Any
 
 import onnx
 
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.pipeline import WEIGHT_ONLY, Lowered, lower
 from rnnqc.recipe import Rule
 from rnnqc.recipe_record import RecipeRecord
-from rnnqc.statistics import Statistics, identity
+from rnnqc.reporting.recurrences import Point, Recurrence
+from rnnqc.statistics import Statistics
 
 QCDQ = "qcdq"
 PARAMETERS = (".weight", ".bias")
 """Points whose scales follow from the model alone."""
-Cells = Mapping[str, Cell]
+Recurrences = Mapping[str, Recurrence]
 
 
 def no_quantizer(points: str) -> Rule:
@@ -45,16 +45,22 @@ class Remaker:
         model: The float model.
         record: How it was lowered.
         statistics: Of a calibration; None if there was none.
-        pins: Rules that hold formats which other statistics would change.
+        exact: Whether these are the statistics that the model was lowered with, or there were none.
+        pins: Scales and zero points that are held, by the names of their points.
     """
 
     model: onnx.ModelProto
     record: RecipeRecord
     statistics: Statistics | None = None
-    pins: list[Rule] = field(default_factory=list)
+    exact: bool = True
+    pins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def lower(
-        self, rules: Sequence[Rule] = (), form: str | None = None, model: onnx.ModelProto | None = None
+        self,
+        rules: Sequence[Rule] = (),
+        form: str | None = None,
+        model: onnx.ModelProto | None = None,
+        pinned: bool = True,
     ) -> Lowered:
         """The model lowered again.
 
@@ -62,12 +68,13 @@ class Remaker:
             rules: In front of those of the recipe.
             form: Another form than its own.
             model: The float model with other outputs.
+            pinned: Whether scales are held of which the statistics that they followed from are known.
 
         Raises:
             CompileError: It cannot be lowered so.
         """
         record = self.record
-        before = (*rules, *self.pins)
+        before = (*rules, *(self.held(rules) if pinned or not self.exact else ()))
         recipe = replace(
             record.recipe, rules=(*before, *record.recipe.rules), overrides=len(before) + record.recipe.overrides
         )
@@ -82,27 +89,32 @@ class Remaker:
             dims=record.dims if own else None,
         )
 
-    def pin(self, cells: Cells) -> None:
-        """Holds the scales that followed from statistics as these cells have them.
+    def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:
+        """The pins as rules; a point that `rules` give another width has another scale, too."""
+        wide = [r for r in rules if r.settings.get("bits") is not None]
+        return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in wide)]
+
+    def pin(self, recurrences: Recurrences) -> None:
+        """Holds the scales that followed from statistics as these recurrences have them.
 
         Other statistics would give others, and a search for a range takes longer than everything else in a lowering.
         """
-        for cell in cells.values():
-            for point, was in cell.points.items():
-                path = f"{cell.name}.{point}"
+        for recurrence in recurrences.values():
+            for point, was in recurrence.points.items():
+                path = f"{recurrence.name}.{point}"
                 settings = self.record.recipe.settings(path)
                 calibrated = settings.get("mode") == "static" or "range" in settings
                 if _single(was) and calibrated and "scale" not in settings and not path.endswith(PARAMETERS):
-                    held = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
-                    self.pins.append(Rule(exactly(path), held))
+                    self.pins[path] = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
 
 
-def check_same_cells(cells: Cells, made: Cells) -> None:
-    """Raises CompileError where the cells of a lowered model are not those that its float model makes."""
-    for name, cell in cells.items():
-        if name not in made or identity(made[name]) != identity(cell):
-            found = ", ".join(made) or "none"
-            sizes = f"{cell.input_size} inputs and {cell.hidden_size} states"
+def check_same_recurrences(recurrences: Recurrences, made: Recurrences) -> None:
+    """Raises CompileError where the recurrences of a lowered model are not those that its float model makes."""
+    for name, recurrence in recurrences.items():
+        if name not in made or made[name].sizes != recurrence.sizes:
+            found, cell = ", ".join(made) or "none", recurrence.cell
+            sizes = f"{len(recurrence.sizes['points'])} points" if cell is None else ""
+            sizes = sizes if cell is None else f"{cell.input_size} inputs and {cell.hidden_size} states"
             raise CompileError(
                 f"the float model has no cell {name!r} of {sizes}; cells: {found}.",
                 supported="the model that the quantized one was lowered from",
@@ -110,24 +122,24 @@ def check_same_cells(cells: Cells, made: Cells) -> None:
             )
 
 
-def _single(point: Mapping[str, Any]) -> bool:
+def _single(point: Point) -> bool:
     """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
     return point.get("bits") is not None and len(point.get("scale") or ()) == 1 and point.get("mode") == "static"
 
 
-def differences(cells: Cells, made: Cells) -> list[str]:
+def differences(recurrences: Recurrences, made: Recurrences) -> list[str]:
     """Points whose formats differ between two lowerings, per-channel scales left out."""
 
-    def formats(cell: Cell) -> dict[str, Any]:
-        held = {p: dict(s) for p, s in cell.points.items()}
+    def formats(recurrence: Recurrence) -> dict[str, Any]:
+        held = {p: dict(s) for p, s in recurrence.points.items()}
         for s in held.values():
             if len(s.get("scale") or ()) > 1:
                 del s["scale"]
         return held
 
     found = []
-    for name, cell in cells.items():
-        was, now = formats(cell), formats(made[name]) if name in made else {}
+    for name, recurrence in recurrences.items():
+        was, now = formats(recurrence), formats(made[name]) if name in made else {}
         found += [f"{name}.{p}" for p in was if was[p] != now.get(p)]
     return found
 
@@ -135,11 +147,6 @@ def differences(cells: Cells, made: Cells) -> list[str]:
 def weights_of(lowered: Lowered) -> int:
     """Bytes of all recurrent weights."""
     return sum(e.bytes for e in lowered.report.entries)
-
-
-def forms_of(lowered: Lowered) -> dict[str, str]:
-    """The form of each recurrent node."""
-    return {e.node: e.form or e.status for e in lowered.report.entries}
 
 
 def settings_text(rules: Iterable[Rule]) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.pipeline import Lowered
 from rnnqc.recipe import Rule, keys_of, parse_override
 from rnnqc.reporting.evidence import PointEvidence, Repair, Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr, worst_sqnr
-from rnnqc.reporting.remaking import Remaker, exactly, forms_of, settings_text, weights_of
+from rnnqc.reporting.recurrences import Recurrence, point_of, quantized_points, recurrences_of
+from rnnqc.reporting.remaking import Remaker, exactly, settings_text, weights_of
 from rnnqc.reporting.sensitivity import CELL, members
 
 MOST = 5
@@ -23,6 +23,7 @@ WORTH_DB = 0.3
 ENOUGH = 0.8
 """Share of the gain of floats with which a cheaper override is good enough."""
 CLIPPED = 1e-4
+FLOAT = "float"
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
 WORTH_A_FORM_DB = 3.0
@@ -50,11 +51,12 @@ class Repairer:
     def __init__(self, remaker: Remaker, quality: Quality, lowered: Lowered, seen: Mapping[str, PointEvidence]) -> None:
         self.remaker, self.quality, self.seen = remaker, quality, seen
         self.lowered = lowered
+        self.recurrences = recurrences_of(lowered.model)
         self.before = quality.ratios(quality.run(lowered.proto))
 
     def repair(self, sensitivity: Sensitivity) -> Repair | None:
         """The first candidate that is good enough, or the best; None if none is worth anything."""
-        points = list(members(sensitivity, self.lowered.model.cells))
+        points = list(members(sensitivity, self.recurrences))
         tried: list[Repair] = []
         for candidate in self._candidates(sensitivity, points):
             result = self.measured(sensitivity.points, candidate)
@@ -66,13 +68,17 @@ class Repairer:
         return max(tried, key=lambda r: (not r.forms, r.gain_db), default=None)
 
     def measured(self, points: str, candidate: Candidate) -> Repair | None:
-        """What an override does; None if the model cannot be lowered with it."""
+        """What an override does; None if the model cannot be lowered with it, or a point that it quantizes is float."""
         try:
-            lowered = self.remaker.lower(candidate.rules)
+            lowered = self.remaker.lower(candidate.rules, pinned=False)
             ratios = self.quality.ratios(self.quality.run(lowered.proto))
         except CompileError:
             return None
-        was, now = forms_of(self.lowered), forms_of(lowered)
+        made = recurrences_of(lowered.model)
+        lost = quantized_points(self.recurrences).keys() - quantized_points(made).keys()
+        if any(r.matches(p) for r in candidate.rules if r.settings.get("bits") for p in lost):
+            return None
+        was, now = ({r.name: r.form for r in rs.values()} for rs in (self.recurrences, made))
         return Repair(
             points,
             settings_text(candidate.rules),
@@ -83,7 +89,7 @@ class Repairer:
             worst_sqnr(ratios),
             weights_of(self.lowered),
             weights_of(lowered),
-            sorted({now[n] for n in now if now[n] != was.get(n)}),
+            sorted({now.get(n, FLOAT) for n in was if now.get(n) != was[n]}),
         )
 
     def _candidates(self, sensitivity: Sensitivity, points: Sequence[str]) -> list[Candidate]:
@@ -91,15 +97,15 @@ class Repairer:
         ranges = [r for r in (self._range_rule(p) for p in points) if r is not None]
         if ranges:
             found.append(Candidate(tuple(r for r, _ in ranges), "; ".join(dict.fromkeys(why for _, why in ranges))))
-        widths = {_point(self.lowered.model.cells, p).get("bits") or 0 for p in points}
+        widths = {point_of(self.recurrences, p).get("bits") or 0 for p in points}
         for bits in WIDTHS if widths else ():
             if bits > max(widths) and all("bits" in keys_of(p) for p in points):
-                extra = _undone(self.lowered.model.cells, points)
+                extra = _undone(self.recurrences, points)
                 rule = Rule(sensitivity.points, {"bits": bits, **extra})
                 found.append(Candidate((rule,), f"{bits} bits instead of {max(widths)}"))
                 if ranges:
                     continue
-        found.append(Candidate((Rule(sensitivity.points, {"bits": None}),), "float"))
+        found.append(Candidate((Rule(sensitivity.points, {"bits": None}),), FLOAT))
         return found
 
     def _range_rule(self, name: str) -> tuple[Rule, str] | None:
@@ -115,7 +121,7 @@ class Repairer:
             why = f"the values take {seen.range_used:.1%} of the range of the format"
         else:
             return None
-        point = _point(self.lowered.model.cells, name)
+        point = point_of(self.recurrences, name)
         return Rule(exactly(name), _scale_for(point, seen)), why
 
 
@@ -142,16 +148,9 @@ def _rounded_up(scale: float) -> float:
     return float(f"{math.ceil(scale / unit - 1e-9) * unit:.6g}")
 
 
-def _point(cells: Mapping[str, Cell], name: str) -> Mapping[str, Any]:
-    for cell in cells.values():
-        if name.startswith(f"{cell.name}.") and name.removeprefix(f"{cell.name}.") in cell.points:
-            return cell.points[name.removeprefix(f"{cell.name}.")]
-    return {}
-
-
-def _undone(cells: Mapping[str, Cell], points: Sequence[str]) -> dict[str, Any]:
+def _undone(recurrences: Mapping[str, Recurrence], points: Sequence[str]) -> dict[str, Any]:
     """What has to be taken back where weights of few bits get more."""
-    held = [_point(cells, p) for p in points]
+    held = [point_of(recurrences, p) for p in points]
     undone: dict[str, Any] = {"group_size": None} if any(p.get("group_size") for p in held) else {}
     return undone | ({"wide_channels": 0.0} if any(p.get("wide_channels") for p in held) else {})
 
@@ -164,13 +163,13 @@ def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tu
     for sensitivity in sensitivities:
         if len(found) == MOST or sensitivity.gain_db < WORTH_DB:
             break
-        points = set(members(sensitivity, repairer.lowered.model.cells))
+        points = set(members(sensitivity, repairer.recurrences))
         if sensitivity.level == CELL or not points or points & mended:
             continue
         repair = repairer.repair(sensitivity)
         if repair is not None:
             found.append(repair)
-            mended |= points
+            mended |= points | (set(sensitivity.also) if repair.forms else set())
             rules += map(parse_override, repair.overrides) if not repair.forms else ()
     found.sort(key=lambda r: (bool(r.forms), -r.gain_db, r.points))
     if sum(not r.forms for r in found) < 2:

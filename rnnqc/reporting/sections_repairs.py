@@ -74,7 +74,8 @@ def _repair(repair: Repair, evidence: Evidence) -> Element:
 
 
 def _form_text(repair: Repair) -> str:
-    return f"A cell then has form {', '.join(repair.forms)}: there is no integer arithmetic for it, and it runs slower."
+    forms = ", ".join(repair.forms)
+    return f"What it is about then has form {forms}: there is no integer arithmetic for it, and it runs slower."
 
 
 def folded_command(repair: Repair, evidence: Evidence) -> Element:

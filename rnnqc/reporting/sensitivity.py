@@ -12,20 +12,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError
 from rnnqc.reporting.evidence import Sensitivity
-from rnnqc.reporting.points import is_quantized
 from rnnqc.reporting.quality import Quality, mean_sqnr
+from rnnqc.reporting.recurrences import ACCUMULATOR, Recurrence, quantized_points, recurrences_of
 from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
 
 CELL, GROUP, POINT = "cell", "group", "point"
-ACCUMULATOR = "accumulator"
 BIAS = "bias"
 """Its format may be that of the products, which have none without those of their operands."""
 MANY_CELLS = 3
-GROUPED = ("acc", "activation", "input_product", "hidden_product")
-"""Kinds of points of which every gate has one."""
 LEVELS = (POINT, GROUP, CELL)
 MOST_OF_IT = 0.8
 MATTERS_DB = 0.05
@@ -71,20 +67,21 @@ class Unit:
     glob: str
     members: tuple[str, ...]
     level: str
-    cell: str
+    recurrence: str
 
 
-def units_of(cell: Cell) -> list[Unit]:
-    """The quantized points of a cell, of like points of several gates one unit; form qcdq has no tables."""
-    names = [p for p, s in cell.points.items() if is_quantized(s) or (p == ACCUMULATOR and s["bits"] is not None)]
-    units: list[Unit] = []
+def units_of(recurrence: Recurrence) -> list[Unit]:
+    """The quantized points of a recurrence, of like points one unit; form qcdq has no tables."""
+    whole = recurrence.points.get(ACCUMULATOR, {"bits": None})["bits"] is not None
+    names = [p for p in recurrence.points if p in recurrence.quantized or (p == ACCUMULATOR and whole)]
+    kinds: dict[str, list[str]] = {}
     for name in names:
-        kind = name.rpartition(".")[2]
-        like = [n for n in names if n.rpartition(".")[2] == kind] if kind in GROUPED else [name]
-        glob = exactly(f"{cell.name}.{name}") if len(like) == 1 else f"{exactly(cell.name)}.*.{kind}"
-        if all(u.glob != glob for u in units):
-            level = POINT if len(like) == 1 else GROUP
-            units.append(Unit(glob, tuple(f"{cell.name}.{n}" for n in like), level, cell.name))
+        kinds.setdefault(recurrence.kind(name), []).append(name)
+    units = []
+    for kind, like in kinds.items():
+        alone, members = len(like) == 1, tuple(f"{recurrence.name}.{n}" for n in like)
+        glob = exactly(members[0]) if alone else f"{exactly(recurrence.name)}.*.{kind}"
+        units.append(Unit(glob, members, POINT if alone else GROUP, recurrence.name))
     return units
 
 
@@ -96,7 +93,7 @@ class _Search:
         self.expected = 0
         self.groups: Sequence[Unit] = ()
         base = remaker.lower(form=QCDQ)
-        self.cells = base.model.cells
+        self.recurrences = recurrences_of(base.model)
         self.base = quality.ratios(quality.run_qcdq(base.proto))
         self.found = Found(mean_sqnr(self.base))
 
@@ -109,13 +106,11 @@ class _Search:
         self.count += 1
         if self.progress is not None:
             self.progress(self.count, max(self.count, min(self.expected, self.bounds.models)))
-        also: list[str] = []
         try:
-            level = self._level([unit.glob])
+            level, also = self._level([unit.glob], unit)
         except CompileError as error:
-            also = [exactly(f"{unit.cell}.{BIAS}")]
             try:
-                level = self._level([unit.glob, *also])
+                level, also = self._level([unit.glob, exactly(f"{unit.recurrence}.{BIAS}")], unit)
             except CompileError:
                 self.found.refused[unit.glob] = error.message
                 return None
@@ -125,29 +120,32 @@ class _Search:
         self.found.measured.append(result)
         return result
 
-    def _level(self, globs: Sequence[str]) -> float:
+    def _level(self, globs: Sequence[str], unit: Unit) -> tuple[float, list[str]]:
+        """SQNR with these points in float, and others that are float then."""
         lowered = self.remaker.lower([no_quantizer(g) for g in globs], QCDQ)
-        return mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
+        level = mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
+        kept = quantized_points(recurrences_of(lowered.model))
+        return level, [p for p in quantized_points(self.recurrences) if p not in kept and p not in unit.members]
 
     def run(self) -> Found:
-        cells: Sequence[Cell] = [c for c in self.cells.values() if units_of(c)]
-        units = {c.name: units_of(c) for c in cells}
-        self.expected = sum(map(len, units.values())) + (len(cells) if len(cells) > MANY_CELLS else 0)
-        if len(cells) > MANY_CELLS:
+        units = {name: units_of(r) for name, r in self.recurrences.items()}
+        units = {name: found for name, found in units.items() if found}
+        self.expected = sum(map(len, units.values())) + (len(units) if len(units) > MANY_CELLS else 0)
+        if len(units) > MANY_CELLS:
             whole = [
-                Unit(f"{exactly(c.name)}.*", tuple(m for u in units[c.name] for m in u.members), CELL, c.name)
-                for c in cells
+                Unit(f"{exactly(name)}.*", tuple(m for u in found for m in u.members), CELL, name)
+                for name, found in units.items()
             ]
             gains = dict(self._ranked(whole))
-            cells = sorted(cells, key=lambda c: -gains.get(f"{exactly(c.name)}.*", 0.0))
-        groups = [u for c in cells for u in units[c.name]]
+            units = dict(sorted(units.items(), key=lambda u: -gains.get(f"{exactly(u[0])}.*", 0.0)))
+        groups = [u for found in units.values() for u in found]
         self.groups = groups
         ranked = self._ranked(groups)
         by_glob = {u.glob: u for u in groups}
         for glob, gain in ranked:
             unit = by_glob[glob]
             if unit.level == GROUP and gain > MATTERS_DB:
-                singles = [Unit(exactly(m), (m,), POINT, unit.cell) for m in unit.members]
+                singles = [Unit(exactly(m), (m,), POINT, unit.recurrence) for m in unit.members]
                 self.expected += len(singles)
                 self._ranked(singles)
         self.found.measured = sorted(self.found.measured, key=self._rank)
@@ -190,9 +188,9 @@ def find_sensitivities(
     return _Search(remaker, quality, bounds or Bounds(), progress).run()
 
 
-def members(sensitivity: Sensitivity, cells: Mapping[str, Cell]) -> Iterator[str]:
+def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:
     """Names of the points of a measurement."""
-    for cell in cells.values():
-        for unit in units_of(cell):
+    for recurrence in recurrences.values():
+        for unit in units_of(recurrence):
             if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
                 yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))

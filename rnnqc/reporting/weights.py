@@ -2,49 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Model, constant_array, graph_info
+from rnnqc.passes.custom_points import WEIGHT, CustomCell, custom_cells_of
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.pipeline import Lowered
 from rnnqc.reporting.evidence import PointEvidence
-from rnnqc.reporting.points import is_quantized, weight_evidence
+from rnnqc.reporting.points import weight_evidence
+from rnnqc.reporting.recurrences import recurrences_of
 
 Array = npt.NDArray[Any]
 
 
 def weights_evidence(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
-    """W and R of every quantized cell.
+    """The matrices of every quantized recurrence.
 
     Args:
         float_model: The float model; it is taken apart.
         qcdq: It, lowered to form qcdq.
     """
-    decompose(float_model, "report on")
-    floats = graph_info(float_model.graph).initializers
     found = []
-    for name, cell in qcdq.model.cells.items():
-        if name not in float_model.cells:
-            continue
-        origin = float_model.cells[name]
-        for key in ("W", "R"):
-            point = f"{key}.weight"
-            codes = _stored(qcdq.model, getattr(cell, key))
-            if not is_quantized(cell.points.get(point, {"bits": None})) or codes is None:
+    arrays = dict(_arrays(float_model))
+    for recurrence in recurrences_of(qcdq.model).values():
+        cell = recurrence.cell
+        for point in (p for p in recurrence.quantized if p.endswith(f".{WEIGHT}")):
+            path = f"{recurrence.name}.{point}"
+            name = f"{path}.codes" if cell is None else getattr(cell, point.removesuffix(f".{WEIGHT}"))
+            codes, array = _stored(qcdq.model, name), arrays.get(path)
+            if codes is None or array is None:
                 continue
-            array = constant_array(floats[getattr(origin, key)])
-            factor = _stored(qcdq.model, f"{name}/input.factor") if key == "W" else None
-            assert array is not None
-            if factor is not None:  # an equalized input
+            factor = _stored(qcdq.model, f"{recurrence.name}/input.factor") if point == "W.weight" else None
+            if cell is not None and factor is not None:  # an equalized input
                 array = (array / factor[:, None]).astype(np.float32)
-            evidence = weight_evidence(cell, point, array, encoding_of(cell.points[point]).dequantize(codes))
-            if evidence is not None:
-                found.append(evidence)
+            settings = recurrence.points[point]
+            evidence = weight_evidence(path, settings, array, encoding_of(settings).dequantize(codes))
+            found += [evidence] if evidence is not None else []
     return found
+
+
+def _arrays(float_model: Model) -> Iterator[tuple[str, Array]]:
+    """The float matrices by the paths of their points."""
+    others: list[CustomCell] = []
+
+    def look(normal: Model) -> bool:
+        others.extend(custom_cells_of(normal))
+        return bool(others)
+
+    decompose(float_model, "report on", look)
+    floats = graph_info(float_model.graph).initializers
+    for cell in float_model.cells.values():
+        for key in ("W", "R"):
+            array = constant_array(floats[getattr(cell, key)])
+            assert array is not None
+            yield f"{cell.name}.{key}.{WEIGHT}", array
+    for other in others:
+        for name, sites in other.products.items():
+            yield f"{other.name}.{name}.{WEIGHT}", sites[0].weights
 
 
 def _stored(model: Model, name: str) -> Array | None:

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.evaluate import run_session
 from rnnqc.feeds import Feeds
+from rnnqc.graph_walks import blocks_of
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.session import session
 from rnnqc.tracing.program import Program
@@ -146,14 +147,9 @@ def _kind(program: Program, formal: str) -> int:
 def _constants(proto: onnx.ModelProto) -> dict[str, Array]:
     """Initializers and values of Constant nodes, of all graphs."""
     found: dict[str, Array] = {}
-    pending = [proto.graph]
-    while pending:
-        graph = pending.pop()
+    for graph in blocks_of([proto.graph]):
+        assert isinstance(graph, onnx.GraphProto)
         found.update({t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer})
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    pending.append(attribute.g)
-                elif node.op_type == "Constant" and attribute.name == "value":
-                    found[node.output[0]] = onnx.numpy_helper.to_array(attribute.t)
+        for node in (n for n in graph.node if n.op_type == "Constant"):
+            found.update((node.output[0], onnx.numpy_helper.to_array(a.t)) for a in node.attribute if a.name == "value")
     return found

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.tracing.program import Program, needed, reads
+from rnnqc.graph_walks import reads
+from rnnqc.passes.observe import add_scan_output
+from rnnqc.tracing.program import Program, needed
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -182,17 +184,6 @@ def _instrumented(program: Program, values: Mapping[str, str]) -> onnx.NodeProto
     for k, name in enumerate(scan.output):
         if not name:
             scan.output[k] = f"unused/{k}"
-    body = next(a.g for a in scan.attribute if a.name == "body")
-    scanned = len(scan.output) - program.states
     for name, seen in values.items():
-        inside = f"{seen}/step"
-        body.node.append(onnx.helper.make_node("Identity", [name], [inside], inside))
-        body.output.append(onnx.ValueInfoProto(name=inside))
-        scan.output.append(seen)
-    directions = next((a for a in scan.attribute if a.name == "scan_output_directions"), None)
-    if directions is None and program.backwards:
-        directions = scan.attribute.add(name="scan_output_directions", type=onnx.AttributeProto.INTS)
-        directions.ints.extend([0] * scanned)
-    if directions is not None:
-        directions.ints.extend([int(program.backwards)] * len(values))
+        add_scan_output(scan, name, seen, backwards=program.backwards)
     return scan

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -11,7 +10,9 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import FUSED_OPS
 from rnnqc.diagnostics import CompileError
+from rnnqc.graph_walks import blocks_of, captured, reads
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
+from rnnqc.passes.point_names import alias
 from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"
@@ -62,9 +63,7 @@ class Program:
     @property
     def captured(self) -> list[str]:
         """What the loop's body uses of the nodes and inputs around it."""
-        inside = {v.name for v in self.body.input} | {o for n in self.body.node for o in n.output}
-        read = {i for n in self.body.node for i in reads(n)} | {o.name for o in self.body.output}
-        return sorted(read - inside - {t.name for t in self.body.initializer})
+        return sorted(captured(self.body))
 
     @property
     def before(self) -> list[onnx.NodeProto]:
@@ -92,10 +91,7 @@ class Program:
 
 def plain_name(name: str, cell: str) -> str:
     """`cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
-    short = name.removeprefix(f"{cell}/")
-    for branch in ("int8/", "uint8/"):
-        short = short.removeprefix(branch)
-    return re.sub(r"_\d+$", "", short)
+    return alias(f"/{name.removeprefix(f'{cell}/')}")[0][1:]
 
 
 def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
@@ -107,18 +103,6 @@ def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.N
             kept.append(node)
             wanted.update(i for i in node.input if i)
     return kept[::-1]
-
-
-def reads(node: onnx.NodeProto) -> set[str]:
-    """What a node and the nodes of its subgraphs use of the graph it is in."""
-    names = {i for i in node.input if i}
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            inner = attribute.g
-            made = {v.name for v in inner.input} | {t.name for t in inner.initializer}
-            made |= {o for n in inner.node for o in n.output}
-            names |= ({i for n in inner.node for i in reads(n)} | {o.name for o in inner.output}) - made
-    return names
 
 
 def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
@@ -134,7 +118,7 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
     """
     tagged: dict[str, list[onnx.NodeProto]] = {}
     used: dict[str, set[str]] = {}
-    for graph in _graphs(proto.graph):
+    for graph in blocks_of([proto.graph]):
         for node in graph.node:
             name = _tag(node)
             if name in cells:
@@ -190,16 +174,8 @@ def _tag(node: onnx.NodeProto) -> str:
     return next((p.value for p in node.metadata_props if p.key == CELL_TAG), "")
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    pending = [graph]
-    while pending:
-        current = pending.pop(0)
-        yield current
-        pending.extend(a.g for n in current.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH)
-
-
 def _outermost(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
-    return next(found for g in _graphs(graph) if (found := [n for n in g.node if _tag(n) == name]))
+    return next(found for g in blocks_of([graph]) if (found := [n for n in g.node if _tag(n) == name]))
 
 
 def _with_attributes(nodes: Iterable[onnx.NodeProto], call: onnx.NodeProto) -> list[onnx.NodeProto]:

@@ -92,23 +92,3 @@ def dequantized(
         if f is not None:
             values = np.asarray(values * f)
     return Tensor(name, values, whole, factor, row, zero)
-
-
-def concatenated(parts: list[Tensor]) -> Tensor:
-    """Consecutive steps of one tensor."""
-
-    def joined(arrays: list[Array | None]) -> Array | None:
-        held = [a for a in arrays if a is not None]
-        return np.concatenate(held) if held else None
-
-    first = parts[0]
-    zero = first.zero_point
-    if zero is not None and zero.ndim:
-        zero = joined([p.zero_point for p in parts])
-    return replace(
-        first,
-        values=np.concatenate([p.values for p in parts]),
-        codes=joined([p.codes for p in parts]),
-        row_scale=joined([p.row_scale for p in parts]),
-        zero_point=zero,
-    )

@@ -23,7 +23,6 @@ from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.traced_cell import TracedCell
 
 Array = npt.NDArray[Any]
-RUNTIME = ("X", "sequence_lens", "initial_h", "initial_c")
 
 
 @dataclass(frozen=True)

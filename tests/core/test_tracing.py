@@ -18,7 +18,7 @@ from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.program import needed, plain_name, reads
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tables import moved
-from rnnqc.tracing.tensors import Tensor, concatenated, dequantized
+from rnnqc.tracing.tensors import Tensor, dequantized
 from rnnqc.tracing.traced_cell import Order
 
 
@@ -87,9 +87,6 @@ def test_dequantization_takes_one_operation_at_a_time() -> None:
     assert made.values.tobytes() == expected.reshape(1, 1, 3).astype(np.float32).tobytes()
     assert made.codes is not None and made.codes.dtype == np.uint8
     assert list(made.arrays()) == ["x", "x.codes", "x.zero_point", "x.row_scale", "x.scale"]
-    both = concatenated([made, made])
-    assert both.values.shape == (2, 1, 3) and both.row_scale is not None and both.row_scale.shape == (2, 1, 1)
-    assert both.scale is not None and both.scale.shape == (3,)
 
 
 @pytest.mark.parametrize("buffer", [1, 2**23])

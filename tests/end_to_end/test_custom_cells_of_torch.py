@@ -6,8 +6,6 @@ accurate than the others, forms that differ, a step of the recurrence that is ta
 
 from __future__ import annotations
 
-import io
-import warnings
 from functools import cache
 from typing import Any
 
@@ -29,12 +27,12 @@ from torch_recurrences import (  # noqa: E402 - needs torch
     HighwayScript,
     ProjectedCell,
     export,
+    export_step,
     values,
 )
 
 Array = npt.NDArray[Any]
 I, H, M = 24, 32, 48  # noqa: E741 - inputs, hidden units, memory units
-NAMES = ("x", "h", "c", "h_next", "c_next")
 # What was measured, less 4 dB.
 LEAST = {"int8": 35.8, "int16": 41.7, "pow2-int16": 43.5, "pow2-w8a16": 35.8, "pow2-int8": 20.0, "brevitas-int8": 24.0}
 
@@ -44,20 +42,7 @@ def exported(kind: str, dynamo: bool) -> onnx.ModelProto:
     """One step, of which the batch is free."""
     torch.manual_seed(0)
     cell: Any = AugmentedLstmCell(I, H) if kind == "highway" else ProjectedCell(I, H, M)
-    memory = H if kind == "highway" else M
-    inputs = (torch.zeros(2, I), torch.zeros(2, H), torch.zeros(2, memory))
-    file = io.BytesIO()
-    common: dict[str, Any] = {"input_names": list(NAMES[:3]), "output_names": list(NAMES[3:])}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if dynamo:
-            shapes = [{0: torch.export.Dim("B")}] * 3
-            options = {"external_data": False, "verbose": False, "dynamic_shapes": shapes}
-            torch.onnx.export(cell.eval(), inputs, file, dynamo=True, opset_version=18, **options, **common)
-        else:
-            axes = {n: {0: "B"} for n in NAMES}
-            torch.onnx.export(cell.eval(), inputs, file, dynamo=False, opset_version=17, dynamic_axes=axes, **common)
-    return onnx.load_from_string(file.getvalue())
+    return export_step(cell, (I, H, H if kind == "highway" else M), dynamo)
 
 
 def feeds(memory: int, seed: int, varying: bool, steps: int = 20) -> dict[str, Array]:

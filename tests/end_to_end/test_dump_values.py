@@ -17,14 +17,13 @@ import onnx
 import pytest
 from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
 from brevitas_reference import Lstm
+from dumped import Steps, assert_follows_the_rule, assert_same, traced
 from lstm_models import RecurrentCase, stacked_model
 from recorded_reference import GATES, attributes_of, record_grid, record_tables
 
 import rnnqc
-from rnnqc.tracing.tensors import Tensor, concatenated
 
 Array = npt.NDArray[Any]
-Steps = dict[str, Tensor]
 TABLES = {
     "lstm": RecurrentCase(),
     "lstm reverse": RecurrentCase(direction="reverse", initial_h=True, initial_c=True),
@@ -45,46 +44,6 @@ RECIPES = ("int8", "int8-static", "int16", "w4a8")
 def lowered(case: RecurrentCase, recipe: str, form: str = "fused", **arguments: Any) -> rnnqc.Lowered:
     """The model, calibrated."""
     return rnnqc.lower(case.model(), recipe=recipe, form=form, calibration=[case.feeds()], **arguments)
-
-
-def traced(model: onnx.ModelProto, feeds: Mapping[str, Array], native: bool = False, **state: Any) -> dict[str, Steps]:
-    """All tensors of all cells."""
-    parts: dict[str, dict[str, list[Tensor]]] = {}
-    for piece in rnnqc.Tracer(model, native=native).trace([feeds], **state):
-        for name, tensor in piece.tensors.items():
-            parts.setdefault(piece.cell, {}).setdefault(name, []).append(tensor)
-    assert parts
-    return {cell: {n: concatenated(t) for n, t in tensors.items()} for cell, tensors in parts.items()}
-
-
-def assert_follows_the_rule(steps: Steps, what: str) -> None:
-    """Real values are codes times scales, one operation at a time."""
-    assert sum(t.codes is not None for t in steps.values()) > 5, what
-    for name, t in steps.items():
-        assert t.values.ndim == 3, f"{what}: {name}"
-        if t.codes is None:
-            continue
-        assert t.codes.dtype.kind in "iu" and t.codes.shape == t.values.shape, f"{what}: {name}"
-        assert t.zero_point is not None
-        real = (t.codes.astype(np.int64) - t.zero_point).astype(t.values.dtype)
-        for factor in (t.row_scale, t.scale):
-            if factor is not None:
-                assert factor.dtype == t.values.dtype, f"{what}: {name}"
-                real = real * factor
-        assert real.tobytes() == t.values.tobytes(), f"{what}: {name}"
-
-
-def assert_same(expected: dict[str, Steps], actual: dict[str, Steps], what: str) -> None:
-    """Equal arrays under equal names."""
-    assert list(expected) == list(actual), what
-    for cell, steps in expected.items():
-        assert list(steps) == list(actual[cell]), f"{what}: {cell}"
-        for name, tensor in steps.items():
-            one, other = tensor.arrays(), actual[cell][name].arrays()
-            assert list(one) == list(other), f"{what}: {cell}: {name}"
-            for key, array in one.items():
-                assert array.dtype == other[key].dtype and array.shape == other[key].shape, f"{what}: {cell}: {key}"
-                assert array.tobytes() == other[key].tobytes(), f"{what}: {cell}: {key}"
 
 
 def fused_node(model: onnx.ModelProto) -> onnx.NodeProto:

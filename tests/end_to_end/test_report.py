@@ -22,7 +22,6 @@ import onnx
 import pytest
 from commands import Result, in_process, in_subprocess
 from onnx import TensorProto, helper, numpy_helper
-from protos import parse
 from report_pages import Page
 from running import Array, save_arrays
 
@@ -561,38 +560,6 @@ def test_swapped_arguments(cli: Cli, files: tuple[Path, Path], tmp_path: Path, r
         assert f"{quant}: " in result.err
         assert "swapped" in result.err
     assert not page.exists()
-
-
-def test_values_of_other_recurrences(cli: Cli, tmp_path: Path) -> None:
-    """Their points are not on the page, which says so, and does not ask for statistics that would not change that."""
-    body = f"""<ir_version: 8, opset_import: ["": 17]> cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] n) {{
-        p = MatMul (x, W)
-        s = MatMul (h, R)
-        [sum] g = Add (p, s)
-        [tanh] a = Tanh (g)
-        [gate] f = Sigmoid (s)
-        [made] n = Mul (a, f)
-    }}"""
-    rng = np.random.default_rng(0)
-    weights = {"W": rng.normal(0, 0.3, (I, H)), "R": rng.normal(0, 0.3, (H, H))}
-    model, quant, data, page = (tmp_path / n for n in ("model.onnx", "quant.onnx", "data.npz", "page.html"))
-    proto = rnnqc.layer(parse(body, **{k: v.astype(np.float32) for k, v in weights.items()}))
-    onnx.save(proto, model)
-    save_arrays(data, {proto.graph.input[0].name: np.stack([f["X"] for f in _feeds()])})
-    stats = tmp_path / "stats.json"
-    assert cli("calibrate", model, "--data", data, "-o", stats).code == 0
-    assert cli("lower", model, "-o", quant, "--recipe", "pow2-w8a16", "--stats", stats).code == 0
-    for more in ([], ["--stats", stats]):
-        result = cli("report", model, quant, "--data", data, "-o", page, "--json", *more)
-        assert result.code == 0, result.err
-        evidence = json.loads(page.with_suffix(".json").read_text())
-        for section in ("points", "sensitivity"):
-            assert "are no LSTM, GRU or RNN (layer) have quantized values" in evidence["missing"][section]
-            assert "not covered by this page yet" in evidence["missing"][section]
-        assert evidence["mismatch"] == ""
-        assert not any("--stats" in w for w in evidence["warnings"])
-        assert evidence["outputs"][0]["sqnr_db"] > 20
-        Page.read(page.read_text(encoding="utf-8"))
 
 
 def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Walks over the graphs of a protobuf model, and what these use of each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+Block = onnx.GraphProto | onnx.FunctionProto
+
+
+def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The subgraphs of a node."""
+    return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
+
+
+def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
+    """`roots` and all subgraphs of their nodes, outer ones first, in order."""
+    pending: deque[Block] = deque(roots)
+    while pending:
+        block = pending.popleft()
+        yield block
+        pending.extend(inner for node in block.node for inner in inner_graphs(node))
+
+
+def captured(graph: onnx.GraphProto) -> set[str]:
+    """What a subgraph and those in it use of the graphs around; no two values of one model have the same name."""
+    read: set[str] = set()
+    made: set[str] = set()
+    for block in blocks_of([graph]):
+        assert isinstance(block, onnx.GraphProto)
+        read |= {i for n in block.node for i in n.input if i} | {o.name for o in block.output}
+        made |= {v.name for v in block.input} | {t.name for t in block.initializer}
+        made |= {o for n in block.node for o in n.output}
+    return read - made
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """What a node and the nodes of its subgraphs use of the graph it is in."""
+    return {i for i in node.input if i}.union(*(captured(g) for g in inner_graphs(node)))

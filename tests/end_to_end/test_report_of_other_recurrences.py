@@ -1,0 +1,233 @@
+"""The page about recurrences that are no LSTM, GRU or RNN: highway and projection layers, in loops and written out.
+
+What these would catch: a recurrence that is left out, or whose states, ranges or sensitivities are those of something
+else; a model whose recurrence changes because its states are watched; an override that does not do what the page says.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import in_process
+from report_pages import Page
+from running import Array, save_arrays
+
+import rnnqc
+from rnnqc.pipeline import Lowered
+from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.gather import gather
+from rnnqc.reporting.page import page
+from rnnqc.reporting.recurrences import recurrences_of
+from rnnqc.reporting.sensitivity import Bounds
+from rnnqc.reporting.subject import Options, Subject
+from rnnqc.statistics import Statistics
+from rnnqc.testing.recurrences import RecurrenceCase
+from rnnqc.verify import compare_models
+
+T = 5
+Feeds = list[dict[str, Array]]
+FORMS = ("scan", "loop", "script", "unrolled")
+# A range of a tenth or less of the values.
+PLANTED = {"pow2-int16": 2.0**-19, "brevitas-int8": 0.0004, "int8": 0.0004, "int16": 0.0000015}
+
+
+def case(op: str, form: str, **options: Any) -> tuple[onnx.ModelProto, Feeds]:
+    made = RecurrenceCase(op=op, form=form, time=T, I=12, H=16, initial="zeros", **options)
+    return made.model(), [made.feeds(seed) for seed in range(4)]
+
+
+def report(
+    model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds, statistics: Statistics | None, models: int = 60
+) -> Evidence:
+    names = "float.onnx", "quant.onnx"
+    return gather(
+        Subject(model, lowered, *names, 1, 1, statistics=statistics, data=data), Options(bounds=Bounds(models))
+    )
+
+
+def planted_point(lowered: Lowered, recipe: str) -> str:
+    """A point whose range is to be spoilt: the values of a tanh, or what is multiplied where values have no formats."""
+    [entry] = lowered.report.entries
+    ending = ".hidden" if recipe in ("int8", "int16") else ".tanh.value"
+    [*_, point] = [p for p in entry.points if p.endswith(ending)]
+    [name] = recurrences_of(lowered.model)
+    return f"{name}.{point}"
+
+
+def check_planted(model: onnx.ModelProto, data: Feeds, recipe: str) -> Evidence:
+    """A planted range comes first in every list, and the override that is printed mends it."""
+    statistics = rnnqc.calibrate(model, data)
+    never = rnnqc.lower(model, recipe, stats=statistics)
+    point = planted_point(never, recipe)
+    planted = f"{point}.scale={PLANTED[recipe]!r}"
+    bad = rnnqc.lower(model, recipe, stats=statistics, overrides=[planted])
+    evidence = report(model, bad.proto, data, statistics)
+    assert "bit for bit" in evidence.remade
+    assert evidence.points[0].point == point
+    assert evidence.points[0].clipped > 0.2
+    assert evidence.sensitivities[0].points == point
+    assert evidence.sensitivities[0].noise_share > 0.9
+    repair = evidence.repairs[0]
+    words = shlex.split(Page.read(page(evidence)).commands[0])
+    assert words == ["--set", *repair.overrides]
+    mended = rnnqc.lower(model, recipe, stats=statistics, overrides=[*words[1:], planted])
+    levels = [_level(model, m.proto, data) for m in (bad, mended, never)]
+    assert levels[0] == pytest.approx(repair.worst_before, abs=1e-6)
+    assert levels[1] == pytest.approx(repair.worst_after, abs=1e-6)
+    assert levels[0] < levels[2] - 6.0
+    # One scale for all rows is not as good as one for each.
+    assert levels[1] > levels[2] - (6.0 if point.endswith(".hidden") else 1.5)
+    return evidence
+
+
+def _level(model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds) -> float:
+    return min(c.sqnr_db for c in compare_models(model, lowered, data))
+
+
+@pytest.mark.parametrize(
+    ("op", "form", "recipe"),
+    [
+        ("highway", "scan", "brevitas-int8"),
+        ("projection", "loop", "pow2-int16"),
+        ("projection", "unrolled", "brevitas-int8"),
+    ],
+)
+def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: str, recipe: str) -> None:
+    evidence = check_planted(*case(op, form), recipe)
+    [layer] = evidence.layers
+    points = {p.point for p in evidence.points}
+    assert all(p.startswith(f"{layer.cell}.") for p in points)
+    assert sum(p.endswith(".weight") for p in points) >= 2
+    assert sum(p.endswith(".value") for p in points) >= 12
+    assert evidence.missing.keys() == {"times"}
+
+
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+@pytest.mark.parametrize("options", [{}, {"backwards": True}, {"lengths": "held"}], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_states_are_those_that_the_outputs_are_made_of(form: str, options: dict[str, Any], recipe: str) -> None:
+    """Output y is the hidden states of all steps: both have one curve, in the order of the steps."""
+    if options.get("lengths") and form != "loop":
+        pytest.skip("lengths are of form loop")
+    model, data = case("highway", form, outputs=("y",), **options)
+    evidence = report(model, rnnqc.lower(model, recipe, calibration=data).proto, data, None, models=1)
+    [layer], [output] = evidence.layers, evidence.outputs
+    assert layer.curve is not None
+    assert layer.curve.stops == list(range(1, T + 1))
+    assert layer.sqnr_db == pytest.approx(output.sqnr_db)
+    if output.curve is not None:
+        turned = -1 if options.get("backwards") else 1
+        np.testing.assert_allclose(layer.curve.sqnr_db, output.curve.sqnr_db[::turned], rtol=1e-12)
+
+
+def test_a_stream(tmp_path: Path) -> None:
+    """States carried from call to call."""
+    model = RecurrenceCase(op="projection", form="scan", time=1, batch=1, outputs=("y", "final")).model()
+    rng = np.random.default_rng(0)
+    data: Feeds = [{"x": rng.uniform(-1, 1, (1, 1, 5)).astype(np.float32)} for _ in range(30)]
+    names = [o.name for o in model.graph.output]
+    state = dict(zip([i.name for i in model.graph.input][1:], names[1:], strict=True))
+    statistics = rnnqc.calibrate(model, data, state=state)
+    lowered = rnnqc.lower(model, "pow2-int16", stats=statistics)
+    subject = Subject(model, lowered.proto, "f", "q", 1, 1, statistics=statistics, data=data, state=state)
+    evidence = gather(subject, Options(bounds=Bounds(1)))
+    assert "bit for bit" in evidence.remade
+    [layer] = evidence.layers
+    assert layer.curve is not None
+    assert layer.curve.unit == "call"
+    assert layer.curve.sqnr_db == pytest.approx(next(o for o in evidence.outputs if o.name == names[1]).curve.sqnr_db)  # type: ignore[union-attr]
+
+
+def test_both_kinds_on_one_page(tmp_path: Path) -> None:
+    """An LSTM behind a recurrence of other equations: both in every section."""
+    model, data = case("highway", "scan", outputs=("y",))
+    rng = np.random.default_rng(0)
+    for name, width in (("lstm.W", 16), ("lstm.R", 8)):
+        array = rng.normal(0, 0.5, (1, 32, width)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model.graph.node.append(onnx.helper.make_node("LSTM", ["y", "lstm.W", "lstm.R"], ["z"], name="lstm", hidden_size=8))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [T, 1, None, 8]))
+    lowered = rnnqc.lower(model, "brevitas-int8", calibration=data)
+    evidence = report(model, lowered.proto, data, lowered.statistics, models=200)
+    assert "bit for bit" in evidence.remade
+    names = {layer.cell for layer in evidence.layers}
+    assert len(names) == 2
+    assert "lstm.forward" in names
+    for name in names:
+        assert any(p.point.startswith(f"{name}.") for p in evidence.points)
+        assert any(s.points.startswith(f"{name}.") for s in evidence.sensitivities)
+    assert evidence.unmeasured == []
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], given: bool) -> None:
+    """With the statistics or without; what is printed can be pasted."""
+    model, data = case("highway", "loop")
+    paths = [tmp_path / n for n in ("model.onnx", "data", "stats.json", "quant.onnx", "page.html")]
+    source, folder, stats, quant, written = paths
+    onnx.save(model, source)
+    folder.mkdir()
+    for k, feed in enumerate(data):
+        save_arrays(folder / f"{k}.npz", feed)
+    assert in_process(capfd, "calibrate", source, "--data", folder, "-o", stats).code == 0
+    point = planted_point(rnnqc.lower(model, "brevitas-int8", stats=stats), "brevitas-int8")
+    options = ["--recipe", "brevitas-int8", "--stats", stats, "--set", f"{point}.scale=0.0004"]
+    assert in_process(capfd, "lower", source, "-o", quant, *options).code == 0
+    more = ["--stats", stats] if given else []
+    result = in_process(capfd, "report", source, quant, "--data", folder, "-o", written, "--json", *more)
+    assert result.code == 0, result.err
+    assert ("--stats" in result.err) != given
+    evidence = json.loads(written.with_suffix(".json").read_text())
+    assert evidence["points"][0]["point"] == evidence["sensitivities"][0]["points"] == point
+    [_, whole, *_] = Page.read(written.read_text(encoding="utf-8")).commands
+    words = shlex.split(whole.replace("\\\n", " "))
+    words[words.index("--stats") + 1] = str(stats)
+    assert in_process(capfd, *words[1:]).code == 0
+    after = _level(model, onnx.load(words[words.index("-o") + 1]), data)
+    assert after == pytest.approx(evidence["repairs"][0]["worst_after"], abs=1e-6)
+    assert after > _level(model, onnx.load(quant), data) + 6
+
+
+def test_what_is_multiplied_and_weights_are_told_apart() -> None:
+    """Each alone stays float in form qcdq; 16-bit weights would take the integers from products of rows."""
+    model, data = case("highway", "scan")
+    few = ["*.weight.bits=3"]
+    evidence = report(model, rnnqc.lower(model, "int8", overrides=few).proto, data, None)
+    groups = {s.points.rpartition(".")[2]: s for s in evidence.sensitivities if s.level == "group"}
+    assert groups["weight"].gain_db > 20 > 1 > groups["hidden"].gain_db
+    assert all(s.also == [] for s in evidence.sensitivities)
+    [repair] = evidence.repairs
+    assert repair.overrides == [f"{groups['weight'].points}.bits=8"]
+    assert repair.forms == []
+
+
+def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
+    model, data = case("highway", "scan")
+    evidence = report(model, rnnqc.lower(model, "int16").proto, data, None)
+    [repair] = evidence.repairs
+    assert repair.overrides[0].endswith(".weight.bits=none")
+    [entry] = rnnqc.lower(model, "int16", overrides=repair.overrides).report.entries
+    assert entry.status == "float"
+    assert repair.forms == ["float"]
+    assert "has form float" in Page.read(page(evidence)).text
+
+
+@pytest.mark.parametrize("recipe", list(PLANTED))
+@pytest.mark.parametrize("kind", ["highway", "projection"])
+def test_layers_of_torch(kind: str, recipe: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT reported on")
+    from torch_recurrences import AugmentedLstmCell, ProjectedCell, export_step
+
+    torch.manual_seed(0)
+    cell: Any = AugmentedLstmCell(12, 16) if kind == "highway" else ProjectedCell(12, 16, 20)
+    model = rnnqc.layer(export_step(cell, (12, 16, 16 if kind == "highway" else 20), dynamo=False))
+    rng = np.random.default_rng(0)
+    data: Feeds = [{"x": rng.standard_normal((T, 3, 12)).astype(np.float32)} for _ in range(4)]
+    evidence = check_planted(model, data, recipe)
+    assert [c.cell for c in evidence.layers] == ["layer"]
