@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from rnnqc.passes.check_weights import check_codes
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.custom_formats import custom_formats, operand_format
 from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, custom_cells_of
+from rnnqc.passes.point_names import alias
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.written_quantizers import WrittenQuantizer
 from rnnqc.recipe import Recipe
@@ -27,7 +27,6 @@ from rnnqc.statistics import Statistics
 
 Array = npt.NDArray[Any]
 Format = dict[str, Any]
-_NUMBER = re.compile(r"_\d+$")
 _VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
 
 
@@ -194,7 +193,8 @@ def _initializers(model: Model) -> dict[str, list[tuple[str, Array]]]:
         for name, value in graph_info(graph).initializers.items():
             array = constant_array(value)
             if array is not None:
-                found.setdefault(_NUMBER.sub("", name), []).append((name, array))
+                path, slash, rest = name.rpartition("/")
+                found.setdefault(f"{path}{slash}{alias(rest)[0]}", []).append((name, array))
     return found
 
 
@@ -218,7 +218,7 @@ def _written(
 
 def _split(node: Node) -> tuple[str, str]:
     path, _, rest = display_name(node).rpartition("/")
-    return path, _NUMBER.sub("", rest)
+    return path, alias(rest)[0]
 
 
 def _behind(last: Node, path: str) -> dict[str, Node]:

@@ -21,7 +21,6 @@ from rnnqc.passes.written_quantizers import nodes_of_cell
 
 Array = npt.NDArray[Any]
 _FLOAT_TABLE_BITS = INDEX_BITS
-_KINDS = ("int8/", "uint8/")
 _WIDE = 16
 
 
@@ -61,8 +60,6 @@ class TablesCheck:
         self._tables()
         wanted = self._in_nodes()
         for name, node in nodes_of_cell(model, self.cell):
-            for kind in _KINDS:
-                name = name.removeprefix(kind)
             self._node(wanted, name, node)
 
     def _array(self, key: str, wanted: npt.ArrayLike, ulps: float = 0.0) -> None:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.passes.base import Equivalent
-from rnnqc.passes.divergence import Types, alias, inlined, names_by_alias, types_of, values_of
+from rnnqc.passes.divergence import Types, inlined, names_by_alias, types_of, values_of
+from rnnqc.passes.point_names import alias
 
 Array = npt.NDArray[Any]
 OFFSET_TOLERANCE = 0.125

@@ -5,7 +5,6 @@ Whatever wrote them: nothing here knows the recipe, or the points that the cell 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,10 +14,10 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.encoding import Rounding
 from rnnqc.ir import CELL_TAG, Model, Node, Value, constant_array, info
+from rnnqc.passes.point_names import alias
 
 Vector = npt.NDArray[np.float64]
 QUANTIZED, LIMITED = "quantized", "limited"
-_NUMBER = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,12 @@ def nodes_of_cell(model: Model, cell: Cell) -> Iterator[tuple[str, Node]]:
             if info(node).metadata.get(CELL_TAG) == cell.name and node.outputs:
                 name = node.outputs[0].name
                 if name.startswith(prefix):
-                    yield _NUMBER.sub("", name.removeprefix(prefix)), node
+                    yield _short(name, prefix), node
+
+
+def _short(name: str, prefix: str) -> str:
+    """A name below that of a cell, without what passes add to names."""
+    return alias(f"/{name.removeprefix(prefix)}")[0].removeprefix("/")
 
 
 def written_quantizers(model: Model, cell: Cell) -> dict[str, list[WrittenQuantizer]]:
@@ -151,12 +155,12 @@ def written_quantizers(model: Model, cell: Cell) -> dict[str, list[WrittenQuanti
 
 def _nodes_behind(cell: Cell, point: str, last: Node) -> dict[str, Node]:
     """The nodes that make a quantized value, as far as their values are called like the point."""
-    prefix = f"{cell.name}/{point}."
+    prefix = f"{point}."
     found = {LIMITED if last.op == "Max" else QUANTIZED: last}
     stack = [n for v in last.inputs for n in v.inputs]
     while stack:
         node = stack.pop()
-        name = _NUMBER.sub("", node.outputs[0].name)
+        name = _short(node.outputs[0].name, f"{cell.name}/")
         if name.startswith(prefix) and name.removeprefix(prefix) not in found:
             found[name.removeprefix(prefix)] = node
             stack += [n for v in node.inputs for n in v.inputs]

@@ -22,11 +22,12 @@ from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import NumericsError
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.passes import Pass, PassManager, VerifyNumerics
-from rnnqc.passes.divergence import alias
+from rnnqc.passes.point_names import alias
 from rnnqc.pipeline import default_passes, executable, exported_passes
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
 from rnnqc.testing.float_layer import Activation
+from rnnqc.testing.recurrences import RecurrenceCase
 
 LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 PEEPHOLES = LSTM.replace(peepholes=True)
@@ -99,7 +100,7 @@ def node_constant(op: str, ending: str, position: int, change: Callable[[np.ndar
 
     def edit(model: Model) -> bool:
         for node in (n for g in model.graphs() for n in g.nodes):
-            if node.op == op and alias(node.outputs[0].name)[0].endswith(ending):
+            if node.op == op and alias(node.name)[0].endswith(ending):
                 held = np.asarray(node.inputs[position].values)
                 node.inputs[position] = model.add_initializer("spoilt", np.asarray(change(held), held.dtype))
                 return True
@@ -373,3 +374,79 @@ def test_right_constants_raise_no_alarm(recipe: str, case: str, overrides: str) 
         compared = dict(c for c in lowered.report.checks if c[1].startswith("constants: "))
         assert {"insert-qcdq", "fold-scales"} <= compared.keys()
         assert not any("passed over" in text or text.startswith("constants: 0") for text in compared.values())
+
+
+HIGHWAY = RecurrenceCase(op="highway", form="scan", bias="both", time=6, batch=2, I=5, H=6)
+
+
+def made_in(ending: str, array: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    """Changes the first initializer whose name ends so."""
+
+    def edit(model: Model) -> bool:
+        for graph in model.graphs():
+            for node in graph.nodes:
+                for value in node.inputs:
+                    if isinstance(value, Constant) and value.name.endswith(ending):
+                        value.values = array(np.array(value.values))
+                        return True
+        return False
+
+    return edit
+
+
+CUSTOM: dict[str, tuple[str, Edit, str]] = {
+    "a scale of weights, 0.1 %": ("qcdq", made_in(".weight.scale", percent(0.1)), r"scale of .*weight: constant"),
+    "a code": ("integer", made_in(".weight.codes", entry((1, 3), plus(1))), r"codes of .*weight: .* at \[1, 3\]"),
+    "a multiplier, 0.1 %": (
+        "integer", node_constant("Mul", "/product.real", 1, percent(0.1)), r"multiplier of .*: constant",
+    ),
+    "a scale of codes, 0.1 %": (
+        "integer", node_constant("QuantizeLinear", "/hidden.codes", 1, percent(0.1)), r"scale of .*hidden",
+    ),
+    "a bias": ("integer", made_in(".bias", entry(1, percent(5.0))), r"bias: .* at \[1\]"),
+    "a limit of a value": (
+        "integer", node_constant("Clip", "/value.clipped", 2, plus(-1)), r"limit of the codes of .*value",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
+    form, edit, said = CUSTOM[name]
+    proto = HIGHWAY.model()
+    statistics = calibrate(proto, [HIGHWAY.feeds(seed=s) for s in (1, 2, 3)])
+    passes = default_passes(load_recipe("distiller-sym"), form, False, statistics)
+    run_passes(proto, passes, "quantize-custom-cells", edit, said)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
+def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
+    """And are, without quantizers, the float model."""
+    proto = HIGHWAY.model()
+    statistics = calibrate(proto, [HIGHWAY.feeds(seed=s) for s in (1, 2, 3)])
+    checks = rnnqc.lower(proto, recipe, form, stats=statistics, verify=True).report.checks
+    texts = [text for name, text in checks if name == "quantize-custom-cells"]
+    assert not any(t.startswith("constants: 0") or "passed over" in t for t in texts)
+    assert "without quantizers: max |difference| 0" in texts
+
+
+STORED = {"weight-only-int8": "codes", "weight-only-int4": "packed", "fp16": "half"}
+
+
+@pytest.mark.parametrize("recipe", STORED)
+def test_stored_weights(recipe: str) -> None:
+    edit = made_in(f".W.weight.{STORED[recipe]}", entry((0, 2, 3), plus(1)))
+    passes = default_passes(load_recipe(recipe), "fused", False)
+    run_passes(LSTM.model(), passes, "quantize-weights", edit, r"weights of the_lstm.forward.W.weight of the_lstm: ")
+
+
+@pytest.mark.parametrize("recipe", ["int8", "weight-only-int4", "pow2-int16"])
+@pytest.mark.parametrize("drawn", [LSTM, HIGHWAY, RESET_AFTER], ids=["LSTM", "highway", "GRU"])
+def test_a_verified_lowering_writes_the_same_bytes(recipe: str, drawn: Any) -> None:
+    """Checks look at the model before a pass, and leave no trace in it."""
+    proto, feeds = drawn.model(), [drawn.feeds()]
+    if recipe == "weight-only-int4" and drawn is HIGHWAY:
+        return
+    plain, verified = (rnnqc.lower(proto, recipe, calibration=feeds, verify=v).proto for v in (False, True))
+    assert plain.SerializeToString(deterministic=True) == verified.SerializeToString(deterministic=True)
