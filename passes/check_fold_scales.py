@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
 from rnnqc.ir import Model
 from rnnqc.passes.brevitas_contract import misfits
 from rnnqc.passes.check_fold_grid import GridCheck, check_knots, grid_before
@@ -12,6 +18,15 @@ from rnnqc.passes.grid_numbers import GRID, GRID32
 from rnnqc.passes.read_cell import constants_of, read_cell
 
 TABLES = ("gate_table", "cell_table")
+
+
+def operands_of(model: Model, cells: Sequence[Cell]) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """The constants of integer cells and the tables that nodes make, by the cell's name and that of the operand."""
+    tables = values_of_tables(model, [c.operands[k] for c in cells for k in TABLES if k in c.operands])
+    found = {c.name: constants_of(model, c.operands) for c in cells}
+    for cell in cells:
+        found[cell.name] |= {k: tables[cell.operands[k]] for k in TABLES if cell.operands.get(k) in tables}
+    return found
 
 
 class FoldScalesCheck(ConstantCheck):
@@ -29,14 +44,12 @@ class FoldScalesCheck(ConstantCheck):
         """Compares every cell that the pass has folded."""
         found = Findings()
         cells = [c for n, c in after.cells.items() if n in self._before and c.form == "integer"]
-        tables = values_of_tables(after, [c.operands[k] for c in cells for k in TABLES if k in c.operands])
+        of_cells = operands_of(after, cells)
         for cell in cells:
-            before = self._before[cell.name]
+            before, operands = self._before[cell.name], of_cells[cell.name]
             if before is None:
                 found.passed_over.append(f"{cell.name} (weights that are no codes)")
                 continue
-            operands = constants_of(after, cell.operands)
-            operands |= {k: tables[cell.operands[k]] for k in TABLES if cell.operands.get(k) in tables}
             arithmetic = cell.integer.get("arithmetic")
             if arithmetic in (GRID, GRID32):
                 float32 = not misfits(before.cell)

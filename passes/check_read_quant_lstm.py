@@ -13,14 +13,12 @@ from rnnqc.cells.activations import make_activation
 from rnnqc.encoding import Rounding
 from rnnqc.ir import Model, display_name, output_or_none
 from rnnqc.passes.check_fold_grid import GridBefore, GridCheck, Table
-from rnnqc.passes.check_fold_scales import TABLES
-from rnnqc.passes.check_tables import values_of_tables
+from rnnqc.passes.check_fold_scales import operands_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.exported_grids import Grids, input_of
 from rnnqc.passes.grid_numbers import GRID32, QUANTIZERS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import CELL_OP, GATES, Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
-from rnnqc.passes.read_cell import constants_of
 from rnnqc.passes.written_quantizers import Steps
 from rnnqc.qonnx import QonnxQuantizer
 
@@ -56,12 +54,10 @@ class ReadQuantLstmCheck(ConstantCheck):
         """Compares every cell that the pass has made an integer one."""
         found = Findings()
         cells = [c for c in after.cells.values() if c.op == CELL_OP and c.form == "integer" and c.node in self._before]
-        tables = values_of_tables(after, [c.operands[k] for c in cells for k in TABLES if k in c.operands])
+        operands = operands_of(after, cells)
         for cell in cells:
-            operands = constants_of(after, cell.operands)
-            operands |= {k: tables[cell.operands[k]] for k in TABLES if cell.operands.get(k) in tables}
             found.word(f"arithmetic of {cell.name}", cell.integer.get("arithmetic"), GRID32, node=cell.name)
-            GridCheck(found, self._before[cell.node], cell, operands).run(after)
+            GridCheck(found, self._before[cell.node], cell, operands[cell.name]).run(after)
         return found
 
 

@@ -318,6 +318,20 @@ def test_a_constant_of_an_exported_cell(name: str) -> None:
     run_passes(proto, exported_passes("integer", False), "read-quant-lstm-cell", edit, said)
 
 
+@pytest.mark.parametrize("pass_name", ["cleanup", "fuse-quant-lstm-cell"])
+@pytest.mark.parametrize("recipe", ["int8", "w4a8", "pow2-int16"])
+def test_a_constant_of_a_cell_that_is_moved(recipe: str, pass_name: str) -> None:
+    """Where no data reaches the entry, "equal bits" sees nothing."""
+    passes = default_passes(load_recipe(recipe), "fused", False, _seen(LSTM))
+    if pass_name == "cleanup":
+        passes = passes[:-2]
+    run_passes(LSTM.model(), passes, pass_name, table_entry("gate_table", 1, KNOT), r"gate_table of .* at \[1\]")
+
+
+def _seen(case: RecurrentCase) -> Any:
+    return calibrate(case.model(), [case.replace(seed=s).feeds() for s in (1, 2)])
+
+
 def test_the_reproducer_holds_the_constant(tmp_path: Path) -> None:
     """All that is wrong is in the report; before.onnx and after.onnx differ in it."""
     proto = LSTM.model()
