@@ -80,7 +80,15 @@ def grid_before(before: CellBefore, *, float32: bool) -> GridBefore:
     zeros = {n: before.zero_point(point_of(cell, n)) for n in ("input", "hidden", RESET)}
     weights = {k: c.astype(np.int64) - before.weight_zero_points[k] for k, c in before.codes.items()}
     steps = {n: before.steps.get(source(n)) for n in quantizers_of(type_)}
-    return GridBefore(steps, zeros, before.weight_scales, weights, before.floats, tables)
+    scales, floats = dict(before.weight_scales), dict(before.floats)
+    if float32 and cell.input_forget:  # the coupled gate has the products of the input gate, which nothing reads
+        forget, given = (slice(k * cell.hidden_size, (k + 1) * cell.hidden_size) for k in (FORGET, INPUT))
+        for held in (scales, weights, floats):
+            for key, array in held.items():
+                if array.shape[-1] > 1:
+                    held[key] = array.copy()
+                    held[key][..., forget] = array[..., given]
+    return GridBefore(steps, zeros, scales, weights, floats, tables)
 
 
 def on_grid(values: Array, steps: Steps | None) -> Array:

@@ -371,13 +371,17 @@ OVERRIDES = {
     "compensated": ["*.weight.compensation=true", "*.weight.bias_correction=true"],
     "mse": ["*.weight.range=mse", "*.weight.granularity=per-tensor", "*.weight.group_size=none"],
 }
+FAST = [("brevitas-int8", "CIFG"), ("pow2-int16", "GRU")]
 PAIRS = [(r, c) for r in RECIPES for c in CASES]
 
 
 @pytest.mark.parametrize("overrides", OVERRIDES)
 @pytest.mark.parametrize(
     ("recipe", "case"),
-    [pytest.param(r, c, marks=() if k % 7 == 0 else pytest.mark.slow) for k, (r, c) in enumerate(PAIRS)],
+    [
+        pytest.param(r, c, marks=() if k % 7 == 0 or (r, c) in FAST else pytest.mark.slow)
+        for k, (r, c) in enumerate(PAIRS)
+    ],  # fmt: skip
 )
 def test_right_constants_raise_no_alarm(recipe: str, case: str, overrides: str) -> None:
     """And are compared: of every pass that has something to compare them with."""
