@@ -138,7 +138,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--isa", default="", help="avx512vnni, avxvnni, avx2, dotprod or portable; the best by default")
+    isas = "amxint8, avx512vnni, avxvnni, avx2, dotprod or portable; the best by default"
+    parser.add_argument("--isa", default="", help=isas)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()

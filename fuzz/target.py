@@ -1,4 +1,7 @@
-"""What is fuzzed: any bytes as a model, lowered in one of several ways; only rnnqc's own refusals may come of it."""
+"""What is fuzzed: any bytes as a model, lowered in one of several ways, or as an input of another command.
+
+Only rnnqc's own refusals may come of it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from command_targets import COMMANDS, Home
 
 import rnnqc
 from rnnqc.diagnostics import InternalError
@@ -39,10 +43,18 @@ WAYS = (
     Way({"form": "qcdq", "overrides": ("*.bits=none",)}),
     Way({"strict": True}),
 )
+CHOICES = len(WAYS) + len(COMMANDS)
+"""How many values of the first byte mean different things; the last `len(COMMANDS)` are commands."""
+
+
+def kind_of(data: bytes) -> str:
+    """What the rest of an input is: "model", or the kind of a command's file."""
+    choice = data[0] % CHOICES if data else 0
+    return "model" if choice < len(WAYS) else COMMANDS[choice - len(WAYS)].kind
 
 
 class Target:
-    """Calls `rnnqc.lower` with inputs, each written to a file in a folder of its own.
+    """Calls `rnnqc.lower` and commands with inputs, each written to a file in a folder of its own.
 
     Args:
         defects: Folder for the first input of each defect, one for each place of the compiler where it shows; without
@@ -50,7 +62,7 @@ class Target:
     """
 
     def __init__(self, defects: Path | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="rnnqc_fuzz."))
+        self.home = Home(Path(tempfile.mkdtemp(prefix="rnnqc_fuzz.")))
         self.defects = defects
         self.lowered = self.refused = 0
         self.seen: dict[str, int] = {}
@@ -71,17 +83,23 @@ class Target:
                 (self.defects / f"{name}.txt").write_text(traceback.format_exc(), errors="backslashreplace")
 
     def lower(self, data: bytes) -> None:
-        """Lowers `data[1:]` in the way that the first byte chooses.
+        """Lowers `data[1:]` in the way that the first byte chooses, or gives it to the command that it chooses.
 
         Raises:
             Exception: Anything but a refusal with a message is a defect.
         """
         if not data:
             return
-        path = self.folder / "model.onnx"
+        choice = data[0] % CHOICES
+        if choice >= len(WAYS):
+            done = COMMANDS[choice - len(WAYS)].run(self.home, data[1:])
+            self.lowered += done
+            self.refused += not done
+            return
+        path = self.home.folder / "model.onnx"
         path.write_bytes(data[1:])
         try:
-            lowered = rnnqc.lower(path, **WAYS[data[0] % len(WAYS)].arguments)
+            lowered = rnnqc.lower(path, **WAYS[choice].arguments)
             again = onnx.ModelProto()
             again.ParseFromString(lowered.proto.SerializeToString())
             rnnqc.Model.load(again)

@@ -5,6 +5,7 @@ from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.cleanup import Cleanup
 from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
+from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.fold_scales import FoldScales
 from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.insert_qcdq import InsertQcdq
@@ -31,6 +32,7 @@ __all__ = [
     "ComputeInFloat32",
     "DecomposeLstm",
     "DumpAfterChange",
+    "FoldProductWeights",
     "FoldScales",
     "FuseQuantLstmCell",
     "InsertQcdq",

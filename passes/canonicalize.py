@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 import onnx
 import onnx.inliner
-import onnx.version_converter
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import CompileError, Outcome, Remark
 from rnnqc.evaluate import evaluate_nodes
+from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import (
+    DOMAIN,
     Constant,
     Graph,
     Model,
@@ -30,9 +31,10 @@ from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property
+from rnnqc.version_conversion import NOT_CONVERTED, convert_version
 
 TARGET_OPSET = 17
-MINIMUM_OPSET = 13
+MINIMUM_OPSET = NOT_CONVERTED
 OLDEST_OPSET = 7
 IR_VERSIONS = (10, 13)
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
@@ -41,7 +43,8 @@ FIRST_IR_WITH_FREE_INITIALIZERS = 4
 class Canonicalize(Pass):
     """Normalizes the model around its recurrent nodes.
 
-    1. Model-local functions that contain recurrent nodes are inlined.
+    1. Model-local functions that contain recurrent nodes are inlined, and those that may contain recurrences that are
+       written in another way: loops with products, products and gates.
     2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
        10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
@@ -119,7 +122,7 @@ class Canonicalize(Pass):
             return False
         try:
             proto = onnx.inliner.inline_selected_functions(model.proto, [(d, n) for d, n, _ in recurrent])
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # onnx raises errors of its checker, too
             raise CompileError(
                 f"{model.source}: model-local functions cannot be inlined ({error}).",
                 supported="functions of the model's own operator set",
@@ -139,14 +142,7 @@ class Canonicalize(Pass):
                 action=f"convert the model with onnx.version_converter to operator set {TARGET_OPSET}",
             )
         original = model.proto
-        try:
-            converted = onnx.version_converter.convert_version(original, TARGET_OPSET)
-        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-            raise CompileError(
-                f"{model.source}: cannot be converted from operator set {model.opset} to {TARGET_OPSET} ({error}).",
-                supported=f"operator sets from {MINIMUM_OPSET} on without conversion",
-                action="export the model again with a newer operator set",
-            ) from error
+        converted = convert_version(original, model.opset, TARGET_OPSET, f"{model.source}:")
         _restore(original, converted)
         old = model.opset
         model.reload(converted)
@@ -192,28 +188,43 @@ class Canonicalize(Pass):
         graph.nodes[position:position] = after.nodes
 
 
-def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[tuple[str, str, str]]:
-    """Functions that contain a recurrent node, directly or through a call."""
+_LOOPS = frozenset({"Loop", "Scan"})
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_GATES = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
+_Key = tuple[str, str, str]
+
+
+def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[_Key]:
+    """Functions that may contain a recurrence, directly or through a call.
+
+    Those of rnnqc's own operators have products and gates, too, and stay.
+    """
     held = {(f.domain, f.name, f.overload): f for f in functions}
-    calls: dict[tuple[str, str, str], set[str]] = {}
-    for key, function in held.items():
-        seen: set[str] = set()
-        stack = list(function.node)
-        while stack:
-            node = stack.pop()
-            seen.add(f"{node.domain}:{node.op_type}")
-            for attr in node.attribute:
-                for graph in [*([attr.g] if attr.HasField("g") else []), *attr.graphs]:
-                    stack.extend(graph.node)
-        calls[key] = seen
-    wanted = {f":{op}" for op in RECURRENT_OPS} | {f"ai.onnx:{op}" for op in RECURRENT_OPS}
-    result: set[tuple[str, str, str]] = set()
-    while True:
-        more = {k for k, seen in calls.items() if k not in result and seen & wanted}
-        if not more:
-            return [k for k in held if k in result]
-        result |= more
-        wanted |= {f"{d}:{n}" for d, n, _ in more}
+    operators = {key: _operators(function) for key, function in held.items()}
+
+    def with_any(wanted: Iterable[str]) -> set[_Key]:
+        """Functions with one of these operators, directly or through a call."""
+        names = {(domain, op) for op in wanted for domain in ("", "ai.onnx")}
+        found: set[_Key] = set()
+        users: dict[tuple[str, str], list[_Key]] = {}
+        for key, used in operators.items():
+            for name in used:
+                users.setdefault(name, []).append(key)
+        pending = list(names)
+        while pending:
+            for key in users.pop(pending.pop(), ()):
+                found.add(key)
+                pending.append(key[:2])
+        return found
+
+    written = with_any(_PRODUCTS) & with_any(_LOOPS | _GATES)
+    wanted = with_any(RECURRENT_OPS) | {key for key in written if key[0] != DOMAIN}
+    return [key for key in held if key in wanted]
+
+
+def _operators(function: onnx.FunctionProto) -> set[tuple[str, str]]:
+    """Domain and name of every operator and function that is used."""
+    return {(n.domain, n.op_type) for block in blocks_of([function]) for n in block.node}
 
 
 def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:

@@ -126,13 +126,7 @@ class _Resolver:
         if not s.get("share"):
             return point
         names = {"cell": self.cell.name, "layer": self.cell.name, "gate": point.rpartition(".")[0], "point": point}
-        try:
-            return str(s["share"]).format(**names)
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError(
-                f"{self.cell.name}.{point}: share = {s['share']!r}.",
-                supported="a text with {cell}, {layer}, {gate}, {point}",
-            ) from error
+        return str(s["share"]).format(**names)
 
     def _target(self, point: str, s: Settings) -> str | None:
         """The point whose format `point` has by `same_as`; None for a format of its own."""

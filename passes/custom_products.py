@@ -94,13 +94,14 @@ def read_product(node: Node) -> CustomProduct:
 
 
 def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
-    """What quantize-custom-cells did with each recurrence, by its path.
+    """What quantize-custom-cells did with each recurrence, by its name, which the names of its points begin with.
 
-    `path`, `op`, and `name`, which the names of its points begin with; `bytes` and `float_bytes` of its weights now and
-    before; `products`, how many are quantized; `points`, the bits of each point, None where it is float.
+    `path`, `op`, and `name`; `bytes` and `float_bytes` of its weights now and before; `products`, how many are
+    quantized; `points`, the bits of each point, None where it is float; `formats`, the number formats of those that
+    quantize something.
     """
     held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
-    return {r["path"]: r for r in (json.loads(text) for text in held if text)}
+    return {r["name"]: r for r in (json.loads(text) for text in held if text)}
 
 
 def described(record: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from rnnqc.graph_walks import captured
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.passes.point_names import alias
-from rnnqc.shape_inference import infer_shapes
+from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
 Array = npt.NDArray[Any]
 Steps = tuple[int, ...]
@@ -257,7 +257,7 @@ def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
     """Notes the types of all values of a graph and its subgraphs, which onnx does not infer with it."""
     try:
         graph = infer_shapes(model).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except INFERENCE_ERRORS:
         graph = model.graph
     for tensor in graph.initializer:
         known[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)

@@ -131,13 +131,7 @@ class _Resolver:
         if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
             return None
         names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
-        try:
-            return str(s["share"]).format(**names)
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError(
-                f"{cell.name}.{point}: share = {s['share']!r}.",
-                supported="a text with {cell}, {layer}, {gate}, {point}",
-            ) from error
+        return str(s["share"]).format(**names)
 
     def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
         kind = name.rpartition(".")[2]

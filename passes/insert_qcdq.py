@@ -145,6 +145,12 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
     if missed:
         first = next(iter(cells))
         points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
+        if not points:
+            raise UsageError(
+                f"No quantization point matches {missed[0]!r}: nothing in {first!r} can be quantized.",
+                supported="overrides of what is quantized",
+                action="leave the override out; `rnnqc inspect` says why the layer stays float",
+            )
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
             supported="points such as " + ", ".join(f"{first}.{p}" for p in points),

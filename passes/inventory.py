@@ -151,9 +151,9 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
-    for name, record in custom_cells(model).items():
-        attributes = {k: record[k] for k in ("products", "name", "points")}
-        found.append(RecurrentNode(name, name, record["op"], attributes, record["bytes"], form="products"))
+    for record in custom_cells(model).values():
+        path, attributes = record["path"], {k: record[k] for k in ("products", "name", "points")}
+        found.append(RecurrentNode(path, path, record["op"], attributes, record["bytes"], form="products"))
     return found
 
 

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, attribute, info, input_or_none, shape_of, subgraphs
+from rnnqc.ir import (
+    CELL_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    display_name,
+    info,
+    input_or_none,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.passes.constant_expressions import Constants
 
 VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
@@ -85,7 +97,7 @@ def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:
         yield graph, owner, path
         for node in graph.nodes:
             if CELL_TAG not in info(node).metadata:
-                queue.extend((g, node, f"{path}{node.name}/{name}/") for name, g in subgraphs(node))
+                queue.extend((g, node, f"{path}{display_name(node)}/{name}/") for name, g in subgraphs(node))
 
 
 def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:

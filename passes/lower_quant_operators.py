@@ -7,7 +7,19 @@ import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name, dtype_of, safe_name
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    input_or_none,
+    output_or_none,
+    safe_name,
+)
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.emit_qonnx import (
@@ -80,7 +92,13 @@ def _refusal(model: Model, graph: Graph, node: Node) -> NotHandled | None:
 def _lower(model: Model, graph: Graph, node: Node) -> None:
     if not (is_quant(node) or is_trunc(node)):
         raise NotHandled("it is no operator that is known.", f"domain {node.domain!r}", "export the model without it")
-    source, target = node.inputs[0], node.outputs[0]
+    needed = 1 if is_trunc(node) else 2 if node.op == "BipolarQuant" else 4
+    target = output_or_none(node, 0)
+    lacking = [k for k in range(needed) if input_or_none(node, k) is None]
+    if lacking or target is None:
+        found = f"no input {lacking[0]}" if lacking else "no output"
+        raise NotHandled("it lacks an input or its output.", found, "export the model again")
+    source = node.inputs[0]
     if dtype_of(source) not in (None, np.dtype(np.float32)):
         raise NotHandled("its input is not float32.", f"{dtype_of(source)}", "convert the model to float32")
     b = Builder(model, prefix=display_name(node))

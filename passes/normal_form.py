@@ -10,6 +10,7 @@ from rnnqc.passes.base import Pass
 from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.decompose_lstm import DecomposeLstm
+from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.recognize_steps import RecognizeSteps
@@ -35,6 +36,7 @@ def normal_form(*, keep_codes: bool = False) -> list[Pass]:
         RollSteps(),
         RecoverLoops(),
         SimplifySequences(),
+        FoldProductWeights(),
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -194,34 +193,40 @@ def read_npz(path: Path) -> Feeds:
     Raises:
         CompileError: The file cannot be read.
     """
-    supported = ".npz files of arrays named as the model's inputs, without pickled objects"
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            strange = [n for n in names if not n.endswith(".npy")]
-            if strange:
-                raise CompileError(
-                    f"{path}: holds {strange[0]!r}, which is no array.",
-                    supported=supported,
-                    action="write it with numpy.savez",
-                )
-            _check_size(archive, path)
-            arrays = {}
-            for name in names:
-                with archive.open(name) as stream:
-                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
+        return _arrays_of(path)
+    except CompileError:
+        raise
     except OSError as error:
-        raise CompileError(
-            f"{path}: {error.strerror or error}.", supported=supported, action="check the path"
-        ) from error
+        raise CompileError(f"{path}: {error.strerror or error}.", supported=_NPZ, action="check the path") from error
     except MemoryError as error:
         raise CompileError(
-            f"{path}: an array does not fit into memory.", supported=supported, action="check the file"
+            f"{path}: an array does not fit into memory.", supported=_NPZ, action="check the file"
         ) from error
-    except (ValueError, EOFError, RuntimeError, SyntaxError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # zipfile, its decompressors and numpy's parser of headers have many kinds
         raise CompileError(
-            f"{path}: cannot be read as .npz ({error}).", supported=supported, action="write it with numpy.savez"
+            f"{path}: cannot be read as .npz ({error}).", supported=_NPZ, action="write it with numpy.savez"
         ) from error
+
+
+_NPZ = ".npz files of arrays named as the model's inputs, without pickled objects"
+
+
+def _arrays_of(path: Path) -> Feeds:
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        strange = [n for n in names if not n.endswith(".npy")]
+        if strange:
+            raise CompileError(
+                f"{path}: holds {strange[0]!r}, which is no array.",
+                supported=_NPZ,
+                action="write it with numpy.savez",
+            )
+        _check_size(archive, path)
+        for name in names:
+            with archive.open(name) as stream:
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays
 
 
@@ -330,10 +335,19 @@ def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
 def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str) -> None:
     """Checks names, types and shapes of one feed.
 
+    A feed of empty arrays alone is refused: onnxruntime 1.31 ends the process where LSTM and GRU get no rows.
+
     Raises:
         CompileError: With the input that does not fit.
     """
     inputs = true_inputs(proto)
+    sized = [feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim]
+    if sized and not any(a.size for a in sized):
+        raise CompileError(
+            f"{source}: all arrays are empty: {', '.join(str(list(a.shape)) for a in sized)}.",
+            supported="at least one row and one step",
+            action="check the data",
+        )
     for value in inputs:
         if value.name not in feed:
             raise CompileError(

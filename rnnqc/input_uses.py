@@ -11,7 +11,7 @@ import onnx
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
 from rnnqc.graph_walks import blocks_of
-from rnnqc.shape_inference import infer_shapes
+from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
 _MOVERS: dict[str, int | None] = {
@@ -145,9 +145,7 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
         if value.name in bound:
             for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
                 dim.dim_value = size
-    with contextlib.suppress(
-        onnx.shape_inference.InferenceError, RuntimeError, ValueError
-    ):  # then what is declared is known
+    with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
         graph.CopyFrom(infer_shapes(skeleton).graph)
     shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
     for value in [*graph.value_info, *graph.input, *graph.output]:

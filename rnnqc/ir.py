@@ -35,7 +35,7 @@ from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
 from rnnqc.external_data import refuse_external
 from rnnqc.files import load_proto_and_size, proto_size, serialized, write_atomically
 from rnnqc.graph_walks import blocks_of
-from rnnqc.shape_inference import infer_shapes
+from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 from rnnqc.spelling import respell
 from rnnqc.validation import check_model
 
@@ -192,7 +192,10 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
 def _dense(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
     dense = np.zeros(list(sparse.dims), values.dtype)
-    dense[np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)] = values
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values  # also of no dimension
+    else:
+        dense[tuple(indices.T)] = values
     return dense
 
 
@@ -418,7 +421,7 @@ class Model:
         proto.CopyFrom(self._skeleton())
         try:
             inferred = infer_shapes(proto)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        except INFERENCE_ERRORS:
             return
         work = [(self.graph, inferred.graph)]
         while work:

@@ -16,6 +16,7 @@ from rnnqc.graph_walks import blocks_of
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.streaming import state_pairs
 from rnnqc.validation import check_model
+from rnnqc.version_conversion import NOT_CONVERTED, convert_version
 
 LENGTHS = "sequence_lens"
 MASK_RANK = 2
@@ -23,7 +24,7 @@ PREFIX = "step/"
 """In front of the names that the cell's values have in the loop; its initializers keep theirs."""
 OPSET = 17
 """What a cell with an older operator set than `OLDEST_OPSET` is converted to."""
-OLDEST_OPSET = 13
+OLDEST_OPSET = NOT_CONVERTED
 IR_VERSIONS = (8, 13)
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
@@ -69,19 +70,8 @@ def layer(
     with located(source):
         opset = check_model(proto, source)
         if opset < OLDEST_OPSET:
-            proto = _converted(proto, opset)
+            proto = convert_version(proto, opset, OPSET, "the cell")
         return _Layer(proto, state, reverse, lengths, initial_states).model()
-
-
-def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    try:
-        return onnx.version_converter.convert_version(proto, OPSET)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise CompileError(
-            f"the cell cannot be converted from operator set {opset} to {OPSET} ({error}).",
-            supported=f"operator sets from {OLDEST_OPSET} on without conversion",
-            action="export the cell with a newer operator set",
-        ) from error
 
 
 class _Layer:

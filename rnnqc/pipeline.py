@@ -221,6 +221,8 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
         return proto
     read = Model.load(proto)
+    if any(n.op in RECURRENT_OPS and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
+        read.infer_shapes()  # weights that are computed
     in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
     if not exported and not in_functions and not any(_does_not_run(n) for g in read.graphs() for n in g.nodes):
         return proto
@@ -476,16 +478,15 @@ def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results:
     for node in nodes:
         cells = [c for c in model.cells.values() if c.node == node.path]
         remark = refused.get(node.path)
+        made = custom.get(node.attributes.get("name", ""))
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
         if node.path in stored:
             entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
             if node.form:  # it came with these weights
                 entry.float_bytes = entry.bytes
-        elif node.path in custom:
-            entry.form, entry.bytes = CUSTOM, custom[node.path]["bytes"]
-            entry.float_bytes = custom[node.path]["float_bytes"]
-            entry.points = custom[node.path]["points"]
-            entry.summary = described(custom[node.path])
+        elif made is not None:
+            entry.form, entry.bytes, entry.float_bytes = CUSTOM, made["bytes"], made["float_bytes"]
+            entry.points, entry.summary = made["points"], described(made)
         elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif remark is not None or not cells:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import string
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,18 @@ def _text(value: Any) -> str:
     return value
 
 
+SHARE_NAMES = ("cell", "layer", "gate", "point")
+"""What `share` may name in braces, and no more: formats can ask for any amount of memory."""
+
+
+def _group_name(value: Any) -> str:
+    text = _text(value)
+    for _, name, spec, conversion in string.Formatter().parse(text):
+        if name is not None and (name not in SHARE_NAMES or spec or conversion):
+            raise ValueError(value)
+    return text
+
+
 def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value in (None, "none") else parse(value)
 
@@ -148,9 +161,9 @@ KEYS: dict[str, Key] = {
     ),
     "scale_bits": Key("2 to 24, or none", "scale = A / 2**n, with A of so many bits", _or_none(_whole(2, 24))),
     "share": Key(
-        "a text, or none",
+        "a text with {cell}, {layer}, {gate}, {point}, or none",
         "points of one text have one scale; {cell}, {layer}, {gate} and {point} stand for their names",
-        _or_none(_text),
+        _or_none(_group_name),
     ),
     "same_as": Key("a point of the same cell, or none", "takes the format of that point", _or_none(_text)),
     "compensation": Key("true or false", "round weights so that errors cancel on the calibration data", _boolean),

@@ -48,13 +48,17 @@ def session(
     model = _checked(model)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
-        made = ort.InferenceSession(source, options, **kwargs)
-        exported = runnable(model) if _may_be_bound_to_a_batch(made, model) else None
+        try:
+            made = ort.InferenceSession(source, options, **kwargs)
+            exported = runnable(model) if _may_be_bound_to_a_batch(made, model) else None
+        except Exception:
+            exported = runnable(model)
+            if exported is None:
+                raise
         return made if exported is None else _session(exported, options, kwargs)
+    except CompileError:
+        raise
     except Exception as error:
-        exported = runnable(model)
-        if exported is not None:
-            return _session(exported, options, kwargs)
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
 

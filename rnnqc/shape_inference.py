@@ -12,6 +12,8 @@ from rnnqc.graph_walks import blocks_of, inner_graphs
 
 LARGEST_RANGE = 2**16
 LARGEST_LOAN = 64
+INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+"""What `infer_shapes` raises for models that contradict themselves."""
 WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
@@ -25,7 +27,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     small ones that they read.
 
     Raises:
-        Exception: What onnx raises for models that contradict themselves.
+        Exception: One of INFERENCE_ERRORS: what onnx raises for models that contradict themselves.
     """
     loans = list(_lend_constants(proto.graph, {}))
     try:

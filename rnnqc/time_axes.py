@@ -21,7 +21,7 @@ from onnx import AttributeProto, helper
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
 from rnnqc.feeds import true_inputs
 from rnnqc.graph_walks import blocks_of
-from rnnqc.shape_inference import infer_shapes
+from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
 Array = npt.NDArray[Any]
 _LARGE = 1024
@@ -205,7 +205,7 @@ def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[str | int | 
 def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
     """Shapes of all values: sizes, symbols, None for what is unknown."""
     described = model
-    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    with contextlib.suppress(*INFERENCE_ERRORS):
         described = infer_shapes(model)
     shapes: dict[str, list[str | int | None]] = {}
     for block in blocks_of([described.graph]):

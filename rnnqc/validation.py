@@ -7,6 +7,7 @@ domains, and the operators of its own that it keeps in the standard domain) is n
 from __future__ import annotations
 
 import functools
+import graphlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -185,22 +186,26 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
 
 
 def _check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
-    """Refuses functions that call each other in a circle."""
-    calls = {
-        (f.domain, f.name, f.overload): {(n.domain, n.op_type, n.overload) for b in blocks_of([f]) for n in b.node}
-        for f in functions
-    }
-    left = {name: called & calls.keys() for name, called in calls.items()}
-    while ready := [key for key, called in left.items() if not called & left.keys()]:
-        for key in ready:
-            del left[key]
-    if left:
-        domain, name, _ = next(iter(left))
+    """Refuses two functions of one name, and functions that call each other in a circle."""
+    calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
+    for function in functions:
+        key = (function.domain, function.name, function.overload)
+        if key in calls:
+            raise CompileError(
+                f"{source}: two functions are called {function.name!r} in domain {function.domain!r}.",
+                supported="one function for each domain, name and overload",
+                action=_EXPORT_AGAIN,
+            )
+        calls[key] = {(n.domain, n.op_type, n.overload) for b in blocks_of([function]) for n in b.node}
+    try:
+        graphlib.TopologicalSorter({key: called & calls.keys() for key, called in calls.items()}).prepare()
+    except graphlib.CycleError as error:
+        domain, name, _ = error.args[1][0]
         raise CompileError(
             f"{source}: function {name!r} of domain {domain!r} calls itself, or functions that call it.",
             supported="functions without recursion",
             action=_EXPORT_AGAIN,
-        )
+        ) from error
 
 
 def _is_empty(attr: onnx.AttributeProto) -> bool:

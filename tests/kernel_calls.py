@@ -52,6 +52,7 @@ class _Operands(ctypes.Structure):
         ("start", ctypes.c_void_p),
         ("block_begin", ctypes.c_int64),
         ("block_end", ctypes.c_int64),
+        ("descending", ctypes.c_int32),
     )
 
 
@@ -210,12 +211,10 @@ class Product:
         codes = self.a[:, : self.k].astype(np.float64) - zero_point
         return block_order((codes @ self.weights.astype(np.float64)).astype(np.int64), self.units)
 
-    def recurrent(self, guarded: Guarded, descending: bool) -> npt.NDArray[np.int32]:
+    def recurrent(self, guarded: Guarded) -> npt.NDArray[np.int32]:
         """The accumulators; sentinels where nothing was written."""
         acc = guarded.empty((self.rows, self.columns), np.int32, alignment=64)
-        NATIVE.rnnqc_test_recurrent(
-            self.isa.encode(), ctypes.byref(self.operands), ctypes.c_int32(descending), pointer(acc)
-        )
+        NATIVE.rnnqc_test_recurrent(self.isa.encode(), ctypes.byref(self.operands), pointer(acc))
         return acc
 
     def project(
@@ -268,13 +267,14 @@ def check_blocks(
     multiplier, bias = (block_order(rng.normal(0, 1, GATES * units).astype(np.float32), units) for _ in range(2))
     row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
     real = expected.astype(np.float32)
-    if zero_points is None:
-        for descending in (False, True):
-            assert_only_written(product.recurrent(guarded, descending), expected.astype(np.int32))
-        assert_only_written(product.project(guarded, multiplier, bias), real * multiplier + bias)
-        zero_points = np.ones(rows, np.int32)
-    found = product.project(guarded, multiplier, bias, row_scale, zero_points)
-    assert_only_written(found, (real * row_scale) * multiplier + bias)
+    grids = np.ones(rows, np.int32) if zero_points is None else zero_points
+    for descending in (False, True):
+        product.operands.descending = descending
+        if zero_points is None:
+            assert_only_written(product.recurrent(guarded), expected.astype(np.int32))
+            assert_only_written(product.project(guarded, multiplier, bias), real * multiplier + bias)
+        found = product.project(guarded, multiplier, bias, row_scale, grids)
+        assert_only_written(found, (real * row_scale) * multiplier + bias)
 
 
 @dataclass

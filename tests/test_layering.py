@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "external_data",
         "files",
         "shape_inference",
+        "version_conversion",
         "input_uses",
         "qonnx",
         "reference",

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
-from rnnqc.commands.report import check_page, stage_text
+from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
 from rnnqc.commands.terminal import err, error_console, escape, out
 from rnnqc.diagnostics import CompileError, UsageError
+
+if TYPE_CHECKING:
+    from rnnqc.pipeline import Lowered
+    from rnnqc.reporting.evidence import Evidence
+    from rnnqc.reporting.sensitivity import Bounds
 
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
@@ -68,6 +72,7 @@ def add(commands: Commands) -> None:
         "--report", metavar="OUT.html", dest="report_path",
         help="write a page that says where errors come from: on the calibration data, or on generated data",
     )  # fmt: skip
+    add_bounds(parser, MODELS, "for --report: measure the sensitivity")
     parser.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
     verbosity(parser)
     parser.set_defaults(command=run)
@@ -90,6 +95,9 @@ def run(a: argparse.Namespace) -> int:
         raise UsageError(f"--json {a.json_path}: is the model.", action="choose another file for the report")
     if a.report_path:
         check_page(a.report_path, [a.model, a.output, a.json_path, *read])
+    elif a.models is not None or a.seconds is not None:
+        raise UsageError("--models or --seconds without --report OUT.html.", action="name the page, or leave them out")
+    bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = error_console()
@@ -104,7 +112,7 @@ def run(a: argparse.Namespace) -> int:
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
         )  # fmt: skip
-        evidence = _evidence(a, lowered, tell) if a.report_path else None
+    evidence = _evidence(a, lowered, bounds) if a.report_path else None
     report = lowered.report
     for entry in report.entries:
         if entry.reason:
@@ -145,6 +153,7 @@ def run(a: argparse.Namespace) -> int:
         write_atomically(Path(a.json_path), (json_text(data) + "\n").encode())
     if evidence is not None:
         write_atomically(Path(a.report_path), page(evidence).encode())
+        tell_unmeasured(evidence)
     if not a.quiet and report.entries:
         _print_entries(report)
         if code == OK:
@@ -167,11 +176,9 @@ def run(a: argparse.Namespace) -> int:
     return code
 
 
-def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) -> Any:
+def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:
     """Measures what the page says, on the calibration data or on generated data."""
     from rnnqc.files import load_proto_and_size
-    from rnnqc.reporting.gather import gather
-    from rnnqc.reporting.sensitivity import Bounds
     from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))
@@ -183,9 +190,8 @@ def _evidence(a: argparse.Namespace, lowered: Any, tell: Callable[[str], None]) 
         proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
         a.calibration, a.state, calibrated_by,
     )  # fmt: skip
-    options = Options(bounds=Bounds(MODELS), progress=lambda stage, done, total: tell(stage_text(stage, done, total)))
     try:
-        return gather(subject, options)
+        return measured(subject, Options(bounds=bounds), a.quiet)
     except CompileError as error:
         if not a.calibration:
             error.action = "lower without --report, and use `rnnqc report FLOAT LOWERED --data DATA`"

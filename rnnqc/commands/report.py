@@ -7,13 +7,20 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rnnqc.commands.common import OK, Commands, byte_count, json_text, number
 from rnnqc.commands.terminal import err, error_console, escape, out
 from rnnqc.diagnostics import UsageError, located
+
+if TYPE_CHECKING:
+    from rnnqc.reporting.evidence import Evidence
+    from rnnqc.reporting.sensitivity import Bounds
+    from rnnqc.reporting.subject import Options, Subject
 
 MODELS = 150
 
@@ -35,14 +42,7 @@ def add(commands: Commands) -> None:
         "--stats", metavar="STATS.json", help="the statistics that QUANT.onnx was lowered with, if it was calibrated"
     )
     parser.add_argument("--num-samples", type=int, metavar="N", help="use N feeds, the first ones")
-    parser.add_argument(
-        "--models", type=int, default=MODELS, metavar="N",
-        help=f"measure the sensitivity with at most N models, default {MODELS}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=number, default=math.inf, metavar="S",
-        help="and for at most S seconds; what is measured then depends on the machine",
-    )  # fmt: skip
+    add_bounds(parser, MODELS)
     parser.add_argument(
         "--time", action="store_true", help="measure times of layers, too; without, two runs write the same bytes"
     )
@@ -53,9 +53,7 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.files import check_writable, load_proto_and_size, write_atomically
-    from rnnqc.reporting.gather import gather
     from rnnqc.reporting.page import page
-    from rnnqc.reporting.sensitivity import Bounds
     from rnnqc.reporting.subject import Options, Subject
     from rnnqc.statistics import Statistics
 
@@ -64,37 +62,20 @@ def run(a: argparse.Namespace) -> int:
     json_path = Path(a.output).with_suffix(".json")
     if a.json:
         check_writable(json_path, read)
-    for option, value in (("--num-samples", a.num_samples), ("--models", a.models)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value}.", supported="1 or more", action="choose a larger number")
+    check_positive("--num-samples", a.num_samples)
+    bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
     protos = []
     for path in (a.float_model, a.quantized_model):
         with located(path):
             protos.append(load_proto_and_size(Path(path)))
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    console = error_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        bar = shown.add_task("load", total=None)
-        subject = Subject(
-            float_proto, quant_proto, a.float_model, a.quantized_model, float_bytes, quant_bytes,
-            statistics=Statistics.load(a.stats) if a.stats else None, data=a.data, state=a.state,
-            calibrated_by=["--stats", a.stats] if a.stats else [],
-        )  # fmt: skip
-        options = Options(
-            a.num_samples,
-            Bounds(a.models, a.seconds),
-            a.time,
-            lambda stage, done, total: shown.update(bar, description=stage, completed=done, total=total),
-        )
-        evidence = gather(subject, options)
+    subject = Subject(
+        float_proto, quant_proto, a.float_model, a.quantized_model, float_bytes, quant_bytes,
+        statistics=Statistics.load(a.stats) if a.stats else None, data=a.data, state=a.state,
+        calibrated_by=["--stats", a.stats] if a.stats else [],
+    )  # fmt: skip
+    evidence = measured(subject, Options(a.num_samples, bounds, a.time))
     text = page(evidence).encode()
     write_atomically(Path(a.output), text)
     if a.json:
@@ -103,9 +84,7 @@ def run(a: argparse.Namespace) -> int:
         err(f"[red]rnnqc:[/red] {escape(evidence.mismatch)}")
     for warning in evidence.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
-    if evidence.unmeasured:
-        left = len(evidence.unmeasured)
-        err(f"[yellow]rnnqc:[/yellow] {left} points or groups were not measured (--models, --seconds).")
+    tell_unmeasured(evidence)
     for repair in evidence.repairs[:1]:
         sets = " ".join(repair.overrides)
         out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")
@@ -128,6 +107,56 @@ def check_page(path: str, others: Sequence[str | None]) -> None:
     check_writable(Path(path), others)
 
 
-def stage_text(stage: str, done: int, total: int | None) -> str:
-    """Progress as one text."""
-    return f"{stage} {done}/{total}" if total else stage
+def add_bounds(parser: argparse.ArgumentParser, models: int, what: str = "measure the sensitivity") -> None:
+    """Adds the options that bound how much is measured."""
+    parser.add_argument("--models", type=int, metavar="N", help=f"{what} with at most N models, default {models}")
+    parser.add_argument(
+        "--seconds", type=number, metavar="S",
+        help=f"{what} for at most S seconds; how much that is depends on the machine",
+    )  # fmt: skip
+
+
+def bounds_of(a: argparse.Namespace, models: int) -> Bounds:
+    """What the options of `add_bounds` say.
+
+    Raises:
+        UsageError: No model may be measured.
+    """
+    from rnnqc.reporting.sensitivity import Bounds
+
+    check_positive("--models", a.models)
+    return Bounds(models if a.models is None else a.models, math.inf if a.seconds is None else a.seconds)
+
+
+def check_positive(option: str, value: int | None) -> None:
+    """Raises UsageError for a number below 1."""
+    if value is not None and value < 1:
+        raise UsageError(f"{option} {value}.", supported="1 or more", action="choose a larger number")
+
+
+def tell_unmeasured(evidence: Evidence) -> None:
+    """Says how much the bounds left out."""
+    if evidence.unmeasured:
+        left = len(evidence.unmeasured)
+        err(f"[yellow]rnnqc:[/yellow] {left} points or groups were not measured (--models, --seconds).")
+
+
+def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidence:
+    """What the page says, measured behind a progress bar."""
+    from rnnqc.reporting.gather import gather
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = error_console()
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as shown:
+        bar = shown.add_task("load", total=None)
+
+        def tell(stage: str, done: int, total: int | None) -> None:
+            shown.update(bar, description=stage, completed=done, total=total)
+
+        return gather(subject, replace(options, progress=tell))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -29,10 +28,10 @@ from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers
 from rnnqc.reporting.origin import check_float, is_lowered, mismatch, same_outputs
 from rnnqc.reporting.points import observe_activations
-from rnnqc.reporting.quality import Quality, is_sequence, mean_sqnr
+from rnnqc.reporting.quality import Quality, mean_sqnr
 from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_recurrences, differences
-from rnnqc.reporting.repairs import CLIPPED, Repairer, find_repairs
+from rnnqc.reporting.repairs import CLIPS, Repairer, find_repairs
 from rnnqc.reporting.sensitivity import find_sensitivities
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.reporting.weights import weights_evidence
@@ -206,9 +205,6 @@ class _Gathering:
         reasons += [f"{unseen}: {where}"] if unseen else []
         if reasons:
             evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
-        first = quality.reference[0]
-        nodes = {k: v.name for k, v in watched.outputs.items() if v.directions and not is_sequence(first[v.name])}
-        self.shapes = {k: [int(n) for n in np.shape(first[name])] for k, name in nodes.items()}
 
     def _points(self, remaker: Remaker, qcdq: Lowered) -> None:
         recurrences = recurrences_of(qcdq.model)
@@ -223,7 +219,7 @@ class _Gathering:
                 else batches(self.feeds, task.axes, Selection(), task.rows)
             )
             found += observe_activations(task, pieces, recurrences)
-        found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPPED else 0.0, p.sqnr_db, p.point))
+        found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPS else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
 
     def _sensitivities(self, remaker: Remaker, made: Lowered) -> None:
@@ -242,11 +238,8 @@ class _Gathering:
 
     def _times(self, remaker: Remaker) -> None:
         self.options.tell("times")
-        sizes = {c.node: c.input_size for c in self.quant.cells.values()}
-        shapes = {n: (s[0], s[2], sizes[n]) for n, s in self.shapes.items() if n in sizes}
-        self.evidence.times = time_layers(self.subject.float_proto, remaker, shapes)
+        layers = {r.node for r in self.recurrences.values()}
+        self.evidence.times = time_layers(self.subject.float_proto, remaker, layers, self.quality.calls[0].feed)
         self.evidence.versions |= {"cpu": environment()["cpu"]}
         if not self.evidence.times:
-            self.evidence.missing[TIMES] = "no layer of the main graph could be measured alone."
-
-    shapes: Mapping[str, Sequence[int]] = {}
+            self.evidence.missing[TIMES] = "no recurrent node or loop of the main graph can be measured alone."

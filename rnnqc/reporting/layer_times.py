@@ -3,89 +3,120 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from rnnqc.bench import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns
 from rnnqc.diagnostics import CompileError
+from rnnqc.evaluate import make_session, run_session
+from rnnqc.feeds import Feeds
+from rnnqc.graph_walks import reads
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
+from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.pipeline import lower
 from rnnqc.reporting.evidence import LayerTime
 from rnnqc.reporting.remaking import Remaker
 from rnnqc.session import session
 
+Array = npt.NDArray[Any]
+Constants = dict[str, onnx.TensorProto | onnx.NodeProto]
 ROUNDS = 5
 
 
 def time_layers(
-    model: onnx.ModelProto, remaker: Remaker, shapes: Mapping[str, tuple[int, ...]], rounds: int = ROUNDS
+    model: onnx.ModelProto, remaker: Remaker, layers: Collection[str], feed: Feeds, rounds: int = ROUNDS
 ) -> list[LayerTime]:
-    """Measures the recurrent layers of the main graph, each in a model of its own.
+    """Measures the recurrent nodes and loops of the main graph, each in a model of its own.
 
     Args:
         model: The float model.
         remaker: How it was lowered.
-        shapes: `[T, B, I]` of each layer in the data.
+        layers: Which ones, by name.
+        feed: What they get is computed from this.
         rounds: How often the three take turns.
     """
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)
     proto = loaded.proto
-    constants = {t.name: t for t in proto.graph.initializer}
+    nodes = {n.name or next((o for o in n.output if o), ""): n for n in proto.graph.node}
+    nodes = {k: n for k, n in nodes.items() if k in layers and (n.op_type in RECURRENT_OPS or n.op_type in _LOOPS)}
+    constants: Constants = {t.name: t for t in proto.graph.initializer}
+    constants |= {o: n for n in proto.graph.node if not any(n.input) for o in n.output}  # such as empty sequences
+    wanted = dict.fromkeys(name for n in nodes.values() for name in sorted(reads(n)) if name not in constants)
+    values = _values(proto, wanted, feed)
+    recipe = remaker.record.recipe
+    recipe = replace(recipe, rules=(*remaker.held(), *recipe.rules), overrides=0)
     found = []
-    for node in proto.graph.node:
-        layer = node.name or next((o for o in node.output if o), "")
-        if node.domain or node.op_type not in RECURRENT_OPS or layer not in shapes:
+    for layer, node in nodes.items():
+        inputs = {n: values[n] for n in wanted if n in reads(node)}
+        parameters = node.input[W : W + 3] if node.op_type in RECURRENT_OPS else ()
+        if not all(isinstance(v, np.ndarray) for v in inputs.values()) or any(n in inputs for n in parameters):
             continue
-        alone = _alone(proto, node, layer, constants)
-        if alone is None:
-            continue
-        recipe = remaker.record.recipe
-        recipe = replace(recipe, rules=(*remaker.held(), *recipe.rules), overrides=0)
+        alone = _alone(proto, node, layer, constants, inputs)
         try:
             lowered = lower(alone, recipe, remaker.record.form, stats=remaker.statistics).proto
         except CompileError:
             continue
-        feed = {"x": np.random.default_rng(0).normal(0.0, 1.0, shapes[layer]).astype(np.float32)}
         runs = {
-            FLOAT: bound_run(session(alone, False, session_options()), feed),
-            STOCK: bound_run(session(lowered, False, session_options()), feed),
+            FLOAT: bound_run(session(alone, False, session_options()), inputs),
+            STOCK: bound_run(session(lowered, False, session_options()), inputs),
         }
         with contextlib.suppress(CompileError):  # no native library
-            runs[NATIVE] = bound_run(session(lowered, True, session_options()), feed)
+            runs[NATIVE] = bound_run(session(lowered, True, session_options()), inputs)
         least = {name: 1e6 * min(times) for name, times in take_turns(runs, rounds).items()}
-        shape = list(shapes[layer])
+        given = (inputs[n].shape for n in node.input if n in inputs)
+        shape = next((list(s) for s in given if len(s) == SEQUENCE), [])
         found.append(LayerTime(layer, node.op_type, shape, least[FLOAT], least[STOCK], least.get(NATIVE)))
     return found
 
 
+SEQUENCE = 3
+"""Rank of a sequence."""
+_LOOPS = ("Scan", "Loop")
+
+
+def _values(proto: onnx.ModelProto, names: Iterable[str], feed: Feeds) -> dict[str, Any]:
+    """What values of the main graph are, for one feed."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in feed)
+    made = run_session(make_session(copy), feed, sequences=True) if copy.graph.output else {}
+    return {**feed, **made}
+
+
 def _alone(
-    proto: onnx.ModelProto, node: onnx.NodeProto, layer: str, constants: Mapping[str, onnx.TensorProto]
-) -> onnx.ModelProto | None:
-    """A model of one recurrent node, without lengths and states; None where its parameters are no constants."""
+    proto: onnx.ModelProto,
+    node: onnx.NodeProto,
+    layer: str,
+    constants: Constants,
+    inputs: Mapping[str, Array],
+) -> onnx.ModelProto:
+    """A model of one node, whose inputs have any length and batch size."""
     single = onnx.NodeProto()
     single.CopyFrom(node)
     single.name = layer
-    names = [n if k in (W, R, B, P) else "" for k, n in enumerate(node.input)]
-    while names and not names[-1]:
-        names.pop()
-    del single.input[:]
-    single.input.extend(["x", *names[1:]])
-    if any(n and n not in constants for n in names):
-        return None
+    held = [constants[n] for n in sorted(reads(node)) if n in constants]
+    types = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
     graph = helper.make_graph(
-        [single],
+        [*(c for c in held if isinstance(c, onnx.NodeProto)), single],
         "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "B", None])],
-        [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in node.output if o],
-        [constants[n] for n in dict.fromkeys(names) if n],
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), [*[None] * (array.ndim - 1), *array.shape[-1:]]
+            )
+            for name, array in inputs.items()
+        ],
+        [types.get(o, onnx.ValueInfoProto(name=o)) for o in node.output if o],
+        [c for c in held if isinstance(c, onnx.TensorProto)],
     )
     made = onnx.ModelProto(ir_version=proto.ir_version, graph=graph)
     made.opset_import.extend(proto.opset_import)

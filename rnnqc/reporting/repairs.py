@@ -23,6 +23,9 @@ WORTH_DB = 0.3
 ENOUGH = 0.8
 """Share of the gain of floats with which a cheaper override is good enough."""
 CLIPPED = 1e-4
+"""Share of values beyond a range from which on another scale is tried."""
+CLIPS = 1e-3
+"""Share from which on a point is said to clip: ranges by percentiles leave out less on purpose."""
 FLOAT = "float"
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)

@@ -79,7 +79,7 @@ def times(evidence: Evidence) -> list[Child]:
             rows.append(
                 [
                     name(t.node) if first else "",
-                    " × ".join(map(str, t.shape)) if first else "",
+                    " × ".join(map(str, t.shape)) if first and t.shape else "",
                     way,
                     number(microseconds, _time(microseconds)),
                     gauge(microseconds / longest),
@@ -87,8 +87,8 @@ def times(evidence: Evidence) -> list[Child]:
                 ]
             )
     text = (
-        "Each layer alone, with float inputs of the shape that it has in the data (T × B × I), one thread, the "
-        f"shortest of many runs that take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard "
+        "Each layer alone, on what it gets in the first call (T × B × I), one thread, the shortest of many runs that "
+        f"take turns, on {evidence.versions.get('cpu', 'this machine')}. Stock: standard "
         "operators only; native: with rnnqc's library."
     )
     heads = ("Layer", "Shape", "Way", "Time", "", "Float / way")

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from rnnqc.reporting.charts import gauge, histogram, spark
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Evidence, PointEvidence, Repair, Sensitivity
-from rnnqc.reporting.repairs import CLIPPED
+from rnnqc.reporting.repairs import CLIPS
 from rnnqc.reporting.sections_repairs import plain
 from rnnqc.reporting.tables import folded, table
 
@@ -24,7 +24,8 @@ def points(evidence: Evidence) -> list[Child]:
         return [element("p", f"Left out: {evidence.missing['points']}", class_="note")]
     text = (
         "What the float model computes at each quantization point on this data, against what the codes can represent. "
-        "First points that clip, then those whose own quantization error is largest. Pre-activations beyond the "
+        f"First points that clip more than {CLIPS:.1%}, then those whose own quantization error is largest. "
+        "Pre-activations beyond the "
         "interval on which their activation changes do not count as clipped."
     )
     kinds = (("inside", "values"), ("outside", "values beyond the range"), ("range", "representable range"))
@@ -62,7 +63,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
             [
                 name(p.point),
                 decibels(p.sqnr_db),
-                element("td", clipped, class_="bad") if p.clipped > CLIPPED else clipped,
+                element("td", clipped, class_="bad") if p.clipped > CLIPS else clipped,
                 spark(p),
                 [real(p.min), " … ", real(p.max)],
                 representable,
@@ -112,7 +113,8 @@ def _sensitivity_table(shown: list[Sensitivity], most: float, mended: Mapping[st
     rows: list[list[Child]] = []
     for s in shown:
         notes = [f"{s.members} points"] if s.members > 1 else []
-        notes += ["and the bias"] if s.also else []
+        follow = [p.removeprefix(f"{p.partition('.')[0]}.") for p in s.also]
+        notes += [f"and {follow[0]}" if len(follow) == 1 else f"and {len(follow)} that follow"] if follow else []
         count = f" ({', '.join(notes)})" if notes else ""
         rows.append(
             [

@@ -83,9 +83,10 @@ def layers_table(evidence: Evidence) -> list[Child]:
 
 
 def _why(entry: dict[str, Any]) -> list[Child]:
+    summary = [f"{entry['summary']}. "] if entry.get("summary") else []
     if not entry["reason"]:
-        return ["–"]
-    made: list[Child] = [entry["reason"]]
+        return [*summary] or ["–"]
+    made: list[Child] = [*summary, entry["reason"]]
     if entry["found"]:
         made += [element("br"), element("b", "Found: "), entry["found"], "."]
     if entry["action"]:
@@ -142,8 +143,8 @@ _SQNR = (
     "the error. 6 dB more halve the error; 40 dB are an error of 1 %."
 )
 _POINT = (
-    "A place in a cell where values become codes. Its path, such as lstm.forward.W.weight, is what --set and recipes "
-    "take; rnnqc recipes lists all."
+    "A place in a recurrence where values become codes. Its path, such as lstm.forward.W.weight, is what --set and "
+    "recipes take; rnnqc recipes lists all."
 )
 WORDS = (
     ("SQNR", _SQNR),

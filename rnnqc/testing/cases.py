@@ -12,8 +12,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.testing.draws import Draws, SeededDraws
-from rnnqc.testing.layers import RecurrentCase, stacked_model
+from rnnqc.testing.layers import WIRINGS, RecurrentCase, stacked_model, width_after
 from rnnqc.testing.nesting import condition, nested
+from rnnqc.testing.outer_forms import CALLS, DTYPES, SOURCES, called, retyped, stored_otherwise
 from rnnqc.testing.random_layers import draw_layer, is_unbounded
 from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
 from rnnqc.testing.renaming import STYLES, rename
@@ -26,6 +27,25 @@ RECIPES = (
     ("brevitas-int8", True), ("distiller-sym", True), ("distiller-asym", True), ("distiller-avg", True),
     ("weight-only-int8", False), ("weight-only-int4", False), ("fp16", False),
 )  # fmt: skip
+# What users change with --set; a combination that a recipe or the model does not allow is refused.
+OVERRIDES: tuple[tuple[str, ...], ...] = (
+    ("*.weight.bits=5",), ("*.weight.bits=4",), ("*.weight.bits=2",), ("*.weight.granularity=per-tensor",),
+    ("*.weight.granularity=per-gate",), ("*.weight.range=mse",), ("*.weight.narrow=true",),
+    ("*.weight.symmetric=false",),
+    ("*.weight.group_size=32", "*.weight.bits=4"), ("*.weight.pow2=true",), ("*.weight.bits=none",),
+    ("*.weight.wide_channels=0.25", "*.weight.bits=4"), ("*.weight.bits=12",), ("*.weight.signed=false",),
+    ("*.hidden.bits=6",), ("*.hidden.bits=16",), ("*.hidden.rounding=floor",), ("*.hidden.rounded_output=true",),
+    ("*.hidden.mode=dynamic-row",), ("*.hidden.bits=none",), ("*.hidden.pow2=true",), ("*.hidden.signed=true",),
+    ("*.input.bits=5",), ("*.input.mode=static", "*.input.scale=0.03125"), ("*.input.chain=true",),
+    ("*.input.bits=none",),
+    ("*.input.bits=16",), ("*.input.equalize=true",), ("*.input.mode=dynamic-row",),
+    ("*.cell_state.bits=none",), ("*.cell_state.bits=8", "*.cell_state.scale=0.0625"), ("*.cell_state.bits=12",),
+    ("*.activation.table=exact",), ("*.activation.bits=none",), ("*.activation.bits=6",), ("*.activation.bits=10",),
+    ("*.activation.table=vitis",), ("*.accumulator.bits=16",), ("*.bias.bits=16",), ("*.bias.bits=none",),
+    ("*.input_product.bits=8", "*.input_product.mode=static", "*.input_product.scale=0.125"),
+    ("*.acc.bits=8", "*.acc.mode=static", "*.acc.scale=0.0625"), ("forward.*.bits=none",), ("reverse.*.bits=8",),
+    ("*.value.bits=8", "*.value.scale=0.0625", "*.value.mode=static"), ("re:.*(kept|added).bits=9",),
+)  # fmt: skip
 NEED_DATA = {name for name, _ in RECIPES} - {name for name, calibrated in RECIPES if not calibrated}
 
 
@@ -37,6 +57,11 @@ class Case:
         layers: LSTM, GRU or RNN nodes: one, wherever it stands, or several in a row.
         recurrence: Instead, a recurrence written with Scan, Loop, or step by step.
         shared: Layers in a row use the same initializers.
+        wiring: One of `layers.WIRINGS`: what is between layers in a row.
+        source: One of `outer_forms.SOURCES`: where weights come from.
+        calls: One of `outer_forms.CALLS`: functions around everything.
+        dtype: One of `outer_forms.DTYPES`.
+        overrides: Settings in front of those of the recipe; lowering may be refused then.
         depth: How many If nodes are around everything.
         naming: One of `renaming.STYLES`.
         recipe: The recipe to lower it with.
@@ -52,6 +77,11 @@ class Case:
     recipe: str = "int8"
     calibrated: bool = False
     seed: int = 0
+    wiring: str = "chain"
+    source: str = "initializer"
+    calls: str = ""
+    dtype: str = "float32"
+    overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.recipe in NEED_DATA and not self.calibrated:
@@ -64,8 +94,9 @@ class Case:
         elif len(self.layers) == 1:
             made = self.layers[0].model()
         else:
-            made = stacked_model(self.layers, self.shared)
-        made = nested(made, self.depth)
+            made = stacked_model(self.layers, self.shared, self.wiring)
+        stored_otherwise(made, self.source)
+        made = retyped(called(nested(made, self.depth), self.calls), self.dtype)
         if self.naming != "plain":
             rename(made, STYLES[self.naming])
         return made
@@ -84,20 +115,25 @@ class Case:
                 feed = drawn if len(self.layers) == 1 else {"X": drawn["X"]}
             for level in range(self.depth):
                 feed[condition(level)] = np.array(not k >> level & 1)
-            made.append({STYLES[self.naming](name): value for name, value in feed.items()})
+            typed = {k: v.astype(self.dtype) if v.dtype == np.float32 else v for k, v in feed.items()}
+            made.append({STYLES[self.naming](name): value for name, value in typed.items()})
         return made
 
     @property
     def dims(self) -> dict[str, int]:
         """What has to be bound before loops can be written out."""
         found = self.layers[0].dims if self.layers else {}
+        if self.recurrence is not None and self.recurrence.dynamic_time:
+            found = {"T": self.recurrence.time}
         return {STYLES[self.naming](name): size for name, size in found.items()}
 
     @property
     def bounded(self) -> bool:
         """Whether gates and states stay in the usual range, so that the accuracy can be foretold."""
+        if self.overrides:
+            return False
         if self.recurrence is not None:
-            return set(self.recurrence.activations) <= {"Sigmoid", "Tanh"}
+            return self.recurrence.op != "random" and set(self.recurrence.activations) <= {"Sigmoid", "Tanh"}
         return not any(is_unbounded(layer.activations) for layer in self.layers)
 
     def __str__(self) -> str:
@@ -124,13 +160,28 @@ def draw_case(draws: Draws, seed: int = 0) -> Case:
     make = draws.choice((_one_layer, _one_layer, _one_layer, _one_layer, _rows, _rows, _written, _written))
     recipe, calibrated = draws.choice(RECIPES)
     fields_: Mapping[str, Any] = make(draws)
-    return Case(
+    case = Case(
         **fields_,
         depth=draws.choice((0, 0, 0, 0, 1, 2)),
         naming=draws.choice(("plain", "plain", *STYLES)),
         recipe=recipe,
         calibrated=calibrated,
         seed=seed,
+    )
+    layers, recurrence = case.layers, case.recurrence
+    # Types without kernels of onnxruntime: float16 is cast by it, float64 by rnnqc, for nodes alone.
+    opset = layers[0].opset if layers else 17
+    dtypes = DTYPES[: 2 + (recurrence is None)] if opset >= 14 else DTYPES[:1]
+    source = draws.choice((*SOURCES[:1] * len(SOURCES), *(SOURCES if opset >= 10 else SOURCES[:1])))
+    dtypes = DTYPES[:1] if source == "codes" else dtypes  # DequantizeLinear makes others from opset 19 on, or never
+    # onnx takes elements of a sequence to have one axis more than they have, and functions are checked strictly.
+    may_be_called = opset >= 15 and not (recurrence is not None and recurrence.form == "script")
+    return replace(
+        case,
+        source=source,
+        calls=draws.choice((*("",) * 6, *(CALLS if may_be_called else ("",)))),
+        dtype=draws.choice((*DTYPES[:1] * 6, *dtypes)),
+        overrides=draws.choice(((), (), draws.choice(OVERRIDES))),
     )
 
 
@@ -142,6 +193,7 @@ def _one_layer(draws: Draws) -> dict[str, Any]:
 def _rows(draws: Draws) -> dict[str, Any]:
     """Two or three layers, the outputs of one the inputs of the next; of one kind if they share weights."""
     shared = draws.choice((False, False, True))
+    wiring = "chain" if shared else draws.choice(WIRINGS)
     without: dict[str, Any] = {"lens": None, "initial_h": False, "initial_c": False, "peepholes": False}
     draw = partial(draw_layer, opsets=(13, 22), placements=("main",), weights="initializer", **without)
     outputs = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h")}
@@ -155,12 +207,25 @@ def _rows(draws: Draws) -> dict[str, Any]:
             continue
         op = draws.choice(("LSTM", "GRU", "RNN"))
         layer = draw(draws, op=op, outputs=outputs[op], T=before.T, B=before.B, opset=before.opset)
-        layers.append(replace(layer, I=before.directions * before.H))
-    return {"layers": tuple(layers), "shared": shared}
+        same = {"H": before.H, "direction": before.direction} if wiring == "handed" and draws.boolean() else {}
+        with_same = _with_direction(layer, **same)
+        layers.append(replace(with_same, I=width_after(before, wiring)))
+    if wiring == "residual":
+        layers[0] = replace(layers[0], I=layers[0].directions * layers[0].H)
+    return {"layers": tuple(layers), "shared": shared, "wiring": wiring}
+
+
+def _with_direction(layer: RecurrentCase, **changes: Any) -> RecurrentCase:
+    """The layer with another direction, and activations for it."""
+    made = replace(layer, **changes)
+    if made.directions != layer.directions and layer.activations is not None:
+        half = layer.activations[: len(layer.activations) // layer.directions]
+        made = replace(made, activations=half * made.directions)
+    return made
 
 
 def _written(draws: Draws) -> dict[str, Any]:
-    op = draws.choice((*GATES, "highway", "projection"))
+    op = draws.choice((*GATES, "highway", "projection", "random"))
     form = draws.choice(FORMS)
     sizes: tuple[int | str, ...] = (1, 2, 3, "B")
     batch = draws.choice(sizes)
@@ -183,6 +248,7 @@ def _written(draws: Draws) -> dict[str, Any]:
         outputs=draws.choice((("y", "final"), ("y",), ("final",))),
         lengths=lengths,
         time=draws.integer(1, 7),
+        dynamic_time=draws.boolean() and form != "unrolled",
         batch=batch,
         I=draws.integer(1, 9),
         H=draws.integer(3, 9),
@@ -193,4 +259,7 @@ def _written(draws: Draws) -> dict[str, Any]:
         for k in range(len(order) - 1, 0, -1):
             other = draws.integer(0, k)
             order[k], order[other] = order[other], order[k]
-    return {"recurrence": replace(case, order="".join(order))}
+    # Whether Keras' loop over a turned sequence is a layer in reverse is known where its length is: cells have other
+    # names, and statistics of the one do not fit the other.
+    turned = case.form == "keras" and case.backwards
+    return {"recurrence": replace(case, order="".join(order), dynamic_time=case.dynamic_time and not turned)}

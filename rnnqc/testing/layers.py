@@ -56,11 +56,25 @@ def _pick(result: LayerOutputs, names: tuple[str, ...]) -> dict[str, Array]:
     return {name: getattr(result, name) for name in names}
 
 
-def stacked_model(layers: Sequence[RecurrentCase], shared_weights: bool = False) -> onnx.ModelProto:
+WIRINGS = ("chain", "residual", "concat", "dense", "handed")
+"""What is between two layers: nothing; a sum with the input of the one before where that has the same width; both of
+them side by side; a product, a sum and Relu of the same width; nothing, but final states become initial ones where
+these have the same sizes."""
+
+
+def width_after(layer: RecurrentCase, wiring: str) -> int:
+    """I of the layer behind `layer`."""
+    return layer.directions * layer.H + (layer.I if wiring == "concat" else 0)
+
+
+def stacked_model(
+    layers: Sequence[RecurrentCase], shared_weights: bool = False, wiring: str = "chain"
+) -> onnx.ModelProto:
     """A chain of layers as torch exports it: Squeeze between one-direction layers, Transpose and Reshape after others.
 
-    The first layer gives T, B, I and opset (13 or later); each next one has to have I equal to directions * H of the
-    one before. The output `Y` is `[T,B,directions*H]` of the last layer, `Y_h` and (LSTM) `Y_c` are its final states.
+    The first layer gives T, B, I and opset (13 or later); each next one has to have the I that `width_after` gives.
+    `wiring` is one of `WIRINGS`. The output `Y` is `[T,B,directions*H]` of the last layer, `Y_h` and (LSTM) `Y_c` are
+    its final states.
     With `shared_weights` every layer uses the parameters of the first, by the same initializers.
     """
     first = layers[0]
@@ -75,17 +89,22 @@ def stacked_model(layers: Sequence[RecurrentCase], shared_weights: bool = False)
         if owner == k:
             initializers += [numpy_helper.from_array(v, f"{n}{k}") for n, v in layer.parameters().items()]
         names = [f"{n}{owner}" if n in layer.parameters() else "" for n in ("W", "R", "B")]
+        if wiring == "handed" and k and (layer.directions, layer.H) == (layers[k - 1].directions, layers[k - 1].H):
+            cells = {layer.op, layers[k - 1].op} == {"LSTM"}
+            names += ["", f"Y_h{k - 1}", *([f"Y_c{k - 1}"] if cells else [])]
         nodes.append(
             helper.make_node(
                 layer.op, [x, *names], [f"{o}{k}" for o in layer.outputs], f"layer{k}", **layer.attributes()
             )
         )
-        x = f"X{k + 1}"
+        before, x = x, f"X{k + 1}"
         if layer.directions == 1:
             nodes.append(helper.make_node("Squeeze", [f"Y{k}", "axis_1"], [x]))
         else:
             nodes.append(helper.make_node("Transpose", [f"Y{k}"], [f"Y{k}_t"], perm=[0, 2, 1, 3]))
             nodes.append(helper.make_node("Reshape", [f"Y{k}_t", "merged"], [x]))
+        if k < len(layers) - 1:
+            x = _joined(wiring, x, before, layer, nodes, initializers)
     last = len(layers) - 1
     sources = {"Y": x} | {o: f"{o}{last}" for o in layers[-1].outputs if o != "Y"}
     nodes += [helper.make_node("Identity", [source], [name]) for name, source in sources.items()]
@@ -104,3 +123,29 @@ def stacked_model(layers: Sequence[RecurrentCase], shared_weights: bool = False)
         initializers,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", first.opset)], ir_version=first.ir_version)
+
+
+def _joined(
+    wiring: str,
+    x: str,
+    before: str,
+    layer: RecurrentCase,
+    nodes: list[onnx.NodeProto],
+    initializers: list[onnx.TensorProto],
+) -> str:
+    """The input of the next layer, from the output and the input of `layer`."""
+    made, width = f"{x}_joined", layer.directions * layer.H
+    if wiring == "residual" and width == layer.I:
+        nodes.append(helper.make_node("Add", [x, before], [made]))
+    elif wiring == "concat":
+        nodes.append(helper.make_node("Concat", [x, before], [made], axis=2))
+    elif wiring == "dense":
+        weights = np.random.default_rng([layer.seed, 3]).standard_normal((width, width)) / np.sqrt(width)
+        initializers.append(numpy_helper.from_array(weights.astype(np.float32), f"{x}_dense"))
+        initializers.append(numpy_helper.from_array(np.full(width, 0.125, np.float32), f"{x}_bias"))
+        nodes.append(helper.make_node("MatMul", [x, f"{x}_dense"], [f"{x}_product"]))
+        nodes.append(helper.make_node("Add", [f"{x}_product", f"{x}_bias"], [f"{x}_sum"]))
+        nodes.append(helper.make_node("Relu", [f"{x}_sum"], [made]))
+    else:
+        return x
+    return made

@@ -103,7 +103,14 @@ def draw_layer(
         "op": op,
         "linear_before_reset": op == "GRU" and draws.boolean(),
     }
-    return RecurrentCase(**(fields | fixed))
+    made = RecurrentCase(**(fields | fixed))
+    # A forget gate that is 1 - i, with i below 0, makes the cell grow, too.
+    return made.replace(gain=SMALL_GAIN) if made.input_forget and not _from_0_to_1(chosen) else made
+
+
+def _from_0_to_1(activations: tuple[Activation, ...] | None) -> bool:
+    """Whether no gate of an LSTM is below 0."""
+    return activations is None or all(a.name in ("Sigmoid", "HardSigmoid") for a in activations[::3])
 
 
 def is_unbounded(activations: tuple[Activation, ...] | None) -> bool:

@@ -14,6 +14,9 @@ import onnx
 from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
+from rnnqc.testing.equations import GATES as RANDOM_GATES
+from rnnqc.testing.equations import random_step
+
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
@@ -24,7 +27,8 @@ class RecurrenceCase:
     """A layer.
 
     Attributes:
-        op: What it computes: "LSTM", "GRU" or "RNN"; also "highway" and "projection", which no node computes.
+        op: What it computes: "LSTM", "GRU" or "RNN"; also "highway", "projection" and "random" (other equations for
+            every seed), which no node computes.
         form: One of FORMS.
         order: Order of the gates in the weights.
         products: "fused" (one for x, one for h), "separate" (for each gate) or "joined" (`[x, h] W`).
@@ -40,6 +44,7 @@ class RecurrenceCase:
         outputs: What is used of "y" and "final".
         lengths: Form "loop": lengths of the rows are an input; "zeros" or "held": what comes out behind their ends.
         time: T.
+        dynamic_time: Whether the model leaves T open; not of form "unrolled".
         batch: B, or a name.
         I: Input size.
         H: Hidden size.
@@ -62,15 +67,20 @@ class RecurrenceCase:
     outputs: tuple[str, ...] = ("y", "final")
     lengths: str = ""
     time: int = 4
+    dynamic_time: bool = False
     batch: int | str = 3
     I: int = 5  # noqa: E741 - as ONNX calls it
     H: int = 6
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.dynamic_time and self.form == "unrolled":
+            raise ValueError("written-out steps have a number")
+
     @property
     def gates(self) -> str:
         """The gates in the order of the weights."""
-        own = {"highway": "ifgor", "projection": "ifgo"}.get(self.op) or GATES[self.op]
+        own = {"highway": "ifgor", "projection": "ifgo", "random": RANDOM_GATES}.get(self.op) or GATES[self.op]
         return self.order or own
 
     @property
@@ -78,7 +88,7 @@ class RecurrenceCase:
         """Names and widths of what is carried."""
         if self.op == "projection":
             return (("h", self.H - 2), ("c", self.H))
-        return (("h", self.H), ("c", self.H)) if self.op in ("LSTM", "highway") else (("h", self.H),)
+        return (("h", self.H), ("c", self.H)) if self.op in ("LSTM", "highway", "random") else (("h", self.H),)
 
     def feeds(self, seed: int = 5) -> dict[str, np.ndarray]:
         """Seeded inputs; a length may be beyond the sequence, as the loop allows."""
@@ -139,12 +149,14 @@ class _Layer:
         self.W, self.R = draw(case.I, g * case.H), draw(h, g * case.H)
         self.b, self.rb = draw(g * case.H), draw(g * case.H)
         self.extra, self.project = draw(case.I, case.H), draw(case.H, h)
+        self.square = self.project  # of op random
         self.start = {name: draw(case.rows, width) for name, width in case.states}
 
     def model(self) -> onnx.ModelProto:
         case = self.case
         outer = Nodes(self.initializers)
-        shape = [case.batch, case.time, case.I] if case.batch_first else [case.time, case.batch, case.I]
+        time = "T" if case.dynamic_time else case.time
+        shape = [case.batch, time, case.I] if case.batch_first else [time, case.batch, case.I]
         inputs = [make_tensor_value_info("x", FLOAT, shape)]
         x = outer.op("Transpose", ["x"], "x_first", perm=[1, 0, 2]) if case.batch_first else "x"
         if case.lengths:
@@ -166,10 +178,10 @@ class _Layer:
         y, finals = getattr(self, f"_{case.form}")(outer, x, start)
         outputs = []
         if "y" in case.outputs:
-            axis = [case.time, case.batch, case.states[0][1]]
+            axis = [time, case.batch, case.states[0][1]]
             if case.batch_first:
                 y = outer.op("Transpose", [y], "y_first", perm=[1, 0, 2])
-                axis = [case.batch, case.time, case.states[0][1]]
+                axis = [case.batch, time, case.states[0][1]]
             outer.nodes.append(make_node("Identity", [y], ["y"]))
             outputs.append(make_tensor_value_info("y", FLOAT, axis))
         if "final" in case.outputs:
@@ -350,6 +362,12 @@ class _Layer:
             new = [b.op(rest, [b.op("Add", list(gate("n")), "pre")], "h")]
         elif case.op == "GRU":
             new = [self._gru(b, gate, states[0], suffix)]
+        elif case.op == "random":
+
+            def product(value: str) -> str:
+                return b.op("MatMul", [value, self._weight(b, "square", self.square, suffix)], f"{value}_product")
+
+            new = random_step(b, gate, states, product, case.seed)
         else:
             i, f, o = (b.op(squash, [b.op("Add", list(gate(k)), f"pre_{k}")], f"gate_{k}") for k in "ifo")
             g = b.op(rest, [b.op("Add", list(gate("g")), "pre_g")], "gate_g")

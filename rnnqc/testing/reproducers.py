@@ -12,6 +12,7 @@ from rnnqc.files import serialized, write_atomically
 from rnnqc.testing.cases import Case
 from rnnqc.testing.checks import KINDS, Checked
 from rnnqc.testing.layers import RecurrentCase
+from rnnqc.testing.recurrences import RecurrenceCase
 
 MOST_TRIALS = 200
 USUAL = ("Sigmoid", "Tanh")
@@ -25,6 +26,12 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "placement": ("main",), "linear_before_reset": (False,), "form": ("unrolled", "scan"), "products": ("fused",),
     "gemm": (False,), "cut": ("split",), "reset_after": (True,), "update": ("torch",), "initial": ("zeros",),
     "backwards": (False,), "batch_first": (False,), "lengths": ("",), "time": (1, 2, 3), "batch": (1, 2),
+    "wiring": ("chain",), "source": ("initializer",), "calls": ("", "function"), "dtype": ("float32",),
+    "overrides": ((),),
+}  # fmt: skip
+
+_SIMPLER_RECURRENCE: dict[str, tuple[Any, ...]] = {
+    "activations": (USUAL,), "bias": ("none",), "outputs": (("y",), ("final",)),
 }  # fmt: skip
 
 
@@ -70,8 +77,8 @@ def _replaced(spec: Any, back: Callable[[Any], Case]) -> Iterator[Case]:
     for field in fields(spec):
         held = getattr(spec, field.name)
         options = _SIMPLER.get(field.name, ())
-        if field.name == "activations" and not isinstance(spec, RecurrentCase):
-            options = (USUAL,)
+        if isinstance(spec, RecurrenceCase):
+            options = _SIMPLER_RECURRENCE.get(field.name, options)
         # Not back to what is simpler already.
         for value in options[: options.index(held)] if held in options else options:
             yield from _valid(lambda name=field.name, value=value: back(_fitting(spec, name, value)))  # type: ignore[misc]

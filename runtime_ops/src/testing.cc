@@ -78,6 +78,7 @@ struct rnnqc_test_product {
   const int32_t* start;
   int64_t block_begin;
   int64_t block_end;
+  int32_t descending;
 };
 
 struct rnnqc_test_cell {
@@ -151,6 +152,7 @@ static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& produ
   matmul.start = product.start;
   matmul.block_begin = product.block_begin;
   matmul.block_end = product.block_end;
+  matmul.descending = product.descending != 0;
   return matmul;
 }
 
@@ -186,14 +188,12 @@ RNNQC_EXPORT void rnnqc_test_pack_int4(const int8_t* weights, const uint8_t* mul
   std::memcpy(packed_multipliers, result.multipliers.data(), static_cast<size_t>(result.multipliers.size()));
 }
 
-RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product* product, int32_t descending,
-                                       int32_t* acc) {
+RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product* product, int32_t* acc) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   rnnqc::RecurrentArgs args{};
   args.matmul = Matmul(isa, *product);
   args.acc = acc;
   args.acc_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  args.descending = descending != 0;
   (product->int4 != 0 ? table.recurrent_s4 : table.recurrent)(args);
 }
 

@@ -163,7 +163,42 @@ def _negative_dims(model: onnx.ModelProto) -> None:
     tensor.dims[1] = -16
 
 
+def _output_sequence(model: onnx.ModelProto) -> None:
+    """An LSTM of the first operator set."""
+    model.opset_import[0].version = 1
+    _node(model).attribute.append(helper.make_attribute("output_sequence", 1))
+
+
+def _nameless(field: str) -> Mutation:
+    def mutate(model: onnx.ModelProto) -> None:
+        getattr(model.graph, field)[0].name = ""
+
+    return mutate
+
+
+def _dims(*sizes: int | str) -> Mutation:
+    """Other declared sizes of X, and none of anything else."""
+
+    def mutate(model: onnx.ModelProto) -> None:
+        x, *others = model.graph.input
+        for dim, size in zip(x.type.tensor_type.shape.dim, sizes, strict=True):
+            if isinstance(size, str):
+                dim.dim_param = size
+            else:
+                dim.dim_value = size
+        for value in (*others, *model.graph.output):
+            value.type.tensor_type.ClearField("shape")
+
+    return mutate
+
+
 REFUSED: dict[str, tuple[LstmCase, Mutation]] = {
+    "the LSTM of operator set 1": (CASE, _output_sequence),
+    "operator set 6": (CASE, _opset(6)),
+    "an initializer without a name": (CASE, _nameless("initializer")),
+    "an input without a name": (CASE, _nameless("input")),
+    "an output without a name": (CASE, _nameless("output")),
+    "an input size of 0": (CASE, _dims(5, 2, 0)),
     "W of rank 2": (CASE, _initializer("W", lambda w: w[0])),
     "R of rank 4": (CASE, _initializer("R", lambda r: r[None])),
     "B of the wrong size": (CASE, _initializer("B", lambda b: b[:, :-1])),
@@ -234,6 +269,14 @@ def test_directory(lower: Callable[..., Result], tmp_path: Path) -> None:
     _assert_refused(lower(tmp_path / "folder.onnx"), tmp_path, "folder.onnx")
 
 
+def test_a_file_larger_than_protobuf_allows(tmp_path: Path) -> None:
+    """Refused by its size: nothing of it is read."""
+    with (tmp_path / "in.onnx").open("wb") as stream:
+        stream.truncate(200 * GIGABYTE)
+    result = in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", memory=3 * GIGABYTE)
+    _assert_refused(result, tmp_path, "in.onnx")
+
+
 @pytest.mark.slow
 def test_larger_than_protobuf_allows(tmp_path: Path) -> None:
     with (tmp_path / "in.onnx").open("wb") as stream:
@@ -288,6 +331,7 @@ def _mutated(mutate: Mutation, case: LstmCase = CASE) -> onnx.ModelProto:
 LEFT_FLOAT: dict[str, Callable[[], onnx.ModelProto]] = {
     "W is an input": lambda: _mutated(_weight_as_input("W")),
     "R is an input": lambda: _mutated(_weight_as_input("R")),
+    "B is an input": lambda: _mutated(_weight_as_input("B")),
     "NaN in W": lambda: _mutated(_one_value(float("nan"))),
     "infinity in W": lambda: _mutated(_one_value(float("inf"))),
     "one weight beyond 2**40": lambda: _mutated(_one_value(1e30)),
@@ -393,6 +437,8 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
     "IR version 14": (CASE, _ir(14)),
     "one step, one unit": (LstmCase(T=1, B=1, I=1, H=1), lambda model: None),
     "more alphas than needed": (CASE, _set("activation_alpha", [0.5, 0.5, 0.5, 0.5])),
+    "an infinite clip": (CASE, _set("clip", float("inf"))),
+    "time and batch of one name": (LstmCase(T=2), _dims("N", "N", 3)),
     "alpha left out": (
         CASE.replace(activations=(Activation("HardSigmoid"), Activation("Elu"), Activation("LeakyRelu"))),
         lambda model: None,
@@ -417,6 +463,22 @@ def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Pa
         assert value.shape == expected[name].shape, name
         assert np.isfinite(value).all(), name
     assert sqnr(expected.values(), got.values()) > 20.0
+
+
+NOT_RUN: dict[str, Mutation] = {
+    "no hidden_size": _remove("hidden_size"),
+    "a declared length of 0": _dims(0, 2, 3),
+    "a declared batch of 0": _dims(5, 0, 3),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RUN)
+def test_what_onnxruntime_does_not_run_is_lowered(what: str) -> None:
+    """As the specification has it; with the same weights."""
+    lowered = rnnqc.lower(_mutated(NOT_RUN[what]), strict=True).proto
+    plain = rnnqc.lower(CASE.model()).proto
+    held, wanted = ({t.name: t.raw_data for t in m.graph.initializer} for m in (lowered, plain))
+    assert held["the_lstm.forward/W"] == wanted["the_lstm.forward/W"], sorted(held)
 
 
 def _for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -666,11 +728,47 @@ def test_bad_flags(what: str, lower: Callable[..., Result], tmp_path: Path) -> N
     _assert_refused(lower(DYNAMIC.model(), *flags), tmp_path, *mentioned)
 
 
+def test_an_old_model_that_onnx_cannot_convert(lower: Callable[..., Result], tmp_path: Path) -> None:
+    """Its converter raises the errors of its shape inference, too."""
+    model = CASE.replace(opset=11).model()
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "scale"))
+    model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, [None]))
+    model.graph.node.append(helper.make_node("Quant", ["X", "scale"], ["x_q"], domain="qonnx.custom_op.general"))
+    model.opset_import.append(helper.make_opsetid("qonnx.custom_op.general", 1))
+    _assert_refused(lower(model), tmp_path, "cannot be converted")
+
+
 def test_bad_recipe_file(lower: Callable[..., Result], tmp_path: Path) -> None:
     for k, text in enumerate(("[[[", "weight = 'eight'\n", "[no_such_table]\nx = 1\n")):
         path = tmp_path / f"recipe{k}.toml"
         path.write_text(text)
         _assert_refused(lower(CASE.model(), "--recipe", str(path)), tmp_path, path.name)
+
+
+def test_an_empty_batch_does_not_end_the_process(tmp_path: Path) -> None:
+    """As onnxruntime's LSTM and GRU do."""
+    model = CASE.replace(dynamic_time=True, dynamic_batch=True, lens=None).model()
+    (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
+    empty = {k: v[:, :0] for k, v in CASE.feeds().items() if v.ndim == 3}
+    save_arrays(tmp_path / "feeds.npz", empty)
+    for command in (
+        ("run", tmp_path / "in.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz"),
+        ("verify", tmp_path / "in.onnx", tmp_path / "in.onnx", "--data", tmp_path / "feeds.npz"),
+    ):
+        _assert_refused(in_subprocess(*command), tmp_path, "empty")
+
+
+LENGTHS = {"beyond": [6, 2], "negative": [-1, 2], "far": [-(2**31), 2**31 - 1]}
+
+
+@pytest.mark.parametrize("flags", [[], ["--stock"]])
+@pytest.mark.parametrize("what", LENGTHS)
+def test_lengths_that_are_none(what: str, flags: list[str], tmp_path: Path) -> None:
+    """Refused when the model runs, whatever runs it; memory beyond the sequence is not read."""
+    rnnqc.lower(CASE.model()).save(tmp_path / "in.onnx")
+    save_arrays(tmp_path / "feeds.npz", CASE.feeds() | {"sequence_lens": np.array(LENGTHS[what], np.int32)})
+    arguments = ["run", tmp_path / "in.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz", *flags]
+    _assert_refused(in_subprocess(*arguments), tmp_path, "sequence_lens")
 
 
 def test_unrolling_a_million_steps_is_refused(tmp_path: Path) -> None:
@@ -711,6 +809,8 @@ BAD_FEEDS: dict[str, Callable[[Path], None]] = {
     "wrong names": lambda path: save_arrays(path, {"Z": np.zeros(3, np.float32)}),
     "wrong dtype": lambda path: save_arrays(path, {k: v.astype(np.int64) for k, v in CASE.feeds(0.0).items()}),
     "wrong rank": lambda path: save_arrays(path, CASE.feeds() | {"X": np.zeros(3, np.float32)}),
+    "no rows": lambda path: save_arrays(path, {k: v[:, :0] if v.ndim == 3 else v[:0] for k, v in CASE.feeds().items()}),
+    "no steps": lambda path: save_arrays(path, {"X": CASE.feeds()["X"][:0], "sequence_lens": np.zeros(2, np.int32)}),
     "pickled": lambda path: save_arrays(path, CASE.feeds() | {"X": np.array([{"a": 1}], object)}),
 }
 

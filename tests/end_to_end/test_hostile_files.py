@@ -211,6 +211,15 @@ def test_sparse_tensors_that_would_fill_the_memory(shape: tuple[int, ...], tmp_p
     _refused(in_subprocess("lower", path, "-o", tmp_path / "out.onnx", memory=4 * GIGABYTE), "W")
 
 
+@pytest.mark.parametrize("places", [[0], [[]]])
+def test_a_sparse_scalar(places: list[object], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """No shape at all; onnxruntime takes some of them."""
+    model = _sparse_model((), "B")
+    (tensor,) = model.graph.sparse_initializer
+    tensor.indices.CopyFrom(numpy_helper.from_array(np.array(places, np.int64), "indices"))
+    _refused(in_process(capfd, "lower", _write(model, tmp_path / "in.onnx"), "-o", tmp_path / "out.onnx"))
+
+
 def test_sparse_weights_are_weights() -> None:
     lowered = rnnqc.lower(_sparse_model((1, 16, 3)))
     assert [e.status for e in lowered.report.entries] == ["lowered"]
@@ -293,6 +302,17 @@ def test_deep_settings(flag: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.parametrize(
+    "text", ["{cell:>999999999}", "{cell.__class__}", "{point!r:>99}", "{nobody}", "{", "{0}", "{}"]
+)
+def test_names_of_groups_are_no_programs(text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A format of a recipe could ask for any amount of memory."""
+    path = _write(CASE.model(), tmp_path / "in.onnx")
+    (tmp_path / "recipe.toml").write_text(f'[[rule]]\npoints = "*"\nshare = "{text}"\nbits = 8\n')
+    for flag in (f"--recipe={tmp_path / 'recipe.toml'}", f"--set=*.input.share={text}"):
+        _refused(in_process(capfd, "lower", path, "-o", tmp_path / "out.onnx", flag), "share")
+
+
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +358,11 @@ BAD_DATA: dict[str, Callable[[Path], object]] = {
     "shape of text": lambda p: _archive(p, {"X.npy": _npy("('5',)")}),
     "code for a shape": lambda p: _archive(p, {"X.npy": _npy("__import__('os').system('true')")}),
     "deep shape": lambda p: _archive(p, {"X.npy": _npy("(" * 5000 + ")" * 5000)}),
+    "a header without end": lambda p: _archive(p, {"X.npy": _npy("(1L,), '")}),
+    "brackets that stay open": lambda p: _archive(p, {"X.npy": _npy("((((1L")}),
+    "a compression that is none": lambda p: p.write_bytes(
+        _archive(p, {"X.npy": _npy("(1,)")}, zipfile.ZIP_LZMA).read_bytes().replace(b"]\0", b"\xff\xff")
+    ),
     "unknown type": lambda p: _archive(p, {"X.npy": _npy("(1,)", "<q9")}),
     "object type": lambda p: _archive(p, {"X.npy": _npy("(1,)", "|O")}),
     "cut archive": lambda p: p.write_bytes(_saved(X=X)[:-40]),
@@ -475,6 +500,33 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+def test_killed_while_writing(
+    writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SIGKILL when all is written but the rename: an earlier file is whole, and nothing bears the name without one.
+
+    The temporary file cannot be removed then; the next run does not mind it.
+    """
+    shutil.copytree(home, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    suffix = SUFFIXES.get(writer, "")
+    if writer != "dump":
+        Path(f"old{suffix}").write_bytes(b"earlier")
+    before = _listing(tmp_path / "work")
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    for target in ("new",) if writer == "dump" else ("new", "old"):
+        arguments = _arguments(writer, target)
+        command = [sys.executable, "-c", INTERRUPTED, str(int(signal.SIGKILL)), *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=600, env=environment, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        left = {k: v for k, v in _listing(tmp_path / "work").items() if not k.startswith((".", "new/"))}
+        assert left == before, target
+        assert not Path(f"{target}{suffix}").exists() or target == "old"
+    assert in_process(capfd, *_arguments(writer, "new")).code == 0
+    assert Path(f"new{suffix}").exists()
+
+
 @pytest.mark.parametrize("writer", [w for w in FILES if w not in SUFFIXES])
 def test_outputs_that_are_inputs(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -513,15 +565,19 @@ def test_outputs_in_strange_places(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount")
-def test_a_full_file_system(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_file_system(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of 4 kB that is left holds a part of everything but the smallest files."""
+    monkeypatch.chdir(home)
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", small], capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("cannot mount")
     try:
-        result = in_subprocess("lower", home / "in.onnx", "-o", small / "out.onnx")
-        _refused(result, "No space left")
-        assert not list(small.iterdir())
+        (small / "full").write_bytes(bytes(8192))
+        arguments = [str(small / w.removeprefix("@")) if w.startswith("@") else w for w in _arguments(writer, "@out")]
+        _refused(in_subprocess(*arguments, PYTHONPATH=PYTHONPATH), "No space left")
+        assert [p.name for p in small.iterdir()] == ["full"]
     finally:
         subprocess.run(["umount", small], check=True)

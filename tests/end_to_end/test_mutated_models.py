@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from brevitas_models import Exported, random_lstm
+from commands import in_process
 from lstm_models import LstmCase, Placement
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,8 +24,11 @@ import rnnqc
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "fuzz"))
 
+from command_targets import COMMANDS, Command  # noqa: E402
 from mutations import mutate  # noqa: E402
+from structure import restructure  # noqa: E402
 from target import WAYS, Target  # noqa: E402
+from texts import mutate_archive, mutate_text  # noqa: E402
 
 from rnnqc import testing  # noqa: E402
 
@@ -43,10 +47,50 @@ def test_mutated_models(group: int) -> None:
         proto, donor = onnx.ModelProto(), rng.choice(seeds)
         proto.CopyFrom(rng.choice(seeds))
         for _ in range(rng.choice((1, 1, 2, 3))):
-            mutate(proto, rng, lambda held: held[: len(held) // 2], donor)
+            if rng.random() < 0.5:
+                restructure(proto, rng)
+            else:
+                mutate(proto, rng, lambda held: held[: len(held) // 2], donor)
         target.lower(bytes([rng.randrange(len(WAYS))]) + proto.SerializeToString())
     assert target.lowered > 0
     assert target.refused > 0
+
+
+FILES = {
+    "toml": b'base = "pow2-int8"\n[[rule]]\npoints = "*.hidden"\nrange = "percentile"\npercentile = 99.9\nbits = 8\n',
+    "text": b"*.weight.bits=4\nre:.*gate.*.bits=12\n*.scale=0.01\n",
+}
+
+
+@pytest.mark.parametrize("kind", ["toml", "json", "npz", "text"])
+def test_mutated_files(kind: str) -> None:
+    """Recipes, statistics, data and overrides, each given to the commands that read it."""
+    target = Target()
+    held = {"json": "stats.json", "npz": "data.npz"}
+    seed = (target.home.folder / held[kind]).read_bytes() if kind in held else FILES[kind]
+    for number, command in enumerate(COMMANDS, len(WAYS)):
+        if command.kind != kind:
+            continue
+        target.lower(bytes([number]) + seed)
+        for k in range(15):
+            rng = random.Random(k)
+            made = mutate_archive(seed, rng, lambda b: b[::2]) if kind == "npz" else mutate_text(seed, rng)
+            target.lower(bytes([number]) + made)
+    assert target.lowered > 0
+    assert target.refused > 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.kind == "model"], ids=lambda c: c.arguments)
+def test_mutated_models_of_other_commands(command: Command) -> None:
+    target = Target()
+    seeds = [onnx.load(target.home.folder / f"{n}.onnx") for n in ("fused", "float")]
+    for k in range(6):
+        proto, rng = onnx.ModelProto(), random.Random(k)
+        proto.CopyFrom(seeds[k % 2])
+        for _ in range(k // 2):
+            restructure(proto, rng)
+        target.lower(bytes([len(WAYS) + COMMANDS.index(command)]) + proto.SerializeToString())
+    assert target.lowered + target.refused == 6
 
 
 def test_every_way_lowers_something() -> None:
@@ -118,6 +162,10 @@ def _recursive(model: onnx.ModelProto) -> None:
     call.output[:] = [f"again_{k}" for k in range(len(call.output))]
 
 
+def _twice(model: onnx.ModelProto) -> None:
+    model.functions.append(model.functions[0])
+
+
 def _untyped_input(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
 
@@ -139,6 +187,7 @@ REFUSED: dict[str, tuple[Placement, Change]] = {
     "an If without an output of a branch": ("if", _drop("output")),
     "an If with an output too few": ("if", _drop_output),
     "a function that calls itself": ("function", _recursive),
+    "two functions of one name": ("function", _twice),
     "an input without type": ("main", _untyped_input),
 }
 
@@ -151,6 +200,27 @@ def test_refused(what: str) -> None:
     for arguments in ({}, {"recipe": "weight-only-int8"}, {"form": "integer", "unroll": True}):
         with pytest.raises(rnnqc.CompileError):
             rnnqc.lower(model, **arguments)  # type: ignore[arg-type]
+
+
+def _chain(length: int) -> onnx.ModelProto:
+    """A layer, and functions of which each calls the next."""
+    model = LstmCase(placement="function").model()
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    calls = [helper.make_node(f"f{k + 1}", ["x"], ["y"], domain="f") for k in range(length - 1)]
+    for k, node in enumerate([*calls, helper.make_node("Relu", ["x"], ["y"])]):
+        model.functions.append(helper.make_function("f", f"f{k}", ["x"], ["y"], [node], imports))
+    return model
+
+
+@pytest.mark.parametrize("length", [3000, 12000])
+def test_long_chains_of_functions(length: int) -> None:
+    """onnx takes 10,000 functions, and calls 100 deep; its refusal of more was no refusal of ours."""
+    with pytest.raises(rnnqc.CompileError, match="functions"):
+        rnnqc.lower(_chain(length))
+
+
+def test_a_chain_of_functions() -> None:
+    assert [e.status for e in rnnqc.lower(_chain(60)).report.entries] == ["lowered"]
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +265,21 @@ def test_exported_cells_that_are_damaged_stay(what: str) -> None:
     (entry,) = rnnqc.lower(EXPORTED[what]()).report.entries
     assert entry.status == "float"
     assert entry.reason.strip() and entry.found.strip() and entry.action.strip()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A division by nothing was written; and what onnxruntime said to that ended `run` with a traceback."""
+    model = EXPORTED["a rounding that is no text"]()
+    next(n for n in model.graph.node if n.op_type == "Quant").input[place] = ""
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    for node in rnnqc.lower(path).proto.graph.node:
+        if node.op_type != "Quant" and node.domain == "":
+            assert node.op_type in ("Clip", "Constant") or "" not in node.input, node
+    np.savez(tmp_path / "in.npz", X=np.zeros((3, 2, 4), np.float32))
+    result = in_process(capfd, "run", path, "-i", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.code == 2, result.text
+    assert "in.onnx" in result.err and not (tmp_path / "out.npz").exists()
+    with pytest.raises(rnnqc.CompileError):
+        rnnqc.session(path)

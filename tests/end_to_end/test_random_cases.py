@@ -37,7 +37,66 @@ def test_random_cases(group: int) -> None:
 
 def test_stacked_layers_in_branches() -> None:
     """Codes from layer to layer in a branch of If, whose sizes are fixed: onnxruntime lost them."""
-    _check(range(5029, 5030))
+    case = testing.Case(
+        layers=(
+            testing.RecurrentCase(
+                T=4, I=10, H=10, direction="reverse", bias=False, clip=0.25, opset=18, seed=42833, op="GRU",
+                linear_before_reset=True,
+            ),
+            testing.RecurrentCase(
+                T=4, I=10, H=1, clip=30.0, input_forget=True, dynamic_time=True, opset=18, seed=22586
+            ),
+        ),
+        depth=1, naming="shell", recipe="int8-static", calibrated=True,
+    )  # fmt: skip
+    assert not testing.check(case)
+
+
+LSTM_LOOP = testing.RecurrenceCase(op="LSTM", form="loop", time=3, initial="dynamic", dynamic_time=True)
+HIGHWAY = testing.RecurrenceCase(op="highway", form="loop", time=3, lengths="zeros")
+WRITTEN_OTHERWISE = {
+    "a loop in a function": testing.Case(recurrence=LSTM_LOOP, calls="function"),
+    "steps in a function of a function": testing.Case(
+        recurrence=testing.RecurrenceCase(op="GRU", form="unrolled"), calls="nested"
+    ),
+    "one of two overloads": testing.Case(recurrence=HIGHWAY, calls="overload"),
+    "weights of a loop that are turned": testing.Case(recurrence=HIGHWAY, source="transposed"),
+    "weights of a loop that are sums": testing.Case(recurrence=HIGHWAY, source="sum"),
+    "weights of steps of float16": testing.Case(
+        recurrence=testing.RecurrenceCase(op="projection", form="unrolled"), source="half"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN_OTHERWISE)
+def test_recurrences_that_are_written_otherwise(what: str) -> None:
+    """Not in silence, and not float: functions hid loops, and only initializers counted as weights."""
+    checked = testing.examine(WRITTEN_OTHERWISE[what])
+    assert not checked.findings
+    assert checked.forms and not any(form.startswith("float") for form in checked.forms)
+
+
+def test_float64_with_weights_that_are_computed() -> None:
+    """The type of W is known after shape inference alone; onnxruntime has no such kernel."""
+    assert not testing.check(testing.Case(layers=(testing.RecurrentCase(weights="computed"),), dtype="float64"))
+
+
+@pytest.mark.parametrize("dtype", testing.outer_forms.DTYPES)
+@pytest.mark.parametrize("source", testing.outer_forms.SOURCES)
+def test_types_and_sources_of_weights(dtype: str, source: str) -> None:
+    if source == "codes" and dtype != "float32":
+        pytest.skip("DequantizeLinear of this operator set makes float32")
+    assert not testing.check(testing.Case(layers=(testing.RecurrentCase(),), dtype=dtype, source=source))
+
+
+@pytest.mark.parametrize("wiring", testing.layers.WIRINGS)
+def test_wirings(wiring: str) -> None:
+    first = testing.RecurrentCase(I=4, opset=17)
+    row = (first, first.replace(I=testing.layers.width_after(first, wiring), seed=1))
+    case = testing.Case(layers=row, wiring=wiring)
+    assert not testing.check(case)
+    if wiring not in ("chain", "concat"):
+        assert case.model() != replace(case, wiring="chain").model(), "nothing is between the layers"
 
 
 @pytest.mark.slow
@@ -83,7 +142,13 @@ def test_cases_cover_what_they_are_to_cover() -> None:
         assert {getattr(layer, name) for layer in layers} == wanted, name
     written = [case.recurrence for case in cases if case.recurrence is not None]
     assert {r.form for r in written} == {"unrolled", "scan", "loop", "script", "keras"}
-    assert {r.op for r in written} == {"LSTM", "GRU", "RNN", "highway", "projection"}
+    assert {r.op for r in written} == {"LSTM", "GRU", "RNN", "highway", "projection", "random"}
+    assert {r.dynamic_time for r in written} == {True, False}
+    assert {case.source for case in cases} == set(testing.outer_forms.SOURCES)
+    assert {case.calls for case in cases} == set(testing.outer_forms.CALLS)
+    assert {case.dtype for case in cases} == set(testing.outer_forms.DTYPES)
+    assert {case.wiring for case in cases} == set(testing.layers.WIRINGS)
+    assert len({case.overrides for case in cases}) > 30
     assert {case.recipe for case in cases} == {name for name, _ in testing.cases.RECIPES}
     assert {case.naming for case in cases} == set(STYLES)
     assert {case.depth for case in cases} == {0, 1, 2}

@@ -6,6 +6,7 @@ says, a page that models can write into, numbers that differ between the page an
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -23,9 +24,12 @@ import pytest
 from commands import Result, in_process, in_subprocess
 from onnx import TensorProto, helper, numpy_helper
 from report_pages import Page
+from rich.console import Console
 from running import Array, save_arrays
 
 import rnnqc
+from rnnqc.cli import main
+from rnnqc.commands import terminal
 from rnnqc.recipe_record import RECIPE_KEY
 from rnnqc.verify import compare_models
 
@@ -428,6 +432,41 @@ def test_bounds_are_told(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> 
     assert len(evidence["sensitivities"]) == 3
     assert len(evidence["unmeasured"]) >= 5
     assert "NOT measured" in Page.read(page.read_text(encoding="utf-8")).text
+
+
+def test_bounds_of_a_lowering(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The options of `rnnqc report`, and its progress."""
+    model, data = files
+    given = ["lower", model, "-o", tmp_path / "quant.onnx", "--recipe", "int8-static", "--calibration", data, *QUICK]
+    page, out = tmp_path / "page.html", tmp_path / "out.json"
+    for bound, measured in ((["--models", "2"], 2), (["--seconds", "0"], 0)):
+        result = cli(*given, "--report", page, "--json", out, *bound)
+        assert result.code == 0, result.err
+        evidence = json.loads(out.read_text())["evidence"]
+        assert len(evidence["sensitivities"]) == measured
+        assert f"{len(evidence['unmeasured'])} points or groups were not measured" in result.err
+    assert cli(*given, "--report", page, "--models", "0").code == 2
+    without = cli(*given, "--models", "2")
+    assert without.code == 2
+    assert "without --report" in without.err
+
+
+def test_progress(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `lower --report` and of `report`: the stages, and how many of the models are measured."""
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    bound = ["--models", "3"]
+    for arguments in (
+        ["lower", model, "-o", quant, "--report", page, *bound],
+        ["report", model, quant, "--data", data, "-o", page, *bound],
+    ):
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=True, width=100)
+        monkeypatch.setattr(terminal, "_console", lambda _, made=console: made)
+        assert main([str(a) for a in arguments]) == 0
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+        assert "sensitivity" in text, arguments
+        assert re.search("[123]/3", text), arguments
 
 
 @pytest.mark.parametrize("bound", [["--seconds", "0"], ["--models", "1"]])

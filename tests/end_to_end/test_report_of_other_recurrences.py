@@ -231,3 +231,15 @@ def test_layers_of_torch(kind: str, recipe: str) -> None:
     data: Feeds = [{"x": rng.standard_normal((T, 3, 12)).astype(np.float32)} for _ in range(4)]
     evidence = check_planted(model, data, recipe)
     assert [c.cell for c in evidence.layers] == ["layer"]
+
+
+@pytest.mark.parametrize("form", ["scan", "script"])
+def test_times_of_loops(form: str) -> None:
+    """Alone, with the states and numbers of trips that they have."""
+    model, data = case("projection", form)
+    lowered = rnnqc.lower(model, "int8")
+    subject = Subject(model, lowered.proto, "float.onnx", "quant.onnx", 1, 1, data=data)
+    [time] = gather(subject, Options(bounds=Bounds(1), times=True)).times
+    assert time.op in ("Scan", "Loop")
+    assert time.node == lowered.report.entries[0].node
+    assert min(time.float_us, time.stock_us, time.native_us or 0.0) > 0.0

@@ -17,10 +17,13 @@ from pass_testing import apply, nodes_of, op_types, text_of
 from protos import differences, in_order, metadata, parse, rich_model
 from running import assert_close, assert_same_bits, plain_session, run
 
+import rnnqc
 from rnnqc.diagnostics import CompileError, Outcome
 from rnnqc.ir import Constant, Model, graph_info
 from rnnqc.passes import Canonicalize
 from rnnqc.passes.canonicalize import IR_VERSIONS, TARGET_OPSET
+from rnnqc.testing import RecurrenceCase
+from rnnqc.testing.outer_forms import called
 
 CANONICAL = LstmCase(opset=17)
 
@@ -84,6 +87,24 @@ def test_other_functions_stay() -> None:
     assert apply(Canonicalize(), model, [CANONICAL.feeds()]).statistics["functions"] == 1
     assert [f.name for f in model.functions] == ["Twice"]
     assert op_types(model.graph) == ["LSTM", "Twice"]
+
+
+@pytest.mark.parametrize("form", ["scan", "unrolled"])
+@pytest.mark.parametrize("calls", ["function", "overload", "nested"])
+def test_functions_that_may_hold_a_recurrence_are_inlined(form: str, calls: str) -> None:
+    """Loops and steps that no pass would see in a function, and no report name."""
+    model = Model.load(called(RecurrenceCase(form=form).model(), calls))
+    assert apply(Canonicalize(), model, [RecurrenceCase().feeds()]).statistics["functions"] >= 1
+    assert not model.functions
+    assert nodes_of(model, "Scan" if form == "scan" else "Sigmoid")
+
+
+def test_functions_of_lowered_cells_stay() -> None:
+    """They hold products and tables, too."""
+    lowered = rnnqc.lower(RecurrenceCase().model()).proto
+    model = Model.load(lowered)
+    Canonicalize()(model)
+    assert len(model.functions) == len(lowered.functions) > 0
 
 
 def test_functions_that_call_functions_with_recurrence() -> None:

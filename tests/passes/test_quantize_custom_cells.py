@@ -316,3 +316,31 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "done (products)" in in_process(capfd, "inspect", out).out
     again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx", "--strict")
     assert again.code == 0, again.text
+
+
+def _in_a_branch(prefix: str, more: str) -> str:
+    """An If without a name around a loop that is called `loop`."""
+    step = f"""[{prefix}_p] {prefix}p = MatMul ({prefix}h, R) {prefix}q = Add ({prefix}p, {prefix}x)
+        {more} {prefix}n = Tanh ({prefix}q) {prefix}o = Mul ({prefix}n, {prefix}x)"""
+    body = f"b (float[3,{H}] {prefix}h, float[3,{H}] {prefix}x) => (float[3,{H}] {prefix}o, float[3,{H}] {prefix}o2)"
+    scan = f"""[loop] {prefix}last, {prefix}y = Scan <num_scan_inputs = 1, body = {body} {{
+        {step} {prefix}o2 = Identity ({prefix}o) }}> (zero, x)"""
+    then = f"then_branch = t () => (float[5,3,{H}] {prefix}y) {{ {scan} }}"
+    other = f"else_branch = e () => (float[5,3,{H}] {prefix}e) {{ {prefix}e = Identity (x) }}"
+    return f"{prefix}r = If (go) <{then}, {other}>"
+
+
+def test_loops_of_one_name_in_branches_without_names() -> None:
+    """Each has a line of its own, with its own products and bytes."""
+    more = "[second] bs = MatMul (bh, R) bq2 = Add (bs, bq)"
+    second = _in_a_branch("b", more).replace("Tanh (bq)", "Tanh (bq2)")
+    text = f"""{HEADER} g (float[5,3,{H}] x, bool go) => (float[5,3,{H}] y) {{
+        zero = Constant <value = float[3,{H}] {{{", ".join(["0.0"] * 3 * H)}}}> ()
+        {_in_a_branch("a", "")} {second} y = Add (ar, br) }}"""
+    lowered = rnnqc.lower(parse(text, R=weights()["R"]))
+    first, other = lowered.report.entries
+    assert first.node != other.node
+    assert first.node.rpartition("/")[2] == other.node.rpartition("/")[2] == "loop"
+    assert (first.summary, other.summary) == ("1 products, 0 of 5 values", "2 products, 0 of 7 values")
+    assert 0 < first.bytes < other.bytes
+    assert not set(first.points) & {p for p in other.points if "second" in p}

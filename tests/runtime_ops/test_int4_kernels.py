@@ -12,7 +12,7 @@ import pytest
 from kernel_calls import AVAILABLE, GATES, INT4_ISAS, Guarded, Product, check_blocks, check_product
 
 # Every instruction set with int4 kernels. The others multiply such weights as int8.
-EXPECTED = {"reference", "avx2", "avxvnni", "avx512vnni", "avx512vbmi"}
+EXPECTED = {"reference", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amxint8"}
 
 
 @pytest.fixture
@@ -104,6 +104,19 @@ def test_rows_with_a_zero_point_each(
 def test_large_products(isa: str, rows: int, k: int, units: int, group_size: int, guarded: Guarded) -> None:
     for zero_point, kind in ((0, "corners"), (0, "low"), (255, "low"), (0, "high")):
         check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
+
+
+# Products that are worth the set-up of tiles: rows below, at and above 16 and 32, k of less than a tile (64), of whole
+# tiles, of more, and of more than is unpacked at once.
+@each_isa
+@each_group_size
+@pytest.mark.parametrize("rows", [7, 8, 15, 16, 17, 32, 33, 65])
+@pytest.mark.parametrize(("k", "units"), [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
+def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
+    for zero_point, kind in ((128, "random"), (3, "corners")):
+        product = example(guarded, isa, rows, k, units, zero_point, group_size, kind)
+        check_product(guarded, product)
+        check_blocks(guarded, product, 1, 2)
 
 
 @each_isa

@@ -48,6 +48,7 @@ FLAGS = {
     "avxvnni": {"avx2", "avx_vnni"},
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
     "avx512vbmi": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"},
+    "amxint8": {"avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni", "amx_tile", "amx_int8"},
     "neondot": {"asimddp"},
 }
 
@@ -135,6 +136,38 @@ def test_quantize_row(isa: str, zero_point: int, n: int, guarded: Guarded) -> No
         np.testing.assert_array_equal(codes, expected)
 
 
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_quantized_values_round_as_quotients_do(isa: str, guarded: Guarded) -> None:
+    # Kernels may multiply by a reciprocal and correct: values next to the ties of scales of all sizes and mantissas.
+    rng = np.random.default_rng(0)
+    exponents = [*range(-100, -90), *range(-64, -56), *range(-20, 20), *range(56, 64), *range(90, 100)]
+    for exponent in exponents:
+        last = exponent % 3 == 0  # mantissas of all ones have the least exact reciprocals
+        mantissa = np.float32(2 - 2.0**-22) if last else np.float32(rng.uniform(1, 2))
+        scale = np.float32(np.ldexp(mantissa, exponent))
+        ties = np.float32(rng.integers(-300, 300, 2000) / 2) * scale
+        values = (ties.view(np.int32) + rng.integers(-3, 4, ties.size).astype(np.int32)).view(np.float32)
+        values[ties == 0] = 0
+        x, codes = guarded_last(guarded, values), np.zeros(values.size, np.uint8)
+        NATIVE.rnnqc_test_quantize_row(
+            isa.encode(),
+            pointer(x),
+            ctypes.c_int64(values.size),
+            ctypes.c_float(scale),
+            ctypes.c_int32(128),
+            pointer(codes),
+        )
+        expected = np.clip(np.rint(values / scale) + np.float32(128), 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(codes, expected, err_msg=str(exponent))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_start_values_of_deep_products(isa: str, guarded: Guarded) -> None:
+    # Beyond what two int16 numbers hold: 128 * 40000 > 2^22.
+    product = example(guarded, isa, 9, 40000, 3, 1, "low")
+    check_product(guarded, product, np.int32([0, 1, 2, 127, 128, 129, 200, 254, 255]))
+
+
 def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_point: int, kind: str) -> Product:
     """All weights -128 ("low") or 127 ("high") and codes as far from the zero point; or "random", or "corners"."""
     rng = np.random.default_rng([rows, k, units, zero_point])
@@ -195,6 +228,37 @@ def test_large_integer_products(
     check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
+# Products that are worth the set-up of tiles: rows below, at and above 16, 32 and 64, k of less than a tile (64), of
+# whole tiles and of more.
+TILED_PRODUCTS = [
+    *((rows, k, 128) for rows in (4, 8, 15, 16, 17, 31, 32, 33, 47, 64, 65) for k in (127, 128, 131, 192)),
+    *((rows, k, 250) for rows in (16, 17, 39, 64) for k in (17, 20, 60, 61, 64, 65, 68)),
+    (16, 4, 1030),
+    (17, 4100, 17),
+    (5, 650, 128),
+]
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "low"), (3, "corners")])
+@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS)
+def test_tiled_integer_products(
+    isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    product = example(guarded, isa, rows, k, units, zero_point, kind)
+    check_product(guarded, product)
+    check_blocks(guarded, product, 1, blocks(units))
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS[::3])
+def test_tiled_products_of_rows_with_a_zero_point_each(
+    isa: str, rows: int, k: int, units: int, guarded: Guarded
+) -> None:
+    zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
+    check_product(guarded, example(guarded, isa, rows, k, units, 1, "random"), zero_points)
+
+
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -227,7 +291,8 @@ def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
     product = example(guarded, isa, 1, 65536, 1, 0, "low")
     assert product.expected().min() == -255 * 128 * 65536
     for descending in (False, True):
-        np.testing.assert_array_equal(product.recurrent(guarded, descending), product.expected())
+        product.operands.descending = descending
+        np.testing.assert_array_equal(product.recurrent(guarded), product.expected())
 
 
 RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]

@@ -57,16 +57,22 @@ def test_team(threads: int, largest: int) -> None:
 def test_team_in_a_long_run_of_short_phases(threads: int) -> None:
     parts = np.random.default_rng(0).integers(1, threads + 1, 20_000)
     expected, _ = _run_team(1, True, np.ones_like(parts))
-    found, members = _run_team(threads, True, parts)
-    np.testing.assert_array_equal(found, expected)
-    assert members > 1, "nobody helped: the test shows nothing"
+    # On a busy machine the others may arrive when all is done.
+    for _ in range(50):
+        found, members = _run_team(threads, True, parts)
+        np.testing.assert_array_equal(found, expected)
+        if members > 1:
+            return
+    pytest.fail("nobody helped: the test shows nothing")
 
 
 @pytest.mark.parametrize("tasks", [2, 5, 70])
 def test_team_whose_tasks_run_one_after_the_other(tasks: int) -> None:
     parts = np.random.default_rng(0).integers(1, 9, 100)
     expected, _ = _run_team(1, True, np.ones_like(parts))
-    np.testing.assert_array_equal(_run_team(tasks, False, parts)[0], expected)
+    found, members = _run_team(tasks, False, parts)
+    np.testing.assert_array_equal(found, expected)
+    assert members == 1, "one thread would be given the rows of several, and read all weights for each"
 
 
 def _lengths(*lengths: int) -> Callable[[Case], None]:

@@ -46,8 +46,8 @@ class ByteRun final : public SequenceRun {
   void PrepareCells() {
     cell_.units = hidden_;
     cell_.acc = acc_;
-    cell_.acc_stride = columns_;
-    cell_.p_stride = columns_;
+    cell_.acc_stride = stride_;
+    cell_.p_stride = stride_;
     cell_.h_multiplier = packed_.h_multiplier.data();
     cell_.bias = weights_.last_bias.data();
     cell_.form = &weights_.form;
@@ -107,7 +107,8 @@ PackedByteCell PackByteCell(const LstmConfig& config, const KernelTable& kernels
 
 void RunByteCell(const LstmConfig& config, const KernelTable& kernels, const PackedByteCell& packed,
                  const LstmArgs& args, Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
+  const Division division =
+      Divide(config, kernels, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
   RunDivided(
       division, [&](int64_t first, int64_t stride) { return ByteRun(config, kernels, packed, args, first, stride); },
       scratch, parallel);

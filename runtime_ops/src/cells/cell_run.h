@@ -47,6 +47,7 @@ struct CellArgs {
   float* y;                      // [time, batch, hidden]
   float* y_h;                    // [batch, hidden]
   uint8_t* y_codes;              // [time, batch, hidden]; static hidden codes only
+  bool descending;               // a hint: which way the first step reads weights
 };
 
 // In block order.

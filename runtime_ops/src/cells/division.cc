@@ -13,14 +13,14 @@ constexpr double kProductsPerNanosecond = 300;
 constexpr double kSharedCall = 6000;
 constexpr double kSharedStep = 800;
 constexpr double kPartOfAStep = 250;
-// Threads take rows of their own, without barriers, if each has this many and the weights fit into its cache.
-constexpr int64_t kRowsOfAGroup = 4;
+// Threads take rows of their own, without barriers, if each has as many as it multiplies at once and the weights fit
+// into its cache.
 constexpr double kPrivateWeights = 768 * 1024;
 
 }  // namespace
 
-Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
-                const CellArgs& args, int64_t members) {
+Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,
+                int64_t hidden_columns, const CellArgs& args, int64_t members) {
   static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const double r_bytes = static_cast<double>(hidden_bytes);
   const auto planes = [](int64_t bits) { return bits == 16 ? 2 : 1; };
@@ -36,7 +36,7 @@ Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidd
   Division division;
   if (processors == 1 || (recurrent + projection) * static_cast<double>(args.time) < kSharedCall) return division;
   const int64_t threads = std::min(members, processors);
-  if (threads > 1 && args.batch >= kRowsOfAGroup * threads && r_bytes <= kPrivateWeights) {
+  if (threads > 1 && args.batch >= kernels.rows_at_once * threads && r_bytes <= kPrivateWeights) {
     division.groups = threads;
   } else if (args.time == 1 || recurrent >= kSharedStep) {
     const double most = (args.time == 1 ? recurrent + projection : recurrent) / kPartOfAStep;

@@ -18,8 +18,8 @@ struct Division {
 
 // `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads took part in the last
 // call.
-Division Divide(const CellConfig& config, const PackedCell& packed, int64_t hidden_bytes, int64_t hidden_columns,
-                const CellArgs& args, int64_t members);
+Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,
+                int64_t hidden_columns, const CellArgs& args, int64_t members);
 
 // make(first, stride) is a SequenceRun of the rows first, first + stride, ...
 template <typename Make>

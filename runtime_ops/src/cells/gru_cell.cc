@@ -44,8 +44,7 @@ class GruRun final : public HiddenRun {
       : HiddenRun(config, kernels, packed, args, first, stride),
         gru_(config),
         weights_(packed),
-        halves_(!config.linear_before_reset),
-        output_columns_(weights_.r_hidden.start.size()) {}
+        halves_(!config.linear_before_reset) {}
 
  private:
   // Phases of a step: the product of h with what follows it, and in halves then that of r * h.
@@ -61,7 +60,7 @@ class GruRun final : public HiddenRun {
     pieces(reset_codes_, halves_ ? units * h_planes_ : 0);
     pieces(reset_zero_point_, halves_ ? rows_ * h_planes_ : 0);
     pieces(reset_scale_, halves_ ? rows_ : 0);
-    pieces(output_acc_, halves_ ? rows_ * h_planes_ * output_columns_ : 0);
+    pieces(output_acc_, halves_ ? rows_ * h_planes_ * SumStride(weights_.r_hidden.start.size()) : 0);
   }
 
   void InitializeStates() override {
@@ -120,7 +119,6 @@ class GruRun final : public HiddenRun {
   const GruConfig& gru_;
   const PackedGru& weights_;
   const bool halves_;  // a step in two, with the codes of r * h between
-  const int64_t output_columns_;
 
   float* state_ = nullptr;
   float* z_ = nullptr;
@@ -159,7 +157,7 @@ bool FindLinearTables(const GruConfig& config, const float* gate_table, LinearTa
 
 void RunGru(const GruConfig& config, const KernelTable& kernels, const PackedGru& packed, const CellArgs& args,
             Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(config, packed, packed.r.bytes() + packed.r_hidden.bytes(),
+  const Division division = Divide(config, kernels, packed, packed.r.bytes() + packed.r_hidden.bytes(),
                                    packed.r.start.size() + packed.r_hidden.start.size(), args, scratch->members());
   RunDivided(
       division, [&](int64_t first, int64_t stride) { return GruRun(config, kernels, packed, args, first, stride); },

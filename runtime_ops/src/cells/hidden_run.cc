@@ -21,13 +21,13 @@ HiddenRun::HiddenRun(const CellConfig& config, const KernelTable& kernels, const
     : SequenceRun(config, kernels, packed, args, first, stride), has_options_(HasOptions(config)) {}
 
 void HiddenRun::VisitScratch(ScratchPieces& pieces) {
-  pieces(joined_, h_planes_ == 1 ? 0 : rows_ * columns_);
+  pieces(joined_, h_planes_ == 1 ? 0 : rows_ * stride_);
   pieces(no_bias_, h_planes_ == 1 ? 0 : columns_);
 }
 
 void HiddenRun::PrepareSteps() {
   step_args_.units = hidden_;
-  step_args_.p_stride = columns_;
+  step_args_.p_stride = stride_;
   for (int64_t g = 0; g < config_.gate_count; ++g) {
     const GateConfig& gate = config_.gates[g];
     step_args_.gate_min[g] = gate.min;
@@ -58,7 +58,7 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   step.block_begin = units.begin;
   step.block_end = units.end;
   step.acc = product.acc;
-  step.acc_stride = product.columns();
+  step.acc_stride = product.stride();
   step.h_multiplier = product.multiplier;
   step.p = p_step_;
   step.h_scale = target.scale;

@@ -31,14 +31,14 @@ class LstmRun final : public SequenceRun {
 
  private:
   void VisitScratch(ScratchPieces& pieces) override {
-    pieces(no_acc_, h_planes_ == 1 ? 0 : rows_ * columns_);
+    pieces(no_acc_, h_planes_ == 1 ? 0 : rows_ * stride_);
     pieces(c_, rows_ * units_padded_);
     pieces(h_of_eight_, h_planes_ == 1 ? 0 : rows_ * units_padded_);
   }
 
   void InitializeStates() override {
     std::fill(c_, c_ + rows_ * units_padded_, 0.0f);
-    if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * columns_, 0);
+    if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * stride_, 0);
     for (int64_t r = 0; r < rows_; ++r) {
       QuantizeInitialHidden(r);
       if (call_.initial_c == nullptr) continue;
@@ -56,7 +56,7 @@ class LstmRun final : public SequenceRun {
     const Product product = HiddenProduct();
     Multiply(product, units);
     // With 16-bit codes the products go into the pre-activations, and the cells get none.
-    if (h_planes_ == 2) JoinPlanes(product, units, p_step_, columns_, p_step_);
+    if (h_planes_ == 2) JoinPlanes(product, units, p_step_, stride_, p_step_);
     if (!table_kernel_) return;
     TableCells(units);
     const int64_t begin = units.begin * kBlockUnits;
@@ -76,8 +76,8 @@ class LstmRun final : public SequenceRun {
   void PrepareTableCells() {
     cell_.units = hidden_;
     cell_.acc = h_planes_ == 2 ? no_acc_ : acc_;
-    cell_.acc_stride = columns_;
-    cell_.p_stride = columns_;
+    cell_.acc_stride = stride_;
+    cell_.p_stride = stride_;
     cell_.h_multiplier = packed_.h_multiplier.data();
     for (int64_t g = 0; g < kGates; ++g) {
       cell_.gate_min[g] = config_.gates[g].min;
@@ -110,10 +110,10 @@ class LstmRun final : public SequenceRun {
     for (int64_t r = 0; r < active_; ++r) {
       GenericStepArgs step{};
       step.units = hidden_;
-      step.products.acc = (h_planes_ == 2 ? no_acc_ : acc_) + r * columns_;
+      step.products.acc = (h_planes_ == 2 ? no_acc_ : acc_) + r * stride_;
       step.products.multiplier = packed_.h_multiplier.data();
       if (config_.h_mode == CodeMode::kDynamicRow && h_planes_ == 1) step.products.row_scale = h_scale_ + r;
-      step.p = p_step_ + r * columns_;
+      step.p = p_step_ + r * stride_;
       step.peephole = weights_.peephole.size() == 0 ? nullptr : weights_.peephole.data();
       step.gate_table = args_.gate_table;
       step.cell_table = call_.cell_table;
@@ -186,7 +186,8 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
 
 void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
              Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
+  const Division division =
+      Divide(config, kernels, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
   RunDivided(
       division, [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); },
       scratch, parallel);

@@ -47,7 +47,8 @@ bool FindLinearTables(const RnnConfig& config, const float* gate_table, LinearTa
 
 void RunRnn(const RnnConfig& config, const KernelTable& kernels, const PackedCell& packed, const CellArgs& args,
             Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(config, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
+  const Division division =
+      Divide(config, kernels, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
   RunDivided(
       division, [&](int64_t first, int64_t stride) { return RnnRun(config, kernels, packed, args, first, stride); },
       scratch, parallel);

@@ -75,10 +75,18 @@ class Scratch {
   int64_t members() const { return members_; }
   void SetMembers(int64_t members) { members_ = members; }
 
+  // Whether the next `steps` begin where the ones before ended, if each reads its weights the other way.
+  bool Turn(int64_t steps) {
+    const bool turned = turned_;
+    turned_ = turned != (steps % 2 != 0);
+    return turned;
+  }
+
  private:
   AlignedArray<uint8_t> buffer_;
   int64_t bytes_ = 0;
   int64_t members_ = 1;
+  bool turned_ = false;
 };
 
 // onnxruntime may run one kernel from several threads at once: each call takes a Scratch and gives it back.

@@ -8,12 +8,13 @@
 namespace rnnqc {
 namespace {
 
-// Pre-activations of the input are computed for as many steps at once as fit here.
+// Pre-activations of the input are computed for as many steps at once as fit here, or into half the bytes of W.
 constexpr int64_t kProjectionBytes = 512 * 1024;
 // The projection takes so many rows at a time that their results stay in the second-level cache: at least
-// kProjectedRows, and about kProjectedProducts products.
-constexpr int64_t kProjectedRows = 16;
+// kProjectedRows, and about kProjectedProducts products. It takes all rows at once if W does not stay there.
+constexpr int64_t kProjectedRows = 32;
 constexpr int64_t kProjectedProducts = 1 << 20;
+constexpr int64_t kNearWeights = 1024 * 1024;
 // Rows whose sums of columns of eight bits are taken at a time.
 constexpr int64_t kWideRows = 16;
 // Fewer input values than this are quantized by one thread.
@@ -44,6 +45,18 @@ RowGrid DynamicGrid(const MinMax& range, int64_t bits) {
   return {scale, static_cast<int32_t>(zero_point)};
 }
 
+// How many rows the projection takes at a time.
+int64_t ProjectedRows(const PackedMatrix& w, int64_t columns) {
+  if (w.bytes() > kNearWeights) return INT64_MAX;
+  return std::max(kProjectedRows, kProjectedProducts / (w.k_padded * columns));
+}
+
+// How many steps have their pre-activations computed at once.
+int64_t ChunkSteps(const PackedMatrix& w, int64_t columns, int64_t rows, int64_t time) {
+  const int64_t step_bytes = rows * columns * static_cast<int64_t>(sizeof(float));
+  return std::max<int64_t>(1, std::min(time, std::max(kProjectionBytes, w.bytes() / 2) / step_bytes));
+}
+
 // The zero points of the rows of bytes.
 void SplitZeroPoint(int32_t zero_point, int64_t planes, int32_t* parts) {
   if (planes == 2) *parts++ = zero_point >> 8;
@@ -57,9 +70,9 @@ JoinArgs Join(const PackedMatrix& matrix, const int32_t* acc, int64_t rows, int6
   join.block_begin = block_begin;
   join.block_end = block_end;
   join.acc = acc;
-  join.acc_stride = matrix.start.size();
+  join.acc_stride = SumStride(matrix.start.size());
   join.start = matrix.start.data();
-  join.p_stride = matrix.start.size();
+  join.p_stride = SumStride(matrix.start.size());
   return join;
 }
 
@@ -104,13 +117,13 @@ SequenceRun::SequenceRun(const CellConfig& config, const KernelTable& kernels, c
       hidden_(config.hidden_size),
       blocks_(BlockCount(hidden_)),
       columns_(ColumnCount(hidden_, config.gate_count)),
+      stride_(SumStride(columns_)),
       units_padded_(blocks_ * kBlockUnits),
       x_planes_(Planes(config.x_bits)),
       h_planes_(Planes(config.h_bits)),
       part_blocks_(config.gate_count * kBlockUnits % kBlockColumns == 0 ? 1 : kBlockColumns / kBlockUnits),
-      projected_rows_(std::max(kProjectedRows, kProjectedProducts / (packed.w.k_padded * columns_))),
-      chunk_steps_(std::max<int64_t>(
-          1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(float)))))) {}
+      projected_rows_(ProjectedRows(packed.w, columns_)),
+      chunk_steps_(ChunkSteps(packed.w, columns_, rows_, args.time)) {}
 
 int64_t SequenceRun::ScratchBytes() {
   ScratchPieces pieces;
@@ -129,9 +142,9 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(x_codes_, chunk_rows * x_planes_ * packed_.w.k_padded);
   pieces(x_scale_, chunk_rows);
   pieces(x_zero_point_, chunk_rows * x_planes_);
-  pieces(x_acc_, x_planes_ == 1 ? 0 : std::min(projected_rows_, chunk_rows) * x_planes_ * columns_);
-  pieces(p_, chunk_rows * columns_);
-  pieces(acc_, rows_ * h_planes_ * columns_);
+  pieces(x_acc_, x_planes_ == 1 ? 0 : std::min(projected_rows_, chunk_rows) * x_planes_ * stride_);
+  pieces(p_, chunk_rows * stride_);
+  pieces(acc_, rows_ * h_planes_ * stride_);
   pieces(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
   VisitScratch(pieces);
   pieces(h_[0], rows_ * h_planes_ * units_padded_);
@@ -160,7 +173,7 @@ void SequenceRun::RunAll() {
     int64_t row = 0;
     for (step_ = chunk_begin_; step_ < chunk_end_; ++step_) {
       active_ = sequences_.Active(step_);
-      p_step_ = p_ + row * columns_;
+      p_step_ = p_ + row * stride_;
       for (int64_t r = 0; r < active_; ++r) {
         y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
       }
@@ -302,14 +315,14 @@ void SequenceRun::ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks
   sums.matmul = Matmul(packed_.w, x_codes_ + 2 * begin * stride, stride, 2 * (end - begin), blocks.begin, blocks.end);
   sums.matmul.start = no_start_;
   sums.acc = x_acc_;
-  sums.acc_stride = columns_;
+  sums.acc_stride = stride_;
   MultiplyRows(kernels_, packed_.w, sums);
   JoinArgs join = Join(packed_.w, x_acc_, end - begin, blocks.begin, blocks.end);
   join.zero_point = x_zero_point_ + 2 * begin;
   if (config_.x_mode == CodeMode::kDynamicRow) join.row_scale = x_scale_ + begin;
   join.multiplier = packed_.x_multiplier.data();
   join.bias = packed_.bias.data();
-  join.p = p_ + begin * columns_;
+  join.p = p_ + begin * stride_;
   kernels_.join(join);
 }
 
@@ -317,14 +330,15 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   const int64_t stride = packed_.w.k_padded;
   ProjectArgs project{};
   project.matmul = Matmul(packed_.w, x_codes_ + begin * stride, stride, end - begin, blocks.begin, blocks.end);
+  project.matmul.descending = Descending();
   if (config_.x_mode == CodeMode::kDynamicRow) {
     project.row_scale = x_scale_ + begin;
     project.row_zero_point = x_zero_point_ + begin;
   }
   project.multiplier = packed_.x_multiplier.data();
   project.bias = packed_.bias.data();
-  project.p = p_ + begin * columns_;
-  project.p_stride = columns_;
+  project.p = p_ + begin * stride_;
+  project.p_stride = stride_;
   (packed_.w.format == PackedFormat::kS4Blocks ? kernels_.project_s4 : kernels_.project)(project);
 }
 
@@ -358,13 +372,13 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks) c
       recurrent.matmul.weights = wide.weights.data() + block * PackedBytes(wide.format, wide.k, kBlockUnits);
       recurrent.acc = sums;
       recurrent.acc_stride = kBlockColumns;
-      recurrent.descending = step_ % 2 != 0;
+      recurrent.matmul.descending = Descending();
       kernels_.recurrent(recurrent);
       const int64_t from = std::max(first, block * kBlockColumns);
       const int64_t to = std::min(last, (block + 1) * kBlockColumns);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t j = from; j < to; ++j) {
-          product.acc[(row + r) * product.columns() + columns[static_cast<size_t>(j)]] +=
+          product.acc[(row + r) * product.stride() + columns[static_cast<size_t>(j)]] +=
               sums[r * kBlockColumns + j % kBlockColumns];
         }
       }

@@ -51,7 +51,7 @@ class SequenceRun {
     const float* row_scale;
     int32_t* acc;
 
-    int64_t columns() const { return matrix.start.size(); }
+    int64_t stride() const { return SumStride(matrix.start.size()); }
   };
 
   // What a subclass adds.
@@ -90,6 +90,8 @@ class SequenceRun {
   void QuantizeInitialHidden(int64_t r);
   // n values without NaN and -0, limited to what dynamic rows hold.
   static void LimitHidden(const float* values, int64_t n, float* limited);
+  // Which way the running step reads weights: back and forth.
+  bool Descending() const { return (step_ % 2 != 0) != args_.descending; }
   void CopyCodes(int64_t begin, int64_t end) const;
   bool has_lengths() const { return args_.sequence_lens != nullptr; }
 
@@ -102,6 +104,7 @@ class SequenceRun {
   const int64_t hidden_;
   const int64_t blocks_;   // of units
   const int64_t columns_;  // in block order
+  const int64_t stride_;   // of rows of sums and pre-activations
   const int64_t units_padded_;
   const int64_t x_planes_;
   const int64_t h_planes_;
@@ -171,7 +174,8 @@ inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a
           matrix.group_size,
           matrix.start.data(),
           block_begin,
-          block_end};
+          block_end,
+          false};
 }
 
 inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
@@ -197,7 +201,8 @@ inline void SequenceRun::Multiply(const Product& product, const Blocks& units) c
   const Blocks blocks = ColumnBlocks(units, product.gates);
   RecurrentArgs recurrent{
       Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end), product.acc,
-      product.columns(), step_ % 2 != 0};
+      product.stride()};
+  recurrent.matmul.descending = Descending();
   if (h_planes_ == 2) recurrent.matmul.start = no_start_;
   MultiplyRows(kernels_, product.matrix, recurrent);
   if (product.matrix.wide != nullptr) AddWideColumns(product, blocks);

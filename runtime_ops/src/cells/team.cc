@@ -62,6 +62,8 @@ void Team::Run(int64_t parts) {
 }
 
 void Team::Help() {
+  // A task that runs after the leader's, perhaps on the same thread, has not taken part.
+  if (phase_.load(std::memory_order_acquire) == kFinished) return;
   const int64_t part = helpers_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (part >= kMaxMembers) return;
   uint64_t seen = 0;

@@ -26,7 +26,7 @@ class Team {
   // Whether the calling thread leads. If not, Help() has to follow.
   bool Lead() { return !led_.exchange(true, std::memory_order_acq_rel); }
 
-  // Leader: threads that have arrived so far, itself included.
+  // Threads that have arrived while the leader worked, itself included.
   int64_t Members() const;
 
   // Leader: runs all parts of one phase. What it wrote before is visible to them, what they wrote is visible after.

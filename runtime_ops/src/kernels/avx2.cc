@@ -302,7 +302,8 @@ inline int64_t NextTile(int64_t rows_left, int64_t tile_rows) {
 
 // All sums, from `start` if kStart, else from 0. finish(row, rows, block) is called for sums that are complete.
 template <bool kStart, typename Finish>
-inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t sums_stride, const Finish& finish) {
+inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const Finish& finish) {
+  const bool descending = m.descending && m.rows == 1;
   const int64_t block_bytes = kBlockColumns * m.k_padded + kColumnSumBytes;
   Panel panel;
   alignas(kAlignment) int32_t base[kBlockColumns];
@@ -347,8 +348,9 @@ inline void Sums(const MatmulArgs& m, bool descending, int32_t* sums, int64_t su
 
 // The same for int4 weights.
 template <typename Finish>
-inline void SumsS4(const MatmulArgs& m, const int32_t* start, bool descending, int32_t* sums, int64_t sums_stride,
+inline void SumsS4(const MatmulArgs& m, const int32_t* start, int32_t* sums, int64_t sums_stride,
                    const Finish& finish) {
+  const bool descending = m.descending && m.rows == 1;
   for (int64_t i = m.block_begin; i < m.block_end; ++i) {
     const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
     const int64_t column = block * kBlockColumns;
@@ -664,25 +666,23 @@ void s32_f32_join__avx2(const JoinArgs& args) {
 }
 
 void u8s8_s32_recurrent_3x64__avx2(const RecurrentArgs& args) {
-  const bool descending = args.descending && args.matmul.rows == 1;
-  Sums<true>(args.matmul, descending, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
+  Sums<true>(args.matmul, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
 }
 
 void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
   // Integer sums stand where their results go to.
-  Sums<false>(args.matmul, false, reinterpret_cast<int32_t*>(args.p), args.p_stride,
+  Sums<false>(args.matmul, reinterpret_cast<int32_t*>(args.p), args.p_stride,
               [&args](int64_t row, int64_t rows, int64_t block) {
                 (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
               });
 }
 
 void u8s4_s32_recurrent_4x64__avx2(const RecurrentArgs& args) {
-  const bool descending = args.descending && args.matmul.rows == 1;
-  SumsS4(args.matmul, args.matmul.start, descending, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
+  SumsS4(args.matmul, args.matmul.start, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
 }
 
 void u8s4_f32_project_4x64__avx2(const ProjectArgs& args) {
-  SumsS4(args.matmul, nullptr, false, reinterpret_cast<int32_t*>(args.p), args.p_stride,
+  SumsS4(args.matmul, nullptr, reinterpret_cast<int32_t*>(args.p), args.p_stride,
          [&args](int64_t row, int64_t rows, int64_t block) {
            (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
          });

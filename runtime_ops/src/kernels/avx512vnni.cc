@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/compiler.h"
+#include "kernels/finish_projection.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
@@ -14,29 +15,7 @@ namespace {
 // Rows of a tile of one block.
 constexpr int kTileRows = 6;
 
-// Adds four products of unsigned codes and signed weights to each lane. As an instruction with a memory operand: g++
-// turns the intrinsic's operand into separate loads and copies of accumulators.
-RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, const __m512i* weights) {
-#if defined(__GNUC__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "m"(*weights));
-#else
-  *sum = _mm512_dpbusd_epi32(*sum, codes, *weights);
-#endif
-}
-
-RNNQC_FORCEINLINE void AddProducts(__m512i* sum, __m512i codes, __m512i weights) {
-#if defined(__GNUC__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
-#else
-  *sum = _mm512_dpbusd_epi32(*sum, codes, weights);
-#endif
-}
-
-inline __m512i BroadcastCodes(const uint8_t* codes) {
-  int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return _mm512_set1_epi32(four);
-}
+#include "kernels/dot_avx512vnni.inc"
 
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
@@ -140,31 +119,6 @@ constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums
 // The lower and the upper int4 numbers of 64 bytes as int8 numbers of 16 times their value.
 inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
-
-constexpr int64_t kEightBytes = kBlockColumns * 4;  // of eight k
-
-// Groups of a block's k, counted in eights: all of it if there are no multipliers.
-struct Groups {
-  int64_t depth;
-  int64_t size;
-  const uint8_t* multipliers;  // of the block, or null
-
-  Groups(const MatmulArgs& m, int64_t block) : depth(m.k_padded / 8), size(depth), multipliers(nullptr) {
-    if (m.multipliers == nullptr) return;
-    size = m.group_size / 8;
-    multipliers = m.multipliers + block * count() * kBlockColumns;
-  }
-
-  int64_t count() const { return size == 0 ? 0 : (depth + size - 1) / size; }
-};
-
-// Sums of a group's weights from sums of 16 times its int4 numbers.
-RNNQC_FORCEINLINE __m512i Scaled(__m512i sum16, const uint8_t* multipliers) {
-  const __m512i sum = _mm512_srai_epi32(sum16, 4);
-  if (multipliers == nullptr) return sum;
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(multipliers));
-  return _mm512_mullo_epi32(sum, _mm512_cvtepu8_epi32(bytes));
-}
 
 // Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
 template <bool kDescending>
@@ -278,30 +232,65 @@ inline int64_t NextTile(int64_t rows_left) {
   return (rows_left + tiles - 1) / tiles;
 }
 
-// p of one row and one block, from its sums without start values. (Copies of the arguments: the stores could change
-// them.)
-struct Finish {
-  const ProjectArgs args;
-
-  void operator()(int64_t row, int64_t block, const int32_t* sums) const {
-    const int64_t column = block * kBlockColumns;
-    const int32_t* start = args.matmul.start + column;
-    const float* multiplier = args.multiplier + column;
-    const float* bias = args.bias + column;
-    float* p = args.p + row * args.p_stride + column;
-    const bool grids = args.row_scale != nullptr;
-    const __m512 scale = _mm512_set1_ps(grids ? args.row_scale[row] : 1.0f);
-    const __m512i zero_point = _mm512_set1_epi32(grids ? args.row_zero_point[row] : 1);
+// Start values in pairs of int16 numbers, lower seven bits and the rest, so that with the pair (z, 128 z) their
+// products add up to z times the value.
+class StartPairs {
+ public:
+  // Whether the values of a block are small enough.
+  bool Set(const int32_t* start) {
+    __mmask16 fits = 0xffff;
     RNNQC_UNROLL(4)
-    for (int64_t i = 0; i < kBlockColumns; i += 16) {
-      const __m512i offset = _mm512_mullo_epi32(_mm512_loadu_si512(start + i), zero_point);
-      // Without grids the factor is 1, which changes nothing.
-      const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(offset, _mm512_loadu_si512(sums + i)));
-      const __m512 value = _mm512_mul_ps(_mm512_mul_ps(sum, scale), _mm512_loadu_ps(multiplier + i));
-      _mm512_storeu_ps(p + i, _mm512_add_ps(value, _mm512_loadu_ps(bias + i)));
+    for (int i = 0; i < 4; ++i) {
+      const __m512i value = _mm512_loadu_si512(start + i * 16);
+      const __m512i upper = _mm512_srai_epi32(value, 7);
+      const __m512i narrow = _mm512_srai_epi32(_mm512_slli_epi32(upper, 16), 16);
+      fits &= _mm512_cmpeq_epi32_mask(narrow, upper);
+      pairs_[i] = _mm512_or_si512(_mm512_slli_epi32(upper, 16), _mm512_and_si512(value, _mm512_set1_epi32(127)));
+    }
+    return fits == 0xffff;
+  }
+
+  // sum + zero_point * value of sixteen columns.
+  __m512i Add(int i, __m512i sum, int32_t zero_point) const {
+    return _mm512_dpwssd_epi32(sum, pairs_[i], _mm512_set1_epi32(zero_point * (1 + (128 << 16))));
+  }
+
+ private:
+  __m512i pairs_[4];
+};
+
+// p of some rows and one block, from rows of sums without start values, which may stand where p goes to.
+void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block, const int32_t* sums) {
+  const int64_t column = block * kBlockColumns;
+  const int32_t* start = args.matmul.start + column;
+  const int64_t p_stride = args.p_stride;
+  float* p = args.p + row * p_stride + column;
+  __m512 multiplier[4], bias[4];
+  RNNQC_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    multiplier[i] = _mm512_loadu_ps(args.multiplier + column + i * 16);
+    bias[i] = _mm512_loadu_ps(args.bias + column + i * 16);
+  }
+  const bool grids = args.row_scale != nullptr;
+  const float* row_scale = grids ? args.row_scale + row : nullptr;
+  const int32_t* zero_point = grids ? args.row_zero_point + row : nullptr;
+  StartPairs pairs;
+  const bool paired = pairs.Set(start);
+  for (int64_t r = 0; r < rows; ++r) {
+    // Without grids the factors are 1, which changes nothing.
+    const __m512 scale = _mm512_set1_ps(grids ? row_scale[r] : 1.0f);
+    const int32_t z = grids ? zero_point[r] : 1;
+    RNNQC_UNROLL(4)
+    for (int i = 0; i < 4; ++i) {
+      const __m512i sum = _mm512_loadu_si512(sums + r * kBlockColumns + i * 16);
+      const __m512i all =
+          paired ? pairs.Add(i, sum, z)
+                 : _mm512_add_epi32(sum, _mm512_mullo_epi32(_mm512_loadu_si512(start + i * 16), _mm512_set1_epi32(z)));
+      const __m512 value = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(all), scale), multiplier[i]);
+      _mm512_storeu_ps(p + r * p_stride + i * 16, _mm512_add_ps(value, bias[i]));
     }
   }
-};
+}
 
 using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
 
@@ -309,7 +298,7 @@ template <RowSumsFn* kAscending, RowSumsFn* kDescending>
 void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
-    if (args.descending) {
+    if (m.descending) {
       for (int64_t block = m.block_end; block-- > m.block_begin;) {
         kDescending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
       }
@@ -330,15 +319,15 @@ void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
   }
 }
 
-template <RowSumsFn* kRowSums>
+template <RowSumsFn* kAscending, RowSumsFn* kDescending>
 void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
   const MatmulArgs& m = args.matmul;
-  const Finish finish{args};
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
-    for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-      kRowSums(m, block, nullptr, sums);
-      finish(0, block, sums);
+    for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+      const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+      (m.descending ? kDescending : kAscending)(m, block, nullptr, sums);
+      FinishRows(args, 0, 1, block, sums);
     }
     return;
   }
@@ -346,13 +335,46 @@ void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
     for (int64_t row = 0; row < m.rows;) {
       const int64_t tile = NextTile(m.rows - row);
       tile_sums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
-      for (int64_t r = 0; r < tile; ++r) finish(row + r, block, sums + r * kBlockColumns);
+      FinishRows(args, row, tile, block, sums);
       row += tile;
     }
   }
 }
 
 #include "kernels/linear_avx512vnni.inc"
+
+// x / scale, in less time than divisions take: x times the rounded reciprocal is at most 1.5 units of the last place
+// off, one correction by the exact remainder leaves less than one, and the next one rounds as a division does
+// (Markstein, Computation of elementary functions on the IBM RISC System/6000 processor, 1990, theorem 8.1). For
+// quotients that codes may come of: others are limited before, to the same side of all codes; those below 2^-10 may be
+// less exact, and are code 0. The limits of the scale keep remainders normal numbers.
+class Quotients {
+ public:
+  explicit Quotients(float scale)
+      : scale_(_mm512_set1_ps(scale)),
+        reciprocal_(_mm512_set1_ps(1.0f / scale)),
+        limit_(_mm512_set1_ps(scale * 0x1p20f)),
+        divides_(!(scale >= 0x1p-60f && scale <= 0x1p60f)) {}
+
+  // Without NaN.
+  __m512 operator()(__m512 x) const {
+    if (divides_) return _mm512_div_ps(x, scale_);
+    return Bounded(_mm512_max_ps(_mm512_min_ps(x, limit_), _mm512_sub_ps(_mm512_setzero_ps(), limit_)));
+  }
+
+  // If no quotient exceeds 2^30.
+  __m512 OfBounded(__m512 x) const { return divides_ ? _mm512_div_ps(x, scale_) : Bounded(x); }
+
+ private:
+  __m512 Bounded(__m512 x) const {
+    __m512 quotient = _mm512_mul_ps(x, reciprocal_);
+    quotient = _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale_, x), reciprocal_, quotient);
+    return _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale_, x), reciprocal_, quotient);
+  }
+
+  __m512 scale_, reciprocal_, limit_;
+  bool divides_;
+};
 
 // The float arithmetic of a cell's tables.
 enum class Form {
@@ -383,7 +405,7 @@ bool IsBounded(const TableCellArgs& args) {
 template <Form kForm>
 class Cells {
  public:
-  explicit Cells(const TableCellArgs& args) : args_(args) {
+  explicit Cells(const TableCellArgs& args) : args_(args), quotients_(args.h_scale) {
     for (int g = 0; g < kGates; ++g) {
       min_[g] = _mm512_set1_ps(args.gate_min[g]);
       max_[g] = _mm512_set1_ps(args.gate_max[g]);
@@ -494,7 +516,7 @@ class Cells {
   void StoreHidden4(int64_t row, int64_t block, const __m512* y) const {
     __m512i code[4];
     RNNQC_UNROLL(4)
-    for (int b = 0; b < 4; ++b) code[b] = _mm512_cvtps_epi32(_mm512_div_ps(y[b], h_scale_));
+    for (int b = 0; b < 4; ++b) code[b] = _mm512_cvtps_epi32(quotients_.OfBounded(y[b]));
     const __m512i zero_point = _mm512_packs_epi32(h_zero_point_, h_zero_point_);
     const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero_point);
     const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero_point);
@@ -543,6 +565,7 @@ class Cells {
   }
 
   const TableCellArgs& args_;
+  Quotients quotients_;
   LinearForm form_;
   __m512 min_[kGates], max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
   __m512 code_min_, code_max_, cell_min_, cell_max_, cell_scale_, h_scale_, h_min_, h_max_;
@@ -559,19 +582,20 @@ void AllRows(const TableCellArgs& args) {
 class Grid {
  public:
   Grid(float scale, int32_t zero_point, int32_t largest)
-      : scale_(_mm512_set1_ps(scale)),
+      : quotients_(scale),
         min_(_mm512_set1_ps(static_cast<float>(-zero_point))),
         max_(_mm512_set1_ps(static_cast<float>(largest - zero_point))),
         zero_point_(_mm512_set1_epi32(zero_point)) {}
 
   __m512i operator()(__m512 x) const {
     const __m512 value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
-    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(value, scale_), max_), min_);
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(quotients_(value), max_), min_);
     return _mm512_add_epi32(_mm512_cvtps_epi32(limited), zero_point_);
   }
 
  private:
-  __m512 scale_, min_, max_;
+  Quotients quotients_;
+  __m512 min_, max_;
   __m512i zero_point_;
 };
 
@@ -656,13 +680,22 @@ void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   Recurrent<RowSums<false>, RowSums<true>>(args, kTileSums);
 }
 
-void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSums<false>>(args, kTileSums); }
+void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  Project<RowSums<false>, RowSums<true>>(args, kTileSums);
+}
+
+void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block,
+                                           const int32_t* sums) {
+  FinishRows(args, row, rows, block, sums);
+}
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
   Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
 }
 
-void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) { Project<RowSumsS4<false>>(args, kTileSumsS4); }
+void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  Project<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+}
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
   if (args.linear == nullptr) {

@@ -266,9 +266,9 @@ void Recurrent(const RecurrentArgs& args, SumsFn* const (&tile_sums)[kRows]) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
     for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-      const int64_t block = args.descending ? m.block_begin + m.block_end - 1 - i : i;
+      const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
       const int64_t column = block * kBlockColumns;
-      (args.descending ? kDescending : kAscending)(m, 0, block, m.start + column, args.acc + column, 0);
+      (m.descending ? kDescending : kAscending)(m, 0, block, m.start + column, args.acc + column, 0);
     }
     return;
   }

@@ -10,6 +10,10 @@
 #else
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -49,6 +53,17 @@ uint64_t Xcr0() {
 #endif
 }
 
+// Linux gives a process room for tiles when it asks: https://docs.kernel.org/arch/x86/xstate.html
+bool MayUseTiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 bool Bit(uint32_t value, int bit) { return ((value >> bit) & 1u) != 0; }
 
 std::vector<std::string> Detect() {
@@ -68,7 +83,11 @@ std::vector<std::string> Detect() {
       Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F, DQ, BW, VL
   if (!avx512 || !Bit(leaf7.ecx, 11) || (state & kZmmState) != kZmmState) return names;
   names.emplace_back("avx512vnni");
-  if (Bit(leaf7.ecx, 1)) names.emplace_back("avx512vbmi");
+  if (!Bit(leaf7.ecx, 1)) return names;
+  names.emplace_back("avx512vbmi");
+  constexpr uint64_t kTileState = 0x60000;  // configuration and data of tiles
+  const bool tiles = Bit(leaf7.edx, 24) && Bit(leaf7.edx, 25) && (state & kTileState) == kTileState;
+  if (tiles && Bit(leaf7.ecx, 8) && MayUseTiles()) names.emplace_back("amxint8");  // and GFNI
   return names;
 }
 

@@ -11,9 +11,10 @@ namespace {
 std::vector<KernelTable> BuiltTables() {
   std::vector<KernelTable> tables;
   KernelTable current{};
-#define RNNQC_ISA(name, packed_format)          \
+#define RNNQC_ISA(name, packed_format, rows)    \
   current.isa = #name;                          \
   current.format = PackedFormat::packed_format; \
+  current.rows_at_once = rows;                  \
   current.project = nullptr;                    \
   current.recurrent = nullptr;                  \
   current.project_s4 = nullptr;                 \

@@ -29,14 +29,14 @@ struct MatmulArgs {
   const int32_t* start;  // block order
   int64_t block_begin;
   int64_t block_end;
+  // A hint for the order in which weights are read. Calls that alternate find the weights read last in the cache.
+  bool descending;
 };
 
 struct RecurrentArgs {
   MatmulArgs matmul;
   int32_t* acc;  // block order, `rows` rows
   int64_t acc_stride;
-  // A hint for the order in which weights are read. Calls that alternate find the weights read last in the cache.
-  bool descending;
 };
 
 // p[r][column] = f32(acc) * multiplier + bias. With rows that have a grid each, acc starts from
@@ -171,6 +171,7 @@ using TableCellFn = void(const TableCellArgs& args);
 struct KernelTable {
   const char* isa;
   PackedFormat format;
+  int64_t rows_at_once;  // as many as take about the time of one, because the weights are read all the same
   MaxAbsFn* max_abs;
   MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
@@ -188,7 +189,7 @@ struct KernelTable {
   HiddenCellFn* rnn_cell;  // acc [1], p [1]: y = look(0, a + p), h its codes
 };
 
-#define RNNQC_ISA(isa, format)
+#define RNNQC_ISA(isa, format, rows)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
 #include "kernels/kernels.inc"
 #undef RNNQC_KERNEL

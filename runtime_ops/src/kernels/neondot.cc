@@ -120,7 +120,7 @@ inline int64_t NextTile(int64_t rows_left) {
 
 // Calls run(function, tile, row, rows, column, columns) for tiles that cover all rows and the wanted blocks.
 template <typename Run>
-inline void ForEachTile(const MatmulArgs& m, bool descending, const Run& run) {
+inline void ForEachTile(const MatmulArgs& m, const Run& run) {
   const int64_t blocks = m.block_end - m.block_begin;
   for (int64_t first = 0; first < m.rows; first += kChunkRows) {
     const int64_t rows = Least(kChunkRows, m.rows - first);
@@ -128,7 +128,7 @@ inline void ForEachTile(const MatmulArgs& m, bool descending, const Run& run) {
     uint32_t correction[kChunkRows];
     for (int64_t row = 0; row < rows; ++row) correction[row] = Correction(a + row * m.a_stride, m.k_padded);
     for (int64_t i = 0; i < blocks; ++i) {
-      const int64_t block = descending ? m.block_end - 1 - i : m.block_begin + i;
+      const int64_t block = m.descending ? m.block_end - 1 - i : m.block_begin + i;
       const uint8_t* w = static_cast<const uint8_t*>(m.weights) + block * (m.k_padded / 4) * kGroupBytes;
       const int64_t column = block * kBlockColumns;
       if (rows == 1) {
@@ -315,7 +315,7 @@ void f32_u8_quantize_row__neondot(const float* x, int64_t n, float scale, int32_
 
 void u8s8_s32_recurrent_4x16__neondot(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
-  ForEachTile(m, args.descending,
+  ForEachTile(m,
               [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t /*rows*/, int64_t column, int64_t /*columns*/) {
                 sums(tile, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
               });
@@ -324,7 +324,7 @@ void u8s8_s32_recurrent_4x16__neondot(const RecurrentArgs& args) {
 void u8s8_f32_project_4x16__neondot(const ProjectArgs& args) {
   alignas(kAlignment) int32_t part[kTileRows * kBlockUnits];
   static_assert(kTileRows * kBlockUnits >= kBlockColumns, "a whole row of a block, too");
-  ForEachTile(args.matmul, false,
+  ForEachTile(args.matmul,
               [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t rows, int64_t column, int64_t columns) {
                 sums(tile, nullptr, part, columns);
                 for (int64_t r = 0; r < rows; ++r) Finish(args, row + r, column, columns, part + r * columns);

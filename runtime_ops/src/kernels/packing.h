@@ -26,6 +26,10 @@ constexpr int64_t ColumnCount(int64_t units, int64_t gates) {
 }
 constexpr int64_t ColumnBlockCount(int64_t units, int64_t gates) { return ColumnCount(units, gates) / kBlockColumns; }
 
+// From one row of sums or of pre-activations to the next: the same columns of 16 rows do not meet in one set of a
+// cache.
+constexpr int64_t SumStride(int64_t columns) { return columns + kBlockUnits; }
+
 // How a weight matrix W [k, gates * units] is laid out for a kernel. "column" below is the position in block order,
 // "block" one of 64 columns, "group" a quarter of it, which belongs to one gate.
 enum class PackedFormat {

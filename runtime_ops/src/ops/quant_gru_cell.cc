@@ -108,6 +108,7 @@ class HiddenCellKernel {
     const PackedWeights weights_now = weights_.empty() ? Pack(inputs, sizes) : PackedWeights();
     const PackedWeights& weights = weights_.empty() ? weights_now : weights_;
     const ScratchPool::Lease scratch(&scratch_pool_);
+    args.descending = scratch.get()->Turn(args.time);
     ContextParallel parallel(api_, context);
     if (weights.grid != nullptr) {
       Cell::RunGrid(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);

@@ -53,6 +53,7 @@ class QuantLstmCellKernel {
     const PackedWeights weights_now = weights_.empty() ? Pack(inputs, sizes) : PackedWeights();
     const PackedWeights& weights = weights_.empty() ? weights_now : weights_;
     const ScratchPool::Lease scratch(&scratch_pool_);
+    args.descending = scratch.get()->Turn(args.time);
     ContextParallel parallel(api_, context);
     if (weights.grid != nullptr) {
       RunGridLstm(config_, kernels_, *weights.grid, args, scratch.get(), &parallel);

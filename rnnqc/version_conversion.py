@@ -1,0 +1,33 @@
+"""Conversion of operator sets by onnx, with its refusals as messages."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.version_converter
+
+from rnnqc.diagnostics import CompileError
+
+NOT_CONVERTED = 13
+"""The operator set from which on a model stays as it is."""
+
+
+def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> onnx.ModelProto:
+    """The model in another operator set.
+
+    Args:
+        proto: The model.
+        old: Its operator set.
+        new: The one wanted.
+        what: How messages call the model.
+
+    Raises:
+        CompileError: onnx cannot convert it.
+    """
+    try:
+        return onnx.version_converter.convert_version(proto, new)
+    except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others
+        raise CompileError(
+            f"{what} cannot be converted from operator set {old} to {new} ({error}).",
+            supported=f"operator sets from {NOT_CONVERTED} on without conversion",
+            action="export the model again with a newer operator set",
+        ) from error

@@ -1,0 +1,76 @@
+"""Weights of recurrences of other equations that are computed from constants.
+
+What these would catch: weights that count as live because a node makes them, other numbers, codes that become floats,
+constants of feed-forward layers that are copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from running import assert_same_bits, plain_session, run
+
+from rnnqc import Model
+from rnnqc.passes import Canonicalize, FoldProductWeights, PassManager
+from rnnqc.testing import RecurrenceCase
+from rnnqc.testing.outer_forms import stored_otherwise
+
+CASE = RecurrenceCase(op="highway", time=4)
+
+
+def _folded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    loaded = Model.load(model)
+    *_, result = PassManager([Canonicalize(), FoldProductWeights()]).run(loaded)
+    assert result.modified == bool(result.statistics["folded"])
+    return loaded.proto, result.statistics["folded"]
+
+
+def _model(source: str, case: RecurrenceCase = CASE) -> onnx.ModelProto:
+    model = case.model()
+    stored_otherwise(model, source)
+    return model
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unrolled", "keras"])
+@pytest.mark.parametrize("source", ["transposed", "half", "sum", "identity"])
+def test_fires(source: str, form: str) -> None:
+    """Every product of a step gets an initializer, one for all steps; results have the bits they had."""
+    case = RecurrenceCase(op="highway", time=4, form=form)
+    model = _model(source, case)
+    folded, count = _folded(model)
+    if form != "keras":  # where weights are carried by the loop until steps are recognized
+        assert count >= 3
+    expected, got = (run(plain_session(m), case.feeds()) for m in (model, folded))
+    assert_same_bits(expected, got, source)
+
+
+@pytest.mark.parametrize("source", ["initializer", "codes"])
+def test_declines(source: str) -> None:
+    """Nothing to do, and codes that would grow to floats."""
+    assert _folded(_model(source))[1] == 0
+
+
+def test_declines_products_outside_recurrences() -> None:
+    """A feed-forward layer whose weights are turned, used twice."""
+    nodes = [
+        onnx.helper.make_node("Transpose", ["stored"], ["W"]),
+        onnx.helper.make_node("MatMul", ["x", "W"], ["a"]),
+        onnx.helper.make_node("MatMul", ["a", "W"], ["y"]),
+    ]
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 3]) for n in "xy")
+    stored = numpy_helper.from_array(np.eye(3, dtype=np.float32), "stored")
+    graph = onnx.helper.make_graph(nodes, "layer", [x], [y], [stored])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    assert _folded(model)[1] == 0
+
+
+def test_declines_what_depends_on_an_input() -> None:
+    model = _model("sum")
+    name = next(t.name for t in model.graph.initializer if t.name.endswith("_two"))
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    every = _folded(model)[1]
+    model.graph.initializer.remove(tensor)
+    model.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    assert _folded(model)[1] < every
