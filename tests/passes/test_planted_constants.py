@@ -381,7 +381,7 @@ PAIRS = [(r, c) for r in RECIPES for c in CASES]
     [
         pytest.param(r, c, marks=() if k % 7 == 0 or (r, c) in FAST else pytest.mark.slow)
         for k, (r, c) in enumerate(PAIRS)
-    ],  # fmt: skip
+    ],
 )
 def test_right_constants_raise_no_alarm(recipe: str, case: str, overrides: str) -> None:
     """And are compared: of every pass that has something to compare them with."""
