@@ -17,8 +17,9 @@ from rnnqc.passes.check_quantizers import check_static
 from rnnqc.passes.check_tables import TINY
 from rnnqc.passes.check_weights import check_codes
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
+from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
 from rnnqc.passes.custom_formats import custom_formats, operand_format
-from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, custom_cells_of
+from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.point_names import alias
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.written_quantizers import WrittenQuantizer
@@ -167,6 +168,8 @@ class CustomCellsCheck(ConstantCheck):
         quantized = nodes.get("hidden.quantized")
         if quantized is not None:
             found.input(f"scale of {what}", quantized, 1, np.float32(scale))
+        if weight["bits"] is None:
+            return
         unit = scale * np.asarray(weight["scale"], np.float64)
         for name in ("product.real", "product.scaled"):
             node = nodes.get(name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.diagnostics import UsageError
 from rnnqc.ir import constant_array
-from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
+from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.derived_formats import PRODUCT
 from rnnqc.passes.format_checks import check_mode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.lstm_node import NotHandled
 
-PRODUCT_BITS = 8
 LARGEST_DEPTH = 65024  # |acc| <= 65024 * 255 * 127 < 2**31
 
 
@@ -104,7 +104,7 @@ def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
     return {r["name"]: r for r in (json.loads(text) for text in held if text)}
 
 
-def described(record: dict[str, Any]) -> str:
+def described(record: Mapping[str, Any]) -> str:
     """What became of a recurrence, in a few words."""
     values = [bits for point, bits in record["points"].items() if point.endswith(".value")]
     return f"{record['products']} products, {sum(b is not None for b in values)} of {len(values)} values"

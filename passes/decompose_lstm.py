@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import Cell, Size, fixed, named
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
@@ -157,7 +157,7 @@ def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) 
     assert x is not None
     outputs = [used_output(graph, node, k) for k in range(3)]
     shape = shape_of(x)
-    sizes = [d if isinstance(d, int) else None for d in (shape or [None, None])]
+    sizes = (shape or [None, None])[:2]
     outer = Builder(model, prefix=base)
     new_nodes: list[Node] = []
     parts: list[list[Value]] = [[], [], []]
@@ -177,7 +177,7 @@ def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) 
             parts[k].append(value)
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
-        cell = _cell(model, layer, name, d, (sizes[0], sizes[1]), x, lens, states, made)
+        cell = _cell(model, layer, name, d, sizes, x, lens, states, made)
         cell.node = path
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
@@ -208,7 +208,7 @@ def _cell(
     layer: Layer,
     name: str,
     d: int,
-    sizes: tuple[int | None, int | None],
+    sizes: Sequence[Size],
     x: Value,
     lens: Value | None,
     states: list[Value | None],
@@ -237,8 +237,9 @@ def _cell(
         activations=layer.activations[d],
         clip=layer.clip,
         input_forget=layer.input_forget,
-        static_length=sizes[0],
-        static_batch=sizes[1],
+        static_length=fixed(sizes[0]),
+        static_batch=fixed(sizes[1]),
+        batch=named(sizes[1]),
         x=x.name,
         sequence_lens=lens.name if lens is not None else None,
         initial_h=states[0].name if states[0] is not None else None,

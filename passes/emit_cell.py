@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import Cell, Size
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value, graph_info
 from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, no_quantizer, rounds_output
-
-# One symbol for the batch lets onnxruntime see that intermediate values of a step have equal shapes, and reuse their
-# memory.
-SYMBOLIC_BATCH = "rnnqc_batch"
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ def _loop(
     """The Scan over time of the float (or fake-quantized) step; `parameters` are R, quantized, and all initializers."""
     body = b.body()
     hidden, type_ = cell.hidden_size, cell.type
-    batch = cell.static_batch or SYMBOLIC_BATCH
+    batch = cell.batch_dimension
     given = [body.value(f"{n}.previous", np.float32, [batch, hidden]) for n in ("hidden", "cell_state")[: len(states)]]
     p_t = body.value("x.projection.step", np.float32, [batch, len(type_.gates) * hidden])
     r, initializers = parameters
@@ -184,7 +180,7 @@ def scan(
     return list(b.ops("Scan", [*states, *sequences], names, **attrs))
 
 
-def _output(body: Builder, value: Value, name: str, hidden: int, batch: int | str) -> Value:
+def _output(body: Builder, value: Value, name: str, hidden: int, batch: Size) -> Value:
     # Scan needs the rank of its body's outputs inside a Loop.
     copy = body.value(name, value.dtype or np.float32, [batch, hidden])
     body.add("Identity", [value], [copy], name)

@@ -16,7 +16,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Model, Node, Value, Variable
-from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, positive_zeros, scan
+from rnnqc.passes.emit_cell import Boundary, positive_zeros, scan
 from rnnqc.passes.emit_grid_codes import initial_states, input_codes
 from rnnqc.passes.emit_grid_product import (
     GridProduct,
@@ -84,7 +84,7 @@ class _Loop:
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, before.h_multiplier, r, reset)
         states = initial_states(e, cell, numbers, self.at, r)
-        batch = cell.static_batch or SYMBOLIC_BATCH
+        batch = cell.batch_dimension
         body = b.body()
         inner = GridEmitter(body, real_type, hidden)
         # A GRU reads the hidden state, the others only its codes.
@@ -175,7 +175,7 @@ class _Loop:
             widths.append(self.cell.hidden_size)
             parts = ["x.projection.gates", "x.projection.candidate"]
             sequences = list(b.ops("Split", [p, b.i64(widths)], parts, axis=2))
-        batch = self.cell.static_batch or SYMBOLIC_BATCH
+        batch = self.cell.batch_dimension
         return sequences, [body.value(n, self.numbers.real, [batch, w]) for n, w in zip(names, widths, strict=False)]
 
     def _step(

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import Cell, Size
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Graph, Model, Node, Value, Variable
-from rnnqc.passes.emit_cell import SYMBOLIC_BATCH, Boundary, dimensions, scan
+from rnnqc.passes.emit_cell import Boundary, dimensions, scan
 from rnnqc.passes.emit_codes import (
     carries_codes,
     initial_states,
@@ -200,7 +200,7 @@ class _Loop:
             weight_zero_point: Zero point of both; None for 0.
         """
         cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
-        batch = cell.static_batch or SYMBOLIC_BATCH
+        batch = cell.batch_dimension
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
         p = self._projection(b, w, zero_points)
         before = loop_constants(b, cell, numbers, self.w)
@@ -209,7 +209,7 @@ class _Loop:
         carried = carries_codes(cell, numbers)
         wide = numbers.h_bits == WIDE_BITS
         # Two planes of a batch that is only known as a symbol have a symbol of their own.
-        code_rows = batch if not wide else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
+        code_rows = batch if not wide or batch is None else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
         state_shape = [code_rows if carried else batch, hidden]
         h = body.value("hidden.previous", np.uint8 if carried else np.float32, state_shape)
         inputs: list[Value] = [h]
@@ -222,7 +222,7 @@ class _Loop:
         outputs: list[Value] = []
         names: list[str] = []
 
-        def result(value: Value, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str] = (batch, hidden)) -> None:
+        def result(value: Value, name: str, dtype: npt.DTypeLike, shape: Sequence[Size] = (batch, hidden)) -> None:
             # Scan needs the rank of its body's outputs inside a Loop.
             copy = next((v for v in outputs if v is value), None)
             if copy is not None:
@@ -286,7 +286,7 @@ class _Loop:
             widths.append(hidden)
             parts = ["x.projection.gates", "x.projection.candidate"]
             sequences = list(b.ops("Split", [p, b.i64(widths)], parts, axis=2))
-        batch = self.cell.static_batch or SYMBOLIC_BATCH
+        batch = self.cell.batch_dimension
         return sequences, [body.value(n, np.float32, [batch, w]) for n, w in zip(names, widths, strict=False)]
 
     def _products(self, b: Builder, r: Value, zero_points: Sequence[Value]) -> list[_Product]:

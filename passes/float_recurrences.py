@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
@@ -23,7 +23,6 @@ class FloatRecurrence:
         path: Name of the loop, or of the first product, with the path through subgraphs.
         op: Its operator.
         steps: How often it is written out; None for a loop.
-        weight_bytes: Size of the constant weights its state goes through.
         found: What it is recognized by.
         products: Its products with constants, in order.
         loop: The loop it is in, or None.
@@ -32,16 +31,27 @@ class FloatRecurrence:
     path: str
     op: str
     steps: int | None
-    weight_bytes: int
     found: str
     products: tuple[Node, ...] = field(default=(), compare=False, repr=False)
     loop: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the constants that its products multiply, each counted once."""
+        return constant_bytes(self.products)
 
     @property
     def reason(self) -> str:
         """Why it stays float."""
         where = "in this loop" if self.steps is None else f"that is written out {self.steps} times"
         return f"the recurrence {where} is none that an LSTM, GRU or RNN node computes."
+
+
+def constant_bytes(products: Iterable[Node]) -> int:
+    """Size of the constants that products multiply, each counted once; what they add does not count."""
+    factors = {id(v): v for node in products for v in node.inputs[:2]}
+    arrays = [constant_array(v) for v in factors.values()]
+    return sum(int(a.nbytes) for a in arrays if a is not None)
 
 
 def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
@@ -76,16 +86,11 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
         for product_id, values in reach[state.index].items():
             if _comes_back(state, values, states, inside):
                 product = products[product_id]
-                weights = {
-                    id(v): v for p in reach[state.index] for v in products[p].inputs if constant_array(v) is not None
-                }
-                arrays = [constant_array(v) for v in weights.values()]
-                size = sum(int(a.nbytes) for a in arrays if a is not None)
                 name = display_name(product)
                 found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
                 constant = [n for n in body.nodes if _is_product(n)]
                 where = f"{path}{display_name(node)}"
-                return FloatRecurrence(where, node.op, None, size, found, tuple(constant), node)
+                return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
     return None
 
 
@@ -178,8 +183,6 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[F
         # What is used less often is no part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)
-        array = constant_array(weights[key])
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
-        size = 0 if array is None else int(array.nbytes)
         name = f"{path}{display_name(nodes[0])}"
-        yield FloatRecurrence(name, nodes[0].op, len(row), size, found, products)
+        yield FloatRecurrence(name, nodes[0].op, len(row), found, products)

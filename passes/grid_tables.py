@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
+from rnnqc.fix_position import position_of
+from rnnqc.grids import is_power_of_two
 from rnnqc.passes.fold_cell import FloatArray, linear_length
 from rnnqc.passes.grid_numbers import Grid
 from rnnqc.passes.lstm_node import NotHandled
@@ -88,16 +89,16 @@ def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) ->
 def _vitis_values(
     name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]
 ) -> tuple[FloatArray, VitisSteps]:
-    exponent = math.log2(argument.scale)
     half = 2 ** (INDEX_BITS - 1)
-    if exponent != int(exponent) or codes[0] < -half or codes[-1] >= half:
+    if not is_power_of_two(argument.scale) or codes[0] < -half or codes[-1] >= half:
         raise NotHandled(
             f"{activation.name} has no Vitis table with this argument.",
             f"{name}.activation.table = {VITIS}, codes {codes[0]} to {codes[-1]} of {argument.scale:.9g}",
             "arguments that are signed powers of two have one; choose another table",
         )
-    values = vitis_values(activation.name, -int(exponent), INDEX_BITS)[codes + half]
-    return np.asarray(values), VitisSteps(activation.name, -int(exponent), int(codes[0]), int(codes[-1]))
+    position = position_of(argument.scale)
+    values = vitis_values(activation.name, position, INDEX_BITS)[codes + half]
+    return np.asarray(values), VitisSteps(activation.name, position, int(codes[0]), int(codes[-1]))
 
 
 def on_activation_grid(point: Mapping[str, Any], values: FloatArray) -> FloatArray:

@@ -27,7 +27,8 @@ from rnnqc.ir import (
     output_or_none,
     shape_of,
 )
-from rnnqc.passes.custom_points import CustomCell, custom_cells_of
+from rnnqc.passes.custom_cell import CustomCell
+from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.foreign_operators import foreign_refusal
 from rnnqc.passes.lstm_node import (

@@ -5,13 +5,13 @@ Done for weights with `shift_limits`, once all formats of the cell are known, al
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.fix_position import scale_of
+from rnnqc.fix_position import position_of, scale_of
+from rnnqc.grids import is_power_of_two
 from rnnqc.passes.quantized_parameters import MULTIPLIED
 from rnnqc.shift_limits import ProductPositions, within_shift_limits
 
@@ -52,19 +52,19 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     if source == "input" and "scale" in points["bias"]:
         names["bias"] = "bias"
     scales = {role: _of_gate(cell, name, number) for role, name in names.items()}
-    if any(math.frexp(s)[0] != 0.5 for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+    if not all(is_power_of_two(s) for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
         at = ", ".join((*names.values(), codes))
         yield ShiftRemark(
             f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
         )
         return
-    found = {role: [_position(s) for s in v] for role, v in scales.items()}
+    found = {role: [position_of(s) for s in v] for role, v in scales.items()}
     made = {role: list(v) for role, v in found.items()}
     output = found["output"][0]
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, _position(points[codes]["scale"][0]), output, b)
+        before = ProductPositions(w, position_of(points[codes]["scale"][0]), output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -97,10 +97,6 @@ def _of_gate(cell: Cell, name: str, number: int) -> list[float]:
     """Scales of the columns of a gate; of a point with one scale as many times that."""
     scale, size = cell.points[name]["scale"], cell.hidden_size
     return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
-
-
-def _position(scale: float) -> int:
-    return 1 - math.frexp(scale)[1]
 
 
 def _set(cell: Cell, name: str, number: int, positions: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, subgraphs
 
 ACTION = (
@@ -15,6 +17,11 @@ def independent_outputs(model: Model) -> list[str]:
     if not any(not isinstance(v, Constant) for v in model.graph.inputs):
         return []
     return [v.name for v in model.graph.outputs if not _depends(v)]
+
+
+def warning_of(names: Sequence[str]) -> str:
+    """What is said of outputs that no input has an influence on."""
+    return f"no input has an influence on output {', '.join(map(repr, names))}; {ACTION}."
 
 
 def lost_everything(model: Model) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ from rnnqc.ir import Model
 from rnnqc.passes.base import Pass
 from rnnqc.passes.canonicalize import Canonicalize
 from rnnqc.passes.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.decompose_lstm import DecomposeLstm
 from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.manager import PassManager
@@ -52,6 +53,7 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
         CompileError: It has no recurrent layer that can be quantized, or is lowered already.
     """
     lowered = [c.name for c in model.cells.values() if c.form != "float"]
+    lowered += [record["name"] for record in custom_cells(model).values()]
     if lowered:
         raise CompileError(
             f"cell {lowered[0]!r} is lowered already.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.ir import Graph, Model, Value, attribute, shape_of
-from rnnqc.passes.custom_points import HIDDEN, CustomCell
+from rnnqc.passes.custom_cell import HIDDEN, CustomCell
 from rnnqc.passes.loop_states import behind_views
 from rnnqc.passes.observe import ANY_RANK, Observed
 

@@ -10,16 +10,19 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.encoding import Rounding
+from rnnqc.grids import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.check_custom import CustomCellsCheck
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
-from rnnqc.passes.custom_points import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell, custom_cells_of, custom_identity
+from rnnqc.passes.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_half_quantized, emit_product, store_weight
 from rnnqc.passes.emit_qcdq import WIDEST
+from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import encoding_of
@@ -29,7 +32,7 @@ from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
-_CALIBRATE = "give --calibration DATA or --stats STATS.json"
+CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
 class QuantizeCustomCells(Pass):
@@ -104,7 +107,6 @@ class _Work:
         self.products = self.edges = 0
         self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
         self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
-        self.sizes = [0, 0]
         self.tagged: list[Node] = []
         self.replaced: list[Node] = []
         made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
@@ -114,6 +116,7 @@ class _Work:
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
+        float_bytes = cell.recurrence.weight_bytes
         refusals = list(cell.refused)
         suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
         for name, sites in cell.products.items():
@@ -128,6 +131,8 @@ class _Work:
         lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
+        stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
+        left = constant_bytes(n for n in cell.recurrence.products if id(n) not in stored)
         for name, product, code in suitable:
             self._product(name, product, code)
         self.model.remove_nodes(cell.graph, self.replaced)
@@ -139,7 +144,8 @@ class _Work:
                 for value in {id(v): v for v in values}.values():
                     self._entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
-        self._record({*edges, *(p for s in suitable for p in self._operands(*s))})
+        size = left + sum(w.nbytes for w in self.stored.values() if w is not None)
+        self._record({*edges, *(p for s in suitable for p in self._operands(*s))}, size, float_bytes)
         return self._notes(refusals)
 
     def _operands(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> list[str]:
@@ -150,7 +156,7 @@ class _Work:
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
         """Why nothing is quantized."""
         if self.formats.uncalibrated:
-            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, _CALIBRATE)
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
         return (
             refusals[0]
             if refusals
@@ -172,7 +178,7 @@ class _Work:
         texts: list[tuple[str, str, str]] = []
         if missing:
             reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
-            texts.append((reason, self._missing, _CALIBRATE))
+            texts.append((reason, self._missing, CALIBRATE))
         if refusals:
             reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
             texts.append((reason, refusals[0].found, refusals[0].action))
@@ -219,16 +225,12 @@ class _Work:
 
     def _stored(self, path: str, product: CustomProduct, weight: dict[str, Any]) -> StoredWeight | None:
         """Adds the weights of a product to the model; None where they stay float."""
-        self.sizes[1] += product.weights.nbytes
         if weight["bits"] is None:
-            self.sizes[0] += product.weights.nbytes
             return None
         seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
         moment = None if seen is None else seen.second_moment
         name, integer = f"{path}.{WEIGHT}", self.owner.integer
-        made = store_weight(self.model, self.cell.graph, name, product, weight, moment, integer=integer)
-        self.sizes[0] += made.nbytes
-        return made
+        return store_weight(self.model, self.cell.graph, name, product, weight, moment, integer=integer)
 
     def _comes_from_a_quantizer(self, value: Value) -> bool:
         """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
@@ -259,7 +261,7 @@ class _Work:
     def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
         """Nodes that put `value` on the grid of a point."""
         format_ = dict(self.formats.points[point])
-        if entering and np.frexp(format_["scale"][0])[0] != 0.5:
+        if entering and not is_power_of_two(format_["scale"][0]):
             # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
             format_["rounding"] = Rounding.HALF_EVEN.value
         b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
@@ -303,12 +305,14 @@ class _Work:
                 loop.inputs[first + state.index] = nodes[-1].outputs[0]
         self.cell.outer.nodes.extend(nodes)
 
-    def _record(self, used: set[str]) -> None:
+    def _record(self, used: set[str], size: int, float_bytes: int) -> None:
         """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
 
         Args:
             used: Points that quantize something; of them also the number formats are noted. Scales of channels are
                 left out of integer forms, as those of cells are.
+            size: Of codes, scales and what stays float.
+            float_bytes: Of what was there before.
         """
         at = self.cell.recurrence
         formats = {p: dict(s) for p, s in self.formats.points.items() if p in used and s["bits"] is not None}
@@ -317,7 +321,7 @@ class _Work:
                 del s["scale"]
                 s.pop("zero_points", None)
         record: dict[str, Any] = {
-            "path": at.path, "op": at.op, "bytes": self.sizes[0], "float_bytes": self.sizes[1], "name": self.cell.name,
+            "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
             "formats": formats,
         }  # fmt: skip

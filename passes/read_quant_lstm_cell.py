@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import Cell, Size, fixed, named
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
     FLOAT_TAG,
@@ -178,7 +178,7 @@ def _lower(
     return site
 
 
-def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | None], at: Boundary) -> Cell:
+def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size], at: Boundary) -> Cell:
     """A cell without parameters and points; `sizes` are those of time and batch."""
     assert at.x is not None
     names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
@@ -192,8 +192,9 @@ def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[int | 
         activations=ACTIVATIONS,
         clip=None,
         input_forget=read.cifg,
-        static_length=sizes[0],
-        static_batch=sizes[1],
+        static_length=fixed(sizes[0]),
+        static_batch=fixed(sizes[1]),
+        batch=named(sizes[1]),
         x=at.x.name,
         sequence_lens=None,
         initial_h=names[0],
@@ -221,12 +222,12 @@ def _name(model: Model, node: Node, read: QuantLstm) -> str:
     return model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
 
 
-def _sizes(x: Value, read: QuantLstm) -> list[int | None]:
-    """Those of time and batch, where they are fixed."""
+def _sizes(x: Value, read: QuantLstm) -> list[Size]:
+    """Those of time and batch."""
     shape = shape_of(x) or [None] * 3
     if len(shape) != 3:
         raise NotHandled("what its quantizer takes has not three axes.", f"shape {shape}", "export the model again")
-    return [d if isinstance(d, int) else None for d in (shape[1::-1] if read.batch_first else shape[:2])]
+    return shape[1::-1] if read.batch_first else shape[:2]
 
 
 def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: Grids) -> None:

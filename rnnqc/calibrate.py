@@ -15,7 +15,8 @@ from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
-from rnnqc.passes.custom_points import CustomCell, custom_cells_of, custom_identity
+from rnnqc.passes.custom_cell import CustomCell
+from rnnqc.passes.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.passes.observe_custom import MASK, dimensions_of, observe_custom_cell

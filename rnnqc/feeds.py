@@ -318,20 +318,6 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     )
 
 
-def load_feeds(source: str, proto: onnx.ModelProto) -> list[Feeds]:
-    """All feeds of `open_feeds`, checked.
-
-    Raises:
-        CompileError: The data cannot be read or does not fit the model.
-    """
-    feeds = list(open_feeds(source, proto))
-    if not feeds:
-        raise CompileError(f"{source}: holds no samples.", supported="at least one", action="check the data")
-    for feed in feeds:
-        check_feed(feed, proto, source)
-    return feeds
-
-
 def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str) -> None:
     """Checks names, types and shapes of one feed.
 

@@ -140,3 +140,8 @@ def mode_of(history: Mapping[int, int]) -> int:
 def scale_of(position: int) -> float:
     """The scale a fix position stands for."""
     return math.ldexp(1.0, -position)
+
+
+def position_of(scale: float) -> int:
+    """The fix position that stands for `scale`, a power of two."""
+    return 1 - math.frexp(scale)[1]

@@ -7,6 +7,7 @@ widened to hold zero. Formulas and their sources: docs/ranges.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,6 +210,11 @@ def check_range(low: npt.ArrayLike, high: npt.ArrayLike) -> None:
 def _some(values: Array) -> str:
     bad = values[~np.isfinite(values)] if not np.isfinite(values).all() else values
     return f"{float(bad.flat[0]):g}" if bad.size else "nothing"
+
+
+def is_power_of_two(value: float | np.floating[Any]) -> bool:
+    """Whether `value` is `2**n` with a whole n."""
+    return bool(math.frexp(float(value))[0] == 0.5)
 
 
 def power_of_two_from(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:

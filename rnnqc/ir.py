@@ -103,20 +103,20 @@ class GraphInfo:
 
 def info(node: Node) -> NodeInfo:
     """The record beside `node`, made on first use."""
-    record = node.__dict__.get("_rnnqc")
+    record: NodeInfo | None = node.__dict__.get("_rnnqc")
     if record is None:
         record = NodeInfo()
         node.__dict__["_rnnqc"] = record
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 def graph_info(graph: Graph) -> GraphInfo:
     """The record beside `graph`, made on first use."""
-    record = graph.__dict__.get("_rnnqc")
+    record: GraphInfo | None = graph.__dict__.get("_rnnqc")
     if record is None:
         record = GraphInfo()
         graph.__dict__["_rnnqc"] = record
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 def subgraphs(node: Node) -> list[tuple[str, Graph]]:
@@ -369,12 +369,6 @@ class Model:
                 if value.name == name:
                     return value
         return None
-
-    def is_local(self, graph: Graph, value: Value) -> bool:
-        """Whether `value` is made in `graph` (by a node, as an input, or as an initializer)."""
-        if any(v is value for v in graph.inputs) or graph_info(graph).initializers.get(value.name) is value:
-            return True
-        return any(producer is node for producer in value.inputs for node in graph.nodes)
 
     # ---- editing ------------------------------------------------------------------------------------------------
 
@@ -745,13 +739,13 @@ def _export_graph(graph: Graph, target: onnx.GraphProto) -> None:
 
 def _tensor(constant: Constant) -> onnx.TensorProto:
     if isinstance(constant._values, LazyValues):
-        tensor = constant._values.tensor
+        tensor: onnx.TensorProto = constant._values.tensor
         if tensor.name != constant.name:
             renamed = onnx.TensorProto()
             renamed.CopyFrom(tensor)
             renamed.name = constant.name
             return renamed
-        return tensor  # type: ignore[no-any-return]
+        return tensor
     return onnx.numpy_helper.from_array(np.asarray(constant.values), constant.name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import true_inputs
 from rnnqc.files import load_proto
 from rnnqc.graph_walks import blocks_of
+from rnnqc.shape_inference import infer_shapes
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.streaming import state_pairs
 from rnnqc.validation import check_model
@@ -99,7 +101,8 @@ class _Layer:
         self.x = others[0]
         self.states = [(named[i], named[o]) for i, o in pairs.items()]
         self.steps = [o for o in outputs if o.name not in set(pairs.values())]
-        self.widths = [_width(before, after) for before, after in self.states]
+        found = _inferred_outputs(proto)
+        self.widths = [_width(before, found[after.name]) for before, after in self.states]
         self.taken = _names(proto.graph)
         self.nodes: list[onnx.NodeProto] = []
 
@@ -268,6 +271,13 @@ def _rank_and_type(value: onnx.ValueInfoProto, name: str) -> tuple[int, int]:
     return rank, held.elem_type
 
 
+def _inferred_outputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """The outputs with the shapes that follow from those of the inputs; as declared where these contradict."""
+    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        proto = infer_shapes(proto)
+    return {o.name: o for o in proto.graph.output}
+
+
 def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
     """The width H of a state `[B,H]`."""
     kind, dims = before.type.tensor_type.elem_type, before.type.tensor_type.shape.dim
@@ -279,11 +289,12 @@ def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
             action="export the cell with states of rank 2; where it needs others, it can Unsqueeze and Squeeze them",
         )
     other = after.type.tensor_type
-    if other.HasField("shape") and len(other.shape.dim) == 2:
-        width = other.shape.dim[1].dim_value
-        if width and width != dims[1].dim_value:
+    if other.HasField("shape"):
+        width = other.shape.dim[1].dim_value if len(other.shape.dim) == 2 else 0
+        if len(other.shape.dim) != 2 or width not in (0, dims[1].dim_value):
+            has = f"{width} after the step" if width else f"has {len(other.shape.dim)} axes after the step"
             raise CompileError(
-                f"state {before.name!r} has {dims[1].dim_value} units, and {after.name!r} {width} after the step.",
+                f"state {before.name!r} has {dims[1].dim_value} units, and {after.name!r} {has}.",
                 supported="states that keep their shape",
                 action="name the states and what becomes of them (--state IN:OUT)",
             )

@@ -20,6 +20,7 @@ from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
+from rnnqc.outcomes import QONNX, WEIGHT_ONLY, outcomes
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
@@ -30,7 +31,6 @@ from rnnqc.passes import (
     LowerQuantOperators,
     Pass,
     PassManager,
-    PassResult,
     QuantizeCustomCells,
     QuantizeWeights,
     ReadQuantLstmCell,
@@ -40,15 +40,14 @@ from rnnqc.passes import (
     WriteQonnx,
 )
 from rnnqc.passes.custom_points import points_of_recurrences
-from rnnqc.passes.custom_products import custom_cells, described
 from rnnqc.passes.insert_qcdq import points_of_types
-from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes, weight_bytes
+from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
-from rnnqc.passes.lost_layers import independent_outputs, lost_everything
+from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
-from rnnqc.passes.quantize_weights import stored_weight_bytes
+from rnnqc.passes.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.reproducer import check_reproducer
@@ -57,7 +56,7 @@ from rnnqc.passes.verify_numerics import NOT_COMPARED
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
-from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, read_record
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
@@ -65,10 +64,7 @@ from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
 """The forms that every recipe has."""
-QONNX = "qonnx"
 EVERY_FORM = (*FORMS, QONNX)
-WEIGHT_ONLY = "weight-only"
-CUSTOM = "products"
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
 
@@ -344,7 +340,11 @@ def lower(
         results = PassManager(passes[:first], observers).run(loaded)
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
-        _fill(report, loaded, nodes, results)
+        remarks = [r for result in results for r in result.remarks]
+        report.entries = outcomes(loaded, nodes, remarks, resolved)
+        report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]
+        if options.statistics is None:
+            _check_calibrated(report.entries, remarks)
         if resolved == QONNX:
             for node in (n for g in loaded.graphs() for n in g.nodes if n.op in CELL_TYPES):
                 info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
@@ -358,7 +358,7 @@ def lower(
             known = [loaded.cells[n] for n in names if n in loaded.cells]
             points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
-        report.warnings += [str(r) for r in _unlowered_quantizers(results)]
+        report.warnings += [str(r) for r in _unlowered_quantizers(remarks)]
         exported = [e.node for e in report.entries if e.op == CELL_OP]
         if exported and not own and resolved != QONNX:
             report.warnings.append(
@@ -377,10 +377,15 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
-        if not own and len(report.float_entries) < len(report.entries):
+        if not own and any(e.status == "lowered" and not e.earlier for e in report.entries):
             seen = digest(options.statistics) if options.statistics is not None else ""
             record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
             loaded.metadata[RECIPE_KEY] = record.text
+        elif any(e.earlier and e.cells for e in report.entries):
+            earlier = read_record(loaded.metadata, loaded.source)
+            if earlier is not None:
+                now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
+                loaded.metadata[RECIPE_KEY] = now.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None:
             try:
@@ -439,14 +444,27 @@ def _check_outputs(model: Model) -> list[str]:
             supported="models that compute something",
             action=LOST_LAYERS,
         )
-    names = independent_outputs(model)
-    return [f"no input has an influence on output {n!r}; {LOST_LAYERS}." for n in names]
+    return [warning_of([n]) for n in independent_outputs(model)]
 
 
-def _unlowered_quantizers(results: Sequence[PassResult]) -> list[Remark]:
+def _unlowered_quantizers(remarks: Sequence[Remark]) -> list[Remark]:
     """What keeps the model from running: quantizers that no pass knows."""
-    name = LowerQuantOperators.info.name
-    return [r for result in results for r in result.remarks if r.pass_name == name and r.action]
+    return [r for r in remarks if r.pass_name == LowerQuantOperators.info.name and r.action]
+
+
+def _check_calibrated(entries: Sequence[Entry], remarks: Sequence[Remark]) -> None:
+    """Refuses a recipe that needs data, without any, if nothing but that keeps a model from being quantized.
+
+    Raises:
+        CompileError: With the first point that lacks a scale.
+    """
+    lacking = [r for r in remarks if r.outcome is Outcome.FLOAT and r.action == CALIBRATE]
+    if lacking and all(e.status == "float" for e in entries):
+        raise CompileError(
+            f'Operator "{lacking[0].op}" (node {lacking[0].node!r}): {lacking[0].reason} Found: {lacking[0].found}.',
+            supported="a scale for every point, or calibration data",
+            action=lacking[0].action,
+        )
 
 
 class _Progress(Instrument):
@@ -455,66 +473,3 @@ class _Progress(Instrument):
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
         self._tell(pass_.info.name)
-
-
-_ONLY_OPERATORS = (
-    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
-    "a recurrence that is no LSTM, GRU or RNN",
-    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
-)
-_ONLY_LSTM = (
-    "the form asked for has LSTM cells only.",
-    "a recurrence that is no LSTM, GRU or RNN",
-    "choose another form: the products of the recurrence become integer",
-)
-
-
-def _fill(report: Report, model: Model, nodes: Sequence[RecurrentNode], results: Sequence[PassResult]) -> None:
-    remarks: list[Remark] = [r for result in results for r in result.remarks]
-    refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
-    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
-    stored = stored_weight_bytes(model)
-    custom = custom_cells(model)
-    for node in nodes:
-        cells = [c for c in model.cells.values() if c.node == node.path]
-        remark = refused.get(node.path)
-        made = custom.get(node.attributes.get("name", ""))
-        entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes)
-        if node.path in stored:
-            entry.form, entry.bytes = WEIGHT_ONLY, stored[node.path]
-            if node.form:  # it came with these weights
-                entry.float_bytes = entry.bytes
-        elif made is not None:
-            entry.form, entry.bytes, entry.float_bytes = CUSTOM, made["bytes"], made["float_bytes"]
-            entry.points, entry.summary = made["points"], described(made)
-        elif report.form == QONNX and remark is None and (cells or node.op == CELL_OP):
-            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
-        elif remark is not None or not cells:
-            entry.status = "float"
-            entry.bytes = node.weight_bytes
-            if remark is not None:
-                entry.reason, entry.found, entry.action = remark.reason, remark.found, remark.action
-            elif report.form == WEIGHT_ONLY and not node.refusal[0]:
-                entry.reason, entry.found, entry.action = _ONLY_OPERATORS
-            elif report.form == QONNX and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
-                entry.reason, entry.found, entry.action = _ONLY_LSTM
-            else:
-                entry.reason, entry.found, entry.action = node.refusal
-        else:
-            entry.cells = [c.name for c in cells]
-            entry.form = cells[0].form
-            entry.bytes = weight_bytes(model, cells)
-        if entry.status == "lowered":
-            note = notes.get(node.path)
-            if note is not None:
-                entry.reason, entry.found, entry.action = note.reason, note.found, note.action
-        report.entries.append(entry)
-    listed = {c for e in report.entries for c in e.cells}
-    floats = {e.node for e in report.float_entries}
-    for name, cell in model.cells.items():
-        if name not in listed and cell.node not in floats:
-            size = weight_bytes(model, [cell])
-            report.entries.append(
-                Entry(cell.node, cell.op, "lowered", cell.form, cells=[name], float_bytes=size, bytes=size)
-            )
-    report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]

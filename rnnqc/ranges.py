@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Rounding
-from rnnqc.fix_position import fix_position, mode_of, scale_of
+from rnnqc.fix_position import fix_position, mode_of, position_of, scale_of
 from rnnqc.grids import GridFormat, check_range
 from rnnqc.range_search import least_divergence, least_squared_error
 from rnnqc.statistics import PointStatistics
@@ -228,7 +228,7 @@ def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> i
             # No votes of this width: one search over all values instead.
             powers = GridFormat(format_.bits, narrow=format_.narrow, pow2=True)
             low, high = least_squared_error(s.histogram, s.min, s.max, powers)
-            position = max(extremes, -round(math.log2(powers.grid(low, high)[0])))
+            position = max(extremes, position_of(powers.grid(low, high)[0]))
     if rule.limit is not None:
         position = max(position, fix_position([-rule.limit, rule.limit], format_.bits, 1))
     return position if largest is None else min(position, largest)

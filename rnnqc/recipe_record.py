@@ -72,10 +72,8 @@ def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None
         data = json.loads(metadata[RECIPE_KEY])
         name, kind, form = str(data["name"]), data["kind"], str(data["form"])
         dims = {str(k): int(v) for k, v in data.get("dims", {}).items()}
-        rules, overrides = data["rules"], int(data["overrides"])
+        rules, overrides = _rules(data), int(data["overrides"])
         unroll, statistics = bool(data.get("unroll")), str(data.get("statistics", ""))
-        if kind not in KINDS or not isinstance(rules, list) or not 0 <= overrides <= len(rules):
-            raise ValueError("kind or rules")  # noqa: TRY301
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{where} is damaged ({error!r}).",
@@ -84,3 +82,11 @@ def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None
         ) from error
     recipe = Recipe(name, "", parse_rules(rules, where), overrides, kind)
     return RecipeRecord(recipe, form, unroll, dims, statistics)
+
+
+def _rules(data: Mapping[str, Any]) -> list[Any]:
+    """The rules of a record whose kind and number of overrides can be."""
+    rules = data["rules"]
+    if data["kind"] not in KINDS or not isinstance(rules, list) or not 0 <= int(data["overrides"]) <= len(rules):
+        raise ValueError("kind or rules")
+    return rules

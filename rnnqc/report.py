@@ -24,6 +24,7 @@ class Entry:
         bytes: Size after: of the codes, of their multipliers, of B and P; initializers that its cells share count once.
         summary: Of a recurrence of unknown equations: how much of it was quantized.
         points: Of such a one the bits of each quantization point, None where it is float.
+        earlier: Whether an earlier lowering made it what it is.
     """
 
     node: str
@@ -38,6 +39,7 @@ class Entry:
     bytes: int = 0
     summary: str = ""
     points: dict[str, int | None] = field(default_factory=dict)
+    earlier: bool = False
 
     @property
     def explanation(self) -> str:

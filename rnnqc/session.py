@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from rnnqc import runtime_ops
 from rnnqc.diagnostics import CompileError
 from rnnqc.external_data import check_external, links_are_allowed, refuse_external
 from rnnqc.files import load_proto, serialized
-from rnnqc.ir import CELLS_KEY
+from rnnqc.ir import CELLS_KEY, Model
+from rnnqc.passes.lost_layers import independent_outputs, warning_of
 from rnnqc.pipeline import runnable
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
@@ -27,7 +29,8 @@ def session(
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
 
-    A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization.
+    A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization. If an
+    exporter lost layers of it, so that outputs are the same whatever it is fed, a `UserWarning` says so.
 
     Args:
         model: A path or a ModelProto.
@@ -55,12 +58,26 @@ def session(
             exported = runnable(model)
             if exported is None:
                 raise
-        return made if exported is None else _session(exported, options, kwargs)
+        made = made if exported is None else _session(exported, options, kwargs)
     except CompileError:
         raise
     except Exception as error:
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
+    lost = _lost_outputs(made, model)
+    if lost:
+        warnings.warn(warning_of(lost), stacklevel=2)
+    return made
+
+
+def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> list[str]:
+    """Outputs that no input has an influence on; `lower` has spoken of those of its results."""
+    if CELLS_KEY in made.get_modelmeta().custom_metadata_map:
+        return []
+    try:
+        return independent_outputs(Model.load(model))
+    except Exception:
+        return []  # it runs, whatever the compiler makes of it
 
 
 def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:

@@ -17,6 +17,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.diagnostics import Remark, UsageError
 from rnnqc.files import write_atomically
+from rnnqc.grids import is_power_of_two
 from rnnqc.histogram import HALF, Histogram
 
 Vector = npt.NDArray[np.float64]
@@ -137,7 +138,7 @@ class PointStatistics:
 def _histogram(entry: Entry) -> Histogram:
     at = entry.fields(["width", "first", "counts"])
     width = at["width"].number()
-    if width <= 0.0 or math.frexp(width)[0] != 0.5:
+    if not is_power_of_two(width):
         at["width"].refuse("a power of two")
     counts = np.array([e.whole(0) for e in at["counts"].items()], np.int64)
     if not counts.size or not counts.any():

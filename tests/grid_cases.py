@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_gru_cases import GRU as GRU_OPERATOR
 from quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
 from quant_gru_cases import RNN as RNN_OPERATOR
 from quant_lstm_cases import LSTM as LSTM_OPERATOR
-from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, pack_at_random
-from running import options
+from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, assert_same_bits, pack_at_random
+from running import LEVELS, options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
@@ -93,6 +94,26 @@ def run_stock(case: GridCase, opset: int = 17, level: str = "ORT_ENABLE_ALL", th
     model = case.stock_model(opset).SerializeToString()
     session = ort.InferenceSession(model, options(level, threads), providers=["CPUExecutionProvider"])
     return dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
+
+
+def assert_levels_and_threads_do_not_matter(case: GridCase, wanted: Arrays) -> None:
+    """Runs the function body with every optimization level, with one thread and with two."""
+    for level in LEVELS:
+        for threads in (1, 2):
+            assert_same_bits(run_stock(case, 17, level, threads), wanted)
+
+
+def assert_not_trivial(cases: st.SearchStrategy[GridCase], expected: Callable[[GridCase], Arrays]) -> None:
+    """Whether the results of most drawn cases vary."""
+    varied = []
+
+    @settings(max_examples=60, database=None)
+    @given(cases)
+    def count(case: GridCase) -> None:
+        varied.append(len(np.unique(expected(case)["Y"])) > 4)
+
+    count()
+    assert sum(varied) > 30
 
 
 def a_cell(

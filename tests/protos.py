@@ -21,6 +21,23 @@ def parse(text: str, /, **initializers: Array) -> onnx.ModelProto:
     return model
 
 
+def set_node_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
+    """Gives a node an attribute, in the place of one of that name."""
+    kept = [a for a in node.attribute if a.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def keep_outside(model: onnx.ModelProto, name: str, **entries: str) -> onnx.ModelProto:
+    """The model with the data of an initializer in a file, which `entries` describe."""
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return model
+
+
 def differences(before: Message, after: Message, path: str = "") -> list[str]:
     """Every field in which two messages differ; unset and empty texts are the same."""
     left = {f.name: v for f, v in before.ListFields() if v not in ("", b"")}

@@ -12,11 +12,23 @@ from rnnqc.cells.types import CELL_TYPES, GATES, LSTM, PEEPHOLE_GATES, CellType,
 
 __all__ = [
     "CELL", "FORGET", "GATES", "INPUT", "LSTM_POINTS", "OUTPUT", "PEEPHOLE_GATES", "PRODUCT_POINTS", "Cell", "CellType",
-    "QuantizationPoint",
+    "QuantizationPoint", "Size", "fixed", "named",
 ]  # fmt: skip
 
+Size = int | str | None
+"""A dimension: its size, its name, or None."""
 LSTM_POINTS = LSTM.points
 PRODUCT_POINTS = LSTM.product_points
+
+
+def fixed(size: Size) -> int | None:
+    """The size of a dimension, if it is known."""
+    return size if isinstance(size, int) else None
+
+
+def named(size: Size) -> str | None:
+    """The name of a dimension, if it has no size."""
+    return size if isinstance(size, str) else None
 
 
 @dataclass
@@ -58,6 +70,7 @@ class Cell:
         linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
         hidden_bias: GRU with linear_before_reset: initializer `[H]` float32, the part of the hidden gate's bias that
             the reset gate multiplies; it is not in B.
+        batch: The name of the batch size where the graph has only that, else None.
     """
 
     name: str
@@ -90,6 +103,15 @@ class Cell:
     y_codes: str | None = None
     linear_before_reset: bool = False
     hidden_bias: str | None = None
+    batch: str | None = None
+
+    @property
+    def batch_dimension(self) -> Size:
+        """The batch in shapes: its size or its name, or one that no other cell has; None for a cell without a name.
+
+        onnxruntime takes values whose shapes have equal names for equally large, and gives one the memory of another.
+        """
+        return self.static_batch or self.batch or (f"{self.name}/batch" if self.name else None)
 
     @property
     def type(self) -> CellType:

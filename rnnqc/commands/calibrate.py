@@ -6,22 +6,17 @@ import argparse
 import time
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from rnnqc.commands.common import OK, Commands
-from rnnqc.commands.terminal import err, error_console, escape, out
+from rnnqc.commands.common import OK, Commands, add_data, add_state
+from rnnqc.commands.terminal import err, escape, out, progress_bar
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
     parser = commands.add_parser("calibrate", help="measure the values at quantization points on data")
     parser.add_argument("model", metavar="IN.onnx")
-    parser.add_argument("--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function")
+    add_data(parser, required=True)
     parser.add_argument("-o", "--output", required=True, metavar="STATS.json")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="carry states: samples are calls, output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_state(parser)
     parser.add_argument("--num-samples", type=int, metavar="N", help="use N samples, the first ones")
     parser.add_argument("--seed", type=int, metavar="S", help="draw the N samples at random")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="default 1; the file is the same")
@@ -41,11 +36,8 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.files import check_writable
 
     check_writable(Path(a.output), [a.model, a.data])
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
-    console = error_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        bar = shown.add_task("calibrating", total=None)
+    with progress_bar("calibrating") as update:
         statistics = calibrate(
             a.model,
             a.data,
@@ -55,7 +47,7 @@ def run(a: argparse.Namespace) -> int:
             processes=a.processes,
             scheduler=a.scheduler,
             moments=a.moments,
-            progress=lambda done, total: shown.update(bar, completed=done, total=total),
+            progress=lambda done, total: update(completed=done, total=total),
         )
     statistics.save(a.output)
     for remark in statistics.remarks:

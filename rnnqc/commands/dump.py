@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_repeated, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.diagnostics import UsageError, located
 
@@ -20,11 +20,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("-i", "--input", required=True, metavar="IN.npz", help="data, as `rnnqc run` takes it")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--stock", action="store_true", help="without the native library; the arrays are the same")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
-    )  # fmt: skip
-    parser.add_argument("--cells", action="append", default=[], metavar="GLOB", help="only cells with such names")
+    add_states_of_arrays(parser)
+    add_repeated(parser, "--cells", "GLOB", "only cells with such names")
     parser.add_argument("--row", type=_row, metavar="N", help="only this row of the batch, from 0")
     parser.add_argument("--steps", metavar="A:B", help="only steps A to B, B not included")
     parser.add_argument(

@@ -25,7 +25,7 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.custom_products import described
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.passes.lost_layers import ACTION, independent_outputs
+    from rnnqc.passes.lost_layers import independent_outputs, warning_of
     from rnnqc.passes.normal_form import normal_form
     from rnnqc.pipeline import brings_its_own
     from rnnqc.soundness import blaming_invalid
@@ -84,6 +84,5 @@ def run(a: argparse.Namespace) -> int:
     if nodes:
         out(table)
     if independent:
-        names = ", ".join(map(repr, independent))
-        err(f"[yellow]rnnqc:[/yellow] no input has an influence on output {escape(names)}; {escape(ACTION)}.")
+        err(f"[yellow]rnnqc:[/yellow] {escape(warning_of(independent))}")
     return OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands
+from rnnqc.commands.common import OK, Commands, add_state
 from rnnqc.commands.terminal import escape, out
 
 
@@ -14,10 +14,9 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
     parser.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="a state and what becomes of it; by default the inputs after the first and the first outputs, in order",
-    )  # fmt: skip
+    add_state(
+        parser, "a state and what becomes of it; by default the inputs after the first and the first outputs, in order"
+    )
     parser.add_argument("--reverse", action="store_true", help="run from the last step to the first")
     parser.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
     parser.add_argument("--initial-states", action="store_true", help="make the initial states inputs")

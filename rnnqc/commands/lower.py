@@ -8,12 +8,24 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn
 from rich.table import Table
 
-from rnnqc.commands.common import CHECK_FAILED, OK, STRICT, Commands, byte_count, decibels, json_text, pairs, verbosity
+from rnnqc.commands.common import (
+    CHECK_FAILED,
+    OK,
+    STRICT,
+    Commands,
+    add_repeated,
+    add_state,
+    byte_count,
+    decibels,
+    json_text,
+    pairs,
+    verbosity,
+)
 from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
-from rnnqc.commands.terminal import err, error_console, escape, out
+from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.diagnostics import CompileError, UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +51,7 @@ def add(commands: Commands) -> None:
         "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
     )
     source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="the calibration data is the calls of a stream: output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
     parser.add_argument(
         "--form",
         choices=("fused", "integer", "qcdq", "qonnx"),
@@ -52,9 +61,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
     )
-    parser.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=N", help="bind symbolic dimensions; several may follow"
-    )
+    add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
     parser.add_argument(
         "--set",
         action="append",
@@ -99,13 +106,10 @@ def run(a: argparse.Namespace) -> int:
         raise UsageError("--models or --seconds without --report OUT.html.", action="name the page, or leave them out")
     bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = error_console()
-    with Progress(*columns, console=console, transient=True, disable=a.quiet or not console.is_terminal) as progress:
-        task = progress.add_task("load", total=None)
+    with progress_bar("load", SpinnerColumn(), counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
-            progress.update(task, description=name)
+            update(description=name)
 
         lowered = lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
@@ -202,7 +206,7 @@ def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Eviden
 def _print_entries(report: Any) -> None:
     table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
     for e in report.entries:
-        status = f"{e.status} ({e.summary or e.form})" if e.form else e.status
+        status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
         weights = (
             f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
             if e.status == "lowered"

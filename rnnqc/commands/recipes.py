@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.cells.types import ALL_POINTS, CELL_TYPES
-    from rnnqc.passes.custom_points import MEANINGS
+    from rnnqc.passes.custom_cell import MEANINGS
     from rnnqc.recipe import KEYS, builtin_recipes, recipe_text
 
     if a.recipe:

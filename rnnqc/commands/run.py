@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from functools import partial
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands
-from rnnqc.commands.terminal import escape, out
+from rnnqc.commands.common import OK, Commands, add_states_of_arrays
+from rnnqc.commands.terminal import err, escape, out
 from rnnqc.diagnostics import located
 
 
@@ -18,10 +19,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-i", "--input", required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.npz")
     parser.add_argument("--stock", action="store_true", help="without the native library")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="carry states: the leading axis of other arrays counts calls; output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_states_of_arrays(parser)
     parser.set_defaults(command=run)
 
 
@@ -46,11 +44,14 @@ def run(a: argparse.Namespace) -> int:
         check_feed(feeds, proto, a.input)
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    with located(a.model):
+    with located(a.model), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         live = session(proto, native=not a.stock, options=options)
         run_call = partial(run_session, live)
         results = stacked(list(run_calls(run_call, calls, carried)), carried) if carried else run_call(feeds)
         write_atomically(Path(a.output), npz_bytes(results))
+    for warning in caught:
+        err(f"[yellow]rnnqc:[/yellow] {escape(str(warning.message))}")
     for name, value in results.items():
         out(f"{escape(name)}: {value.dtype} {list(value.shape)}")
     return OK

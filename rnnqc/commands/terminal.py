@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape as escape_markup
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 
 def escape(text: str) -> str:
@@ -41,6 +44,24 @@ def err(content: object) -> None:
     _err.print(content)
 
 
-def error_console() -> Console:
-    """The console of remarks and errors, for progress bars."""
-    return _err
+@contextmanager
+def progress_bar(
+    description: str, *first: ProgressColumn, counted: bool = True, quiet: bool = False
+) -> Iterator[Callable[..., Any]]:
+    """A bar among the remarks, where these go to a terminal; it vanishes at the end.
+
+    Args:
+        description: What is shown at first.
+        first: Columns in front.
+        counted: Whether to show how much of how much is done.
+        quiet: Show nothing.
+
+    Yields:
+        What changes the bar: it takes `description`, `completed` and `total`.
+    """
+    columns = (*first, TextColumn("{task.description}"), BarColumn())
+    counts = (MofNCompleteColumn(),) if counted else ()
+    disable = quiet or not _err.is_terminal
+    with Progress(*columns, *counts, TimeElapsedColumn(), console=_err, transient=True, disable=disable) as shown:
+        bar = shown.add_task(description, total=None)
+        yield lambda **changes: shown.update(bar, **changes)

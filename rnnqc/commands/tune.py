@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, byte_count, decibels, json_text, number
-from rnnqc.commands.terminal import err, error_console, escape, out
+from rnnqc.commands.common import (
+    CHECK_FAILED,
+    OK,
+    Commands,
+    add_data,
+    add_state,
+    byte_count,
+    decibels,
+    json_text,
+    number,
+)
+from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.diagnostics import UsageError
 
 
@@ -17,7 +26,7 @@ def add(commands: Commands) -> None:
     """Adds the command's parser."""
     parser = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
     parser.add_argument("model", metavar="IN.onnx")
-    parser.add_argument("--data", required=True, metavar="DATA", help=".npz, a directory of .npz, or module:function")
+    add_data(parser, required=True)
     parser.add_argument("-o", "--output", required=True, metavar="OUT.toml", help="the recipe that was found")
     parser.add_argument("--min-sqnr", type=decibels, metavar="DB", help="the least SQNR of every output")
     parser.add_argument(
@@ -29,10 +38,7 @@ def add(commands: Commands) -> None:
         "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
     )
     parser.add_argument("--recipe", default="int8", metavar="NAME|FILE.toml", help="what to begin with, default int8")
-    parser.add_argument(
-        "--state", action="append", default=[], metavar="IN:OUT",
-        help="carry states: samples are calls, output OUT of one is input IN of the next",
-    )  # fmt: skip
+    add_state(parser)
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(command=run)
 
@@ -50,10 +56,7 @@ def run(a: argparse.Namespace) -> int:
             f"-o {a.output}: is no .toml file.", supported="a name that ends in .toml, as --recipe needs it"
         )
     metric = load_metric(a.metric) if a.metric else None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = error_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        bar = shown.add_task("tuning", total=None)
+    with progress_bar("tuning") as update:
         tuned = tune(
             a.model,
             a.data,
@@ -63,7 +66,7 @@ def run(a: argparse.Namespace) -> int:
             recipe=a.recipe,
             stats=a.stats,
             state=a.state,
-            progress=lambda done, total: shown.update(bar, completed=done, total=total),
+            progress=lambda done, total: update(completed=done, total=total),
         )
     found, (start, end) = tuned.found, tuned.weight_bytes
     if found.reached:

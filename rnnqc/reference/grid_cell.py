@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.reference.integer_cell import checked_lengths, weight_codes
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -117,11 +117,7 @@ class GridCell(ABC):
             raise ValueError(f"{self.OPERATOR}: quantizers {absent} are needed")
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.time, self.batch = inputs["X"].shape[:2]
-        if self.time == 0 or self.batch == 0:
-            raise ValueError(f"{self.OPERATOR}: T = 0 and B = 0 are errors")
-        self.lengths = inputs.get("sequence_lens", np.full(self.batch, self.time, np.int32))
-        if self.lengths.min() < 0 or self.lengths.max() > self.time:
-            raise ValueError(f"{self.OPERATOR}: sequence_lens {self.lengths.tolist()} outside 0 .. {self.time}")
+        self.lengths = checked_lengths(inputs, self.OPERATOR)
 
     def needed(self) -> tuple[str, ...]:
         """The quantizers that must be there."""

@@ -177,6 +177,17 @@ class Activation:
         raise ValueError(f"unknown activation kind {self.kind!r}")
 
 
+def checked_lengths(inputs: Mapping[str, npt.NDArray[Any]], operator: str) -> npt.NDArray[Any]:
+    """`sequence_lens`, or T for each row; ValueError for lengths or sizes that the operator refuses."""
+    time, batch = inputs["X"].shape[:2]
+    if time == 0 or batch == 0:
+        raise ValueError(f"{operator}: T = 0 and B = 0 are errors")
+    lengths = inputs.get("sequence_lens", np.full(batch, time, np.int32))
+    if lengths.min() < 0 or lengths.max() > time:
+        raise ValueError(f"{operator}: sequence_lens {lengths.tolist()} outside 0 .. {time}")
+    return lengths
+
+
 class IntegerCell(ABC):
     """One node: a subclass has the equations of its cell."""
 
@@ -218,11 +229,7 @@ class IntegerCell(ABC):
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
             raise ValueError(f"{self.OPERATOR}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
         self.time, self.batch = inputs["X"].shape[:2]
-        if self.time == 0 or self.batch == 0:
-            raise ValueError(f"{self.OPERATOR}: T = 0 and B = 0 are errors")
-        self.lengths = inputs.get("sequence_lens", np.full(self.batch, self.time, np.int32))
-        if self.lengths.min() < 0 or self.lengths.max() > self.time:
-            raise ValueError(f"{self.OPERATOR}: sequence_lens {self.lengths.tolist()} outside 0 .. {self.time}")
+        self.lengths = checked_lengths(inputs, self.OPERATOR)
 
     @abstractmethod
     def initial_state(self) -> State:

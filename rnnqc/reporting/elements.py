@@ -65,14 +65,11 @@ def command(*lines: str) -> Element:
     return element("pre", element("code", "", *_broken(lines)), class_="command")
 
 
-def _broken(lines: Iterable[str]) -> list[Child]:
+def _broken(lines: Iterable[str]) -> list[Element]:
     """Lines with real breaks between them."""
-    made: list[Child] = []
-    for number, line in enumerate(lines):
-        shown = element("span", line, class_="line")
-        if number:
-            made[-1].tail = "\n"  # type: ignore[union-attr]
-        made.append(shown)
+    made = [element("span", line, class_="line") for line in lines]
+    for shown in made[:-1]:
+        shown.tail = "\n"
     return made
 
 

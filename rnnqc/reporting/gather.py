@@ -19,7 +19,8 @@ from rnnqc.comparison_feeds import generated_feeds
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.ir import Model
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, brings_its_own, executable
+from rnnqc.outcomes import WEIGHT_ONLY
+from rnnqc.pipeline import Lowered, brings_its_own, executable
 from rnnqc.recipe_record import RecipeRecord, digest, read_record
 from rnnqc.report import Report
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions

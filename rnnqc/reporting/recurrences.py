@@ -10,7 +10,7 @@ from typing import Any
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Model
-from rnnqc.passes.custom_points import BIAS, HIDDEN, WEIGHT
+from rnnqc.passes.custom_cell import BIAS, HIDDEN, WEIGHT
 from rnnqc.passes.custom_products import custom_cells
 from rnnqc.statistics import identity
 

@@ -10,7 +10,8 @@ from typing import Any
 import onnx
 
 from rnnqc.diagnostics import CompileError
-from rnnqc.pipeline import WEIGHT_ONLY, Lowered, lower
+from rnnqc.outcomes import WEIGHT_ONLY
+from rnnqc.pipeline import Lowered, lower
 from rnnqc.recipe import Rule
 from rnnqc.recipe_record import RecipeRecord
 from rnnqc.reporting.recurrences import Point, Recurrence

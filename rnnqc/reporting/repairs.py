@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.grids import is_power_of_two, power_of_two_from
 from rnnqc.pipeline import Lowered
 from rnnqc.recipe import Rule, keys_of, parse_override
 from rnnqc.reporting.evidence import PointEvidence, Repair, Sensitivity
@@ -136,8 +137,8 @@ def _scale_for(point: Mapping[str, Any], seen: PointEvidence) -> dict[str, Any]:
     symmetric = (point["signed"] and zero_point == 0) or zero_point == 2 ** (bits - 1)
     old = float(point["scale"][0])
     scale = max(-low, high) / top if symmetric else (high - low) / (2**bits - 1)
-    if math.frexp(old)[0] == 0.5:
-        return {"scale": 2.0 ** math.ceil(math.log2(scale))} if scale > 0 else {"scale": old}
+    if is_power_of_two(old):
+        return {"scale": float(power_of_two_from(scale))} if scale > 0 else {"scale": old}
     scale = _rounded_up(scale)
     if symmetric or (not point["signed"] and zero_point == 0 and low == 0.0):
         return {"scale": scale}

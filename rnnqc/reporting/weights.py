@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Model, constant_array, graph_info
-from rnnqc.passes.custom_points import WEIGHT, CustomCell, custom_cells_of
+from rnnqc.passes.custom_cell import WEIGHT, CustomCell
+from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.normal_form import decompose
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.pipeline import Lowered

@@ -35,7 +35,7 @@ def _inside_if(model: onnx.ModelProto, name: str, chosen: str) -> onnx.ModelProt
         branch.graph.node.extend(model.graph.node)
         branch.graph.output.extend(model.graph.output)
         made = made_values(branch.graph)
-        rename(branch, lambda value, key=key: f"{name}_{key}_{value}", made)  # type: ignore[misc]
+        rename(branch, f"{name}_{key}_{{}}".format, made)
         branch.graph.name = f"{name}_{key}"
         branches[key] = branch.graph
     del result.graph.node[:]

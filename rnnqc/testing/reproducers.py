@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,18 @@ def _simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less."""
     if len(case.layers) > 1 and not case.shared:
         for k in range(len(case.layers)):
-            yield from _valid(lambda k=k: replace(case, layers=case.layers[:k] + case.layers[k + 1 :]))  # type: ignore[misc]
+            yield from _valid(partial(_with_layer, case, k))
     yield from _replaced(case, lambda made: made)
     for k, layer in enumerate(case.layers):
         if len(case.layers) == 1 or not case.shared:
-            yield from _replaced(
-                layer,
-                lambda made, k=k: replace(case, layers=(*case.layers[:k], made, *case.layers[k + 1 :])),  # type: ignore[misc]
-            )
+            yield from _replaced(layer, partial(_with_layer, case, k))
     if case.recurrence is not None:
         yield from _replaced(case.recurrence, lambda made: replace(case, recurrence=made))
+
+
+def _with_layer(case: Case, k: int, *made: Any) -> Case:
+    """`case` with `made` in the place of layer k."""
+    return replace(case, layers=(*case.layers[:k], *made, *case.layers[k + 1 :]))
 
 
 def _replaced(spec: Any, back: Callable[[Any], Case]) -> Iterator[Case]:
@@ -81,7 +84,11 @@ def _replaced(spec: Any, back: Callable[[Any], Case]) -> Iterator[Case]:
             options = _SIMPLER_RECURRENCE.get(field.name, options)
         # Not back to what is simpler already.
         for value in options[: options.index(held)] if held in options else options:
-            yield from _valid(lambda name=field.name, value=value: back(_fitting(spec, name, value)))  # type: ignore[misc]
+            yield from _valid(partial(_changed, spec, field.name, value, back))
+
+
+def _changed(spec: Any, name: str, value: Any, back: Callable[[Any], Case]) -> Case:
+    return back(_fitting(spec, name, value))
 
 
 def _fitting(spec: Any, name: str, value: Any) -> Any:

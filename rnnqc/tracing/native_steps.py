@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx
 
 from rnnqc.encoding import Rounding
 from rnnqc.evaluate import make_session, run_session
+from rnnqc.grids import is_power_of_two
 from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, input_names, stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.tracing.program import Program
@@ -31,7 +31,7 @@ def steps_alone(program: Program) -> bool:
     if not isinstance(numbers, GridNumbers) or not program.cell.type.cell_state:
         return True
     grids = [numbers.grid(n) for n in ("hidden", "cell_state")]
-    return all(g.rounding not in _CUT_ROUNDINGS or math.frexp(g.scale)[0] == 0.5 for g in grids)
+    return all(g.rounding not in _CUT_ROUNDINGS or is_power_of_two(g.scale) for g in grids)
 
 
 class NativeSteps:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.grids import is_power_of_two
 from rnnqc.passes.emit_integer_step import joint_gates
 from rnnqc.passes.emit_wide_codes import WIDE_BITS
 from rnnqc.passes.fold_cell import CellNumbers
@@ -154,7 +155,7 @@ class TablesReader:
         real = value if unit is None else np.asarray(value * unit)
         point = self.cell.points.get(name, {})
         step = PIECEWISE_LINEAR.get(activation) if point.get("table") == "piecewise-linear" else None
-        divided = unit is not None and np.frexp(unit)[0] != 0.5
+        divided = unit is not None and not is_power_of_two(unit)
         if step is None or divided:
             return Tensor(name, real)
         codes = np.rint(real / F32(step)).astype(np.int32)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.passes.cell_function import stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
@@ -56,6 +57,13 @@ class Order:
             time = first + np.arange(turned.values.shape[0])[:, None]
             made[name] = turned.masked(time < self.lens[None, :])
         return made
+
+
+def _integer_reader(cell: Cell, constants: Mapping[str, Array]) -> GridReader | TablesReader:
+    numbers = stored_numbers(cell)
+    if isinstance(numbers, GridNumbers):
+        return GridReader(cell, numbers, constants)
+    return TablesReader(cell, numbers, constants)
 
 
 class TracedCell:
@@ -154,10 +162,8 @@ class TracedCell:
             if program.cell.form == "qcdq":
                 self._reader = QcdqReader(program.cell, None, {})
             else:
-                numbers = stored_numbers(program.cell)
-                kind = GridReader if isinstance(numbers, GridNumbers) else TablesReader
                 with self._as_written():
-                    self._reader = kind(program.cell, numbers, self.constants)  # type: ignore[arg-type]
+                    self._reader = _integer_reader(program.cell, self.constants)
             # Sums of floats may depend on what onnxruntime fuses: a cell that has some is run as a whole.
             whole = program.cell.form == "qcdq" or (
                 program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs)

@@ -41,7 +41,7 @@ def load_metric(source: str) -> Metric:
         raise UsageError(f"--metric {source!r}.", supported="module:function", action="for example my_task:accuracy")
     try:
         with importable_working_folder():
-            function = named_object(source)
+            function: Metric = named_object(source)
     except Exception as error:
         raise UsageError(
             f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
@@ -50,7 +50,7 @@ def load_metric(source: str) -> Metric:
         ) from error
     if not callable(function):
         raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 class Judge:

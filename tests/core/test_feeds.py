@@ -24,15 +24,20 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.feeds import (
     check_feed,
     generate_feeds,
-    load_feeds,
     npz_bytes,
     open_feeds,
     read_npz,
     true_inputs,
     zeros_of,
 )
+from rnnqc.streaming import checked
 
 CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
+
+
+def _read(source: str, proto: onnx.ModelProto) -> list[dict[str, npt.NDArray[Any]]]:
+    """All feeds, checked as calibration does."""
+    return list(checked(open_feeds(source, proto), proto, None, (), padded=False))
 
 
 def test_inputs_without_initializers() -> None:
@@ -143,16 +148,16 @@ def test_damaged_files(tmp_path: Path) -> None:
         ("strange", "'readme.txt', which is no array"),
     ):
         with pytest.raises(CompileError, match=rf"{name}\.npz: .*{message}"):
-            load_feeds(str(tmp_path / f"{name}.npz"), CASE.model())
+            _read(str(tmp_path / f"{name}.npz"), CASE.model())
 
 
 def test_one_feed_or_many_from_a_file(tmp_path: Path) -> None:
     feeds = CASE.feeds(padding=0.0)
     np.savez(tmp_path / "one.npz", **feeds)  # type: ignore[arg-type]
-    (one,) = load_feeds(str(tmp_path / "one.npz"), CASE.model())
+    (one,) = _read(str(tmp_path / "one.npz"), CASE.model())
     assert_same_bits(feeds, {k: one[k] for k in feeds}, "one")
     np.savez(tmp_path / "many.npz", **{**feeds, "X": np.stack([feeds["X"], 2 * feeds["X"], feeds["X"]])})  # type: ignore[arg-type]
-    many = load_feeds(str(tmp_path / "many.npz"), CASE.model())
+    many = _read(str(tmp_path / "many.npz"), CASE.model())
     assert len(many) == 3
     np.testing.assert_array_equal(many[1]["X"], 2 * feeds["X"])
     np.testing.assert_array_equal(many[1]["initial_h"], feeds["initial_h"])
@@ -160,10 +165,10 @@ def test_one_feed_or_many_from_a_file(tmp_path: Path) -> None:
 
 def test_folder(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"holds no \.npz files"):
-        load_feeds(str(tmp_path), CASE.model())
+        _read(str(tmp_path), CASE.model())
     for k in (2, 1):
         np.savez(tmp_path / f"{k}.npz", **{**CASE.feeds(padding=0.0), "X": np.full((5, 2, 3), k, np.float32)})  # type: ignore[arg-type]
-    assert [f["X"].ravel()[0] for f in load_feeds(str(tmp_path), CASE.model())] == [1, 2]
+    assert [f["X"].ravel()[0] for f in _read(str(tmp_path), CASE.model())] == [1, 2]
 
 
 def test_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +180,11 @@ def test_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] x) {}')
     with pytest.raises(CompileError, match=r"array 'x' is float64.*Supported: float32"):
-        load_feeds("my_feeds_module:feeds", model)
+        _read("my_feeds_module:feeds", model)
     with pytest.raises(CompileError, match=r"my_feeds_module:broken: cannot be called \(KeyError: 'lost'\)"):
-        load_feeds("my_feeds_module:broken", model)
+        _read("my_feeds_module:broken", model)
     with pytest.raises(CompileError, match=r"no_such_module:f: cannot be called"):
-        load_feeds("no_such_module:f", model)
+        _read("no_such_module:f", model)
 
 
 def test_feeds_that_do_not_fit() -> None:
@@ -202,12 +207,12 @@ def test_different_numbers_of_samples(tmp_path: Path) -> None:
     stacked = {"X": np.stack([feeds["X"]] * 3), "initial_h": np.stack([feeds["initial_h"]] * 2)}
     np.savez(tmp_path / "a.npz", **{**feeds, **stacked})  # type: ignore[arg-type]
     with pytest.raises(CompileError, match=r"different numbers of samples: \[2, 3\]"):
-        load_feeds(str(tmp_path / "a.npz"), CASE.model())
+        _read(str(tmp_path / "a.npz"), CASE.model())
 
 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"absent: no such file.*module:function"):
-        load_feeds(str(tmp_path / "absent"), CASE.model())
+        _read(str(tmp_path / "absent"), CASE.model())
 
 
 def test_a_carried_state_is_for_the_first_sample(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Rounding, round_to_integer
-from rnnqc.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, scale_of
+from rnnqc.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, position_of, scale_of
 
 
 def _round(x: Fraction, rounding: Rounding) -> int:
@@ -185,3 +185,4 @@ def test_roundings_of_vitis(method: int, dtype: Any) -> None:
 
 def test_scale() -> None:
     assert [scale_of(p) for p in (-3, 0, 7, 15)] == [8.0, 1.0, 2.0**-7, 2.0**-15]
+    assert [position_of(s) for s in (8.0, 1.0, 2.0**-7, 2.0**-15)] == [-3, 0, 7, 15]

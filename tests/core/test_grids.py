@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rnnqc.diagnostics import UsageError
 from rnnqc.encoding import Encoding
-from rnnqc.grids import LEVELS, GridFormat, grid_of, multiplier_and_shift, power_of_two_from
+from rnnqc.grids import LEVELS, GridFormat, grid_of, is_power_of_two, multiplier_and_shift, power_of_two_from
 
 _DECODER = (-16.018861770629883, 34.73637390136719)
 _DECODER_AVG = (-7.234289410796578, 18.421518564990844)
@@ -138,6 +138,12 @@ def test_arrays() -> None:
 )
 def test_power_of_two(scale: float, expected: float) -> None:
     assert power_of_two_from(scale).item() == expected
+    assert is_power_of_two(scale) == (scale == expected)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, math.inf, math.nan, 3.0, 1.0 + 2.0**-52])
+def test_no_power_of_two(value: float) -> None:
+    assert not is_power_of_two(value)
 
 
 @given(st.floats(1e-12, 1e12), st.integers(2, 24))

@@ -139,6 +139,9 @@ def test_a_step_of_a_gru_becomes_a_layer_that_runs_like_one() -> None:
     [
         ("g (float[B,3] x) => (float[B,3] y) { y = Neg (x) }", "1 input"),
         ("g (float[B,3] x, float[B,4] h) => (float[B,5] y) { y = Concat <axis = 1> (h, x) }", "4 units, and 'y' 5"),
+        ("g (float[B,3] x, float[B,4] h) => (float[B,n] y) { y = Concat <axis = 1> (h, x) }", "4 units, and 'y' 7"),
+        ("g (float[B,3] x, float[B,4] h) => (float[] y) { y = Concat <axis = 1> (h, x) }", "4 units, and 'y' 7"),
+        ("g (float[B,3] x, float[B,4] h) => (float[B,4,n] y) { t = Shape (h) y = Expand (h, t) }", "'y' has 3 axes"),
         ("g (float[B,3] x, float[1,B,3] h) => (float[1,B,3] y) { y = Add (x, h) }", "'h' is"),
         ("g (float[B,3] x, float[B,n] h) => (float[B,n] y) { y = Neg (h) }", "'h' is"),
         ("g (float[B,3] x, int64[B,3] h) => (int64[B,3] y) { y = Neg (h) }", "'h' is"),

@@ -5,12 +5,14 @@ What these would catch: options that are ignored, the library registered where s
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from commands import in_process
 from lstm_models import LstmCase
 from protos import parse
 from running import assert_same_bits, run
@@ -88,3 +90,29 @@ def test_axes_of_every_kind_of_constant(attribute: str, axis: int) -> None:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     made = rnnqc.session(model, native=False)
     assert made.run(None, {"X": np.zeros((5, 2, 3), np.float32)})[0].shape == (5, 2, 4)
+
+
+LOST = """<ir_version: 8, opset_import: ["": 17]> g (float[B,4] x) => (float[B,4] y, float[2,3] z) {
+    y = Tanh (x)
+    z = Constant <value = float[2,3] {0.0, 0.0, 0.0, 0.0, 0.0, 0.0}> ()
+}"""
+
+
+def test_a_model_that_lost_a_layer_is_no_silent_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It runs, and gives the same whatever it is fed."""
+    onnx.save(parse(LOST), tmp_path / "lost.onnx")
+    for model in (parse(LOST), tmp_path / "lost.onnx"):
+        with pytest.warns(UserWarning, match=r"no input has an influence on output 'z'; .*dynamo=False"):
+            rnnqc.session(model)
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4), np.float32))
+    ran = in_process(capfd, "run", tmp_path / "lost.onnx", "-i", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert ran.code == 0, ran.text
+    assert "rnnqc: no input has an influence on output 'z'" in ran.err
+    assert "y: float32 [1, 4]" in ran.out
+
+
+def test_no_warning_of_other_models(lowered: rnnqc.Lowered) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rnnqc.session(CASE.model())
+        rnnqc.session(lowered.proto)

@@ -559,5 +559,10 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert wrong.code == 2
     assert "layer.step/" in wrong.err
     needs = in_process(capfd, "lower", path, "-o", tmp_path / "no.onnx", "--recipe", "pow2-int16", "--strict")
-    assert needs.code == 3
+    assert needs.code == 2
     assert "needs calibration data" in needs.err
+    assert not (tmp_path / "no.onnx").exists()
+    again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx")
+    assert again.code == 0, again.text
+    assert "lowered already (4 products" in again.out
+    assert (tmp_path / "again.onnx").read_bytes() == out.read_bytes()

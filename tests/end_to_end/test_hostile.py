@@ -18,6 +18,7 @@ import pytest
 from commands import Result, in_process, in_subprocess
 from lstm_models import NODE_NAME, LstmCase
 from onnx import TensorProto, helper, numpy_helper
+from protos import keep_outside, set_node_attribute
 from running import Array, plain_session, run, save_arrays, sqnr
 from running_lowered import assert_all_lowered
 
@@ -62,10 +63,7 @@ def _node(model: onnx.ModelProto) -> onnx.NodeProto:
 
 def _set(name: str, value: object) -> Mutation:
     def mutate(model: onnx.ModelProto) -> None:
-        node = _node(model)
-        kept = [a for a in node.attribute if a.name != name]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        set_node_attribute(_node(model), name, value)
 
     return mutate
 
@@ -562,23 +560,13 @@ def test_nesting_beyond_the_limit_of_protobuf(lower: Callable[..., Result], tmp_
     _assert_refused(lower(_nested(3000)), tmp_path, "in.onnx")
 
 
-def _external(model: onnx.ModelProto, **entries: str) -> onnx.ModelProto:
-    """W's data in a file, described by `entries`."""
-    tensor = next(t for t in model.graph.initializer if t.name == "W")
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=value)
-    return model
-
-
 def _weights() -> bytes:
     return CASE.parameters()["W"].tobytes()
 
 
 def test_external_data(lower: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"12345678" + _weights())
-    model = _external(CASE.model(), location="weights.bin", offset="8", length=str(len(_weights())))
+    model = keep_outside(CASE.model(), "W", location="weights.bin", offset="8", length=str(len(_weights())))
     (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
     assert lower(tmp_path / "in.onnx").code == 0
     # Weights are part of the output: it goes on working without the file.
@@ -619,7 +607,7 @@ def test_external_data_attack(what: str, tmp_path: Path, capfd: pytest.CaptureFi
     os.link(secret, home / "hard.bin")
     (home / "short.bin").write_bytes(_weights()[:20])
     (home / "weights.bin").write_bytes(_weights())
-    (home / "in.onnx").write_bytes(_external(CASE.model(), **EXTERNAL[what]).SerializeToString())
+    (home / "in.onnx").write_bytes(keep_outside(CASE.model(), "W", **EXTERNAL[what]).SerializeToString())
     result = in_process(capfd, "lower", home / "in.onnx", "-o", home / "out.onnx")
     _assert_refused(result, home, "W", "in.onnx")
 

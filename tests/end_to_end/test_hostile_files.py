@@ -23,6 +23,7 @@ import pytest
 from commands import Result, in_process, in_subprocess
 from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
+from protos import keep_outside
 from running import run, save_arrays
 
 import rnnqc
@@ -34,13 +35,7 @@ Prepared = Callable[[Path], Path]
 
 
 def _external(**entries: str) -> onnx.ModelProto:
-    model = CASE.model()
-    tensor = next(t for t in model.graph.initializer if t.name == "W")
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=value)
-    return model
+    return keep_outside(CASE.model(), "W", **entries)
 
 
 def _weights() -> bytes:

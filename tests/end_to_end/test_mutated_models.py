@@ -18,6 +18,7 @@ from brevitas_models import Exported, random_lstm
 from commands import in_process
 from lstm_models import LstmCase, Placement
 from onnx import TensorProto, helper, numpy_helper
+from protos import set_node_attribute
 
 import rnnqc
 
@@ -112,10 +113,7 @@ def _outer(model: onnx.ModelProto) -> onnx.NodeProto:
 
 def _set(name: str, value: object) -> Change:
     def change(model: onnx.ModelProto) -> None:
-        node = _outer(model)
-        kept = [a for a in node.attribute if a.name != name]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        set_node_attribute(_outer(model), name, value)
 
     return change
 

@@ -20,6 +20,7 @@ from protos import parse
 
 import rnnqc
 from rnnqc.numerics import sqnr_db
+from rnnqc.testing.layers import RecurrentCase
 from rnnqc.testing.renaming import STYLES, rename
 
 Array = npt.NDArray[Any]
@@ -273,7 +274,6 @@ def test_weights_take_the_bits_of_the_recipe() -> None:
         ("int8", ["*.weight.bits=none"], "no 2 to 16 bits"),
         ("int8", ["*.hidden.bits=none"], "hidden states no bits"),
         ("int8", ["*.hidden.bits=12"], "rows with a scale each"),
-        ("pow2-int16", [], "needs calibration data"),
     ],
 )
 def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: str) -> None:
@@ -281,6 +281,22 @@ def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: 
     assert reason in entry.reason
     assert entry.found
     assert entry.action
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
+    """As for other layers; nothing would be quantized."""
+    with pytest.raises(rnnqc.CompileError, match=r'"Scan" \(node .*no statistics of .*--calibration DATA') as caught:
+        rnnqc.lower(looped(), "pow2-int16", strict=strict)
+    assert "recurrent nodes stay float" not in str(caught.value)
+
+
+def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
+    case = RecurrentCase(T=3, B=2, I=4, H=5)
+    both = onnx.compose.merge_models(looped(), case.model(), io_map=[], prefix2="two/")
+    overrides = ["layer.step/*.weight.bits=16", "layer.step/*.hidden.bits=16"]
+    status = {e.op: e.status for e in rnnqc.lower(both, overrides=overrides).report.entries}
+    assert status == {"Scan": "float", "LSTM": "lowered"}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from isa_process import run_with_isa
 from node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 from quant_lstm_cases import Case, native_session, run_native, table_case
 
@@ -243,13 +242,7 @@ def test_too_many_inputs_are_refused() -> None:
 
 def test_unavailable_instruction_set_is_an_error() -> None:
     code = "import onnxruntime as ort; from rnnqc import runtime_ops; runtime_ops.register(ort.SessionOptions())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "RNNQC_ISA": "sse9"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_with_isa("sse9", code)
     assert done.returncode != 0
     assert 'RNNQC_ISA is "sse9", which is not available; available here: reference, portable' in done.stderr
 
@@ -262,13 +255,7 @@ def test_unavailable_instruction_set_is_an_error_without_python(tmp_path: Path) 
         "import sys, onnxruntime as ort; options = ort.SessionOptions();"
         "options.register_custom_ops_library(sys.argv[1]); ort.InferenceSession(sys.argv[2], options)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(runtime_ops.library_path()), str(path)],
-        env={**os.environ, "RNNQC_ISA": "sse9"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_with_isa("sse9", code, str(runtime_ops.library_path()), str(path))
     assert done.returncode == 1
     assert 'QuantLSTMCell node "cell": the environment variable RNNQC_ISA is "sse9"' in done.stderr
 

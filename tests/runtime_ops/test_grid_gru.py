@@ -11,12 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import ROUNDINGS, GridCase, grid_cases, plain_grid_case, run_stock
+from grid_cases import (
+    ROUNDINGS,
+    GridCase,
+    assert_levels_and_threads_do_not_matter,
+    assert_not_trivial,
+    grid_cases,
+    plain_grid_case,
+    run_stock,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
-from running import LEVELS
 
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
 from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
@@ -57,23 +64,12 @@ def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
 @settings(max_examples=EXAMPLES)
 @given(grid_cases((GRU, RNN)))
 def test_optimization_levels_and_threads(case: GridCase) -> None:
-    wanted = expected(case)
-    for level in LEVELS:
-        for threads in (1, 2):
-            assert_same_bits(run_stock(case, 17, level, threads), wanted)
+    assert_levels_and_threads_do_not_matter(case, expected(case))
 
 
 def test_drawn_cases_are_not_trivial() -> None:
     """Otherwise all of the above could pass on zeros."""
-    varied = []
-
-    @settings(max_examples=60, database=None)
-    @given(grid_cases((GRU, RNN)))
-    def count(case: GridCase) -> None:
-        varied.append(len(np.unique(expected(case)["Y"])) > 4)
-
-    count()
-    assert sum(varied) > 30
+    assert_not_trivial(grid_cases((GRU, RNN)), expected)
 
 
 @each_way

@@ -6,15 +6,13 @@ beyond a table, memory that a group lacks.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from grid_cases import GridCase, plain_grid_case, run_stock
+from isa_process import run_with_isa
 from kernel_calls import AVAILABLE
 from quant_gru_cases import expected as expected_of
 from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
@@ -184,11 +182,5 @@ print("same")
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _OTHER_ISA],
-        env={**os.environ, "RNNQC_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_with_isa(isa, _OTHER_ISA)
     assert done.stdout == "same\n", done.stderr

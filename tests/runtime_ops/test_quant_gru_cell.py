@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
+from isa_process import run_with_isa
 from kernel_calls import AVAILABLE
 from quant_gru_cases import GRU, RNN, cases, expected, table_case
 from quant_lstm_cases import Arrays, Case, Operator, assert_same_bits, native_session, pack_at_random, run_native
@@ -249,11 +247,5 @@ print("same")
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _OTHER_ISA],
-        env={**os.environ, "RNNQC_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_with_isa(isa, _OTHER_ISA)
     assert done.stdout == "same\n", done.stderr

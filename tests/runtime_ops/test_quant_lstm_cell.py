@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 from hypothesis import given
+from isa_process import run_with_isa
 from onnx import TensorProto, helper
 from quant_lstm_cases import (
     GROUP_MULTIPLIERS,
@@ -381,13 +379,8 @@ def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
         "np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))\n"
         "print(runtime_ops.isa())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, path, f"{tmp_path}/in.npz", f"{tmp_path}/out.npz"],
-        env={**os.environ, "RNNQC_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_with_isa(isa, script, path, f"{tmp_path}/in.npz", f"{tmp_path}/out.npz")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == isa
     with np.load(f"{tmp_path}/out.npz") as loaded:
         found = dict(zip(case.outputs, (loaded[f"arr_{k}"] for k in range(4)), strict=True))

@@ -1,0 +1,18 @@
+"""A Python process in which the native library uses an instruction set that the environment chooses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def run_with_isa(isa: str, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script with `RNNQC_ISA`; what it prints is text."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "RNNQC_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
