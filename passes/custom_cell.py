@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rnnqc.ir import Graph, Node, Value, constant_array
@@ -39,6 +40,7 @@ class CustomCell:
         origins: The point whose format a value has, by the id of the value.
         states: Of a loop.
         region: The nodes that belong to it, by id.
+        steps: Of one that is written out, the numbers of its nodes' steps, by id.
     """
 
     name: str
@@ -53,6 +55,7 @@ class CustomCell:
     origins: dict[int, str] = field(default_factory=dict)
     states: list[State] = field(default_factory=list)
     region: set[int] = field(default_factory=set)
+    steps: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def points(self) -> list[str]:

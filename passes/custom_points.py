@@ -83,6 +83,7 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
         reader.loop(recurrence.loop)
     elif rows is not None:
         reader.written_out(rows.nodes)
+        cell.steps = rows.steps
     reader.name_points()
     return cell
 

@@ -7,7 +7,7 @@ what occurs in a single step alone, such as a layer behind the last one, is no p
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnnqc.ir import Constant, Graph, Node, Value, attribute, constant_array, subgraphs
@@ -26,10 +26,12 @@ class Rows:
     Attributes:
         nodes: In order.
         firsts: For each the first of its row, by its id.
+        steps: For each the number of its step, by its id.
     """
 
     nodes: tuple[Node, ...]
     firsts: Mapping[int, Node]
+    steps: Mapping[int, int]
 
     def first(self, node: Node) -> Node:
         """The first of the nodes that do the same as `node` in other steps."""
@@ -48,7 +50,36 @@ def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
     for same in held.values():
         if len({steps.step[id(n)] for n in same}) > 1 or id(same[0]) in steps.products:
             firsts.update({id(n): same[0] for n in same})
-    return Rows(tuple(n for n in graph.nodes if id(n) in firsts), firsts)
+    kept = tuple(n for n in graph.nodes if id(n) in firsts)
+    return Rows(kept, firsts, _numbers(kept, firsts, steps.step))
+
+
+def _numbers(nodes: Sequence[Node], firsts: Mapping[int, Node], depth: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    """The number of each node's step, by its id.
+
+    Rows with a node for each step count them. Of shorter rows, which lack what is constant in the first step or unused
+    in the last, the numbers follow from how many products the nodes depend on, and from what they use.
+    """
+    place = {told: k for k, told in enumerate(sorted({depth[id(n)] for n in nodes}))}
+    rows: dict[int, list[Node]] = {}
+    for node in nodes:
+        rows.setdefault(id(firsts[id(node)]), []).append(node)
+    places = {key: sorted({place[depth[id(n)]] for n in row}) for key, row in rows.items()}
+    alone = [places[key] for key, row in rows.items() if len(row) == len(places[key])]  # one node for each step
+    count = max((len(p) for p in alone), default=0)
+    begin = min((p[0] for p in alone if len(p) == count), default=0)
+    found: dict[int, int] = {}
+    for key, row in rows.items():
+        first, last = places[key][0] - begin, places[key][-1] - begin
+        shift = begin + min(0, first) + max(0, last - count + 1)
+        found.update((id(n), place[depth[id(n)]] - shift) for n in row)
+    for row in (r for key, r in rows.items() if len(places[key]) < count):
+        own = {id(n) for n in row}
+        room = count - 1 - max(found[n] for n in own)
+        used = [(n, p) for n in row for v in n.inputs for p in v.inputs if id(p) in found and id(p) not in own]
+        late = max((found[id(p)] - found[id(n)] for n, p in used), default=0)
+        found.update((n, found[n] + min(room, max(0, late))) for n in own)
+    return found
 
 
 class _Steps:

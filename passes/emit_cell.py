@@ -63,6 +63,7 @@ def emit_cell(
     *,
     products: bool = False,
     bias_last: bool = False,
+    parameters: Mapping[str, Value] | None = None,
 ) -> Builder:
     """The nodes of `cell` between its boundary values.
 
@@ -77,9 +78,11 @@ def emit_cell(
         quantizer: Called at every quantization point; at `accumulator.x` and `accumulator.h` with whole products.
         products: Whether the two products of each gate are values of their own, before they are added.
         bias_last: Whether `p = x W` and `g = (p_t + h R) + B`.
+        parameters: `W`, `R`, `B` and, where the cell has them, `P` and `hidden_bias`; None for the initializers that it
+            names.
     """
     b = Builder(model, cell.name)
-    initializers = _parameters(model, cell)
+    initializers = parameters if parameters is not None else _parameters(model, cell)
     x = at.x
     reversed_lens = cell.reverse and at.sequence_lens is not None
     if reversed_lens:

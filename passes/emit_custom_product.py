@@ -6,20 +6,21 @@ unsigned bytes are exact on every processor. In float64 where int32 cannot hold 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.builder import Builder
+from rnnqc.builder import Builder, onnx_type
 from rnnqc.encoding import Encoding, Rounding
-from rnnqc.ir import Graph, Model, Value, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, shape_of
 from rnnqc.passes.custom_products import CustomProduct
 from rnnqc.passes.emit_codes import row_codes, row_scales
 from rnnqc.passes.emit_qcdq import WIDEST, QuantizedWeight, emit_fake_quant, emit_qcdq, emit_row_fake_quant, emit_weight
 from rnnqc.passes.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
+from rnnqc.passes.point_marks import CODES, HIGH, LOW, REAL, ROWS, SUMS, UNIT, mark_made, mark_taken
 from rnnqc.passes.quantization import encoding_of, stored_multiplier
 from rnnqc.passes.quantized_parameters import weight_codes
 
@@ -117,13 +118,57 @@ def store_weight(
     return StoredWeight(encoding, **held, array=stored, planes=planes)
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a product stands: marks the nodes that make its values.
+
+    Attributes:
+        cell: The recurrence.
+        product: Its name there.
+        step: The step, where the recurrence came written out.
+    """
+
+    cell: str
+    product: str
+    step: int | None = None
+
+    def mark(self, value: Value, tensor: str, part: str, kind: npt.DTypeLike = np.float32, **facts: Any) -> None:
+        """Marks what makes `value`."""
+        mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
+
+    def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
+        """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
+        facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
+        if weight.encoding.signed:
+            facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
+        part = HIGH if weight.planes > 1 else CODES
+        self.mark_taken(nodes, weight.codes, "weight", part, **facts)
+        if weight.encoding.zero_point or any(weight.encoding.zero_points):
+            self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
+
+    def mark_taken(self, nodes: Iterable[Node], value: Value, tensor: str, part: str, **facts: Any) -> None:
+        """Marks the first of `nodes` that takes `value`."""
+        node = next((n for n in nodes if any(v is value for v in n.inputs)), None)
+        if node is not None:
+            mark_taken(node, value, self.cell, f"{self.product}.{tensor}", part, step=self.step, **facts)
+
+
 def emit_product(
-    b: Builder, product: CustomProduct, weight: StoredWeight, point: Format, *, given: bool, apart: bool, integer: bool
+    b: Builder,
+    site: Site,
+    product: CustomProduct,
+    weight: StoredWeight,
+    point: Format,
+    *,
+    given: bool,
+    apart: bool,
+    integer: bool,
 ) -> Value:
     """`x W`, without what is added to it.
 
     Args:
         b: Collects the nodes.
+        site: Marks them.
         product: What is multiplied.
         weight: Its weights.
         point: The format of x: one scale, or one for each row.
@@ -131,18 +176,38 @@ def emit_product(
         apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
         integer: Whether to multiply codes, or real numbers.
     """
+    y = _product(b, site, product, weight, point, given=given, apart=apart, integer=integer)
+    site.mark_weight(b.nodes, weight)
+    return y
+
+
+def _product(
+    b: Builder,
+    site: Site,
+    product: CustomProduct,
+    weight: StoredWeight,
+    point: Format,
+    *,
+    given: bool,
+    apart: bool,
+    integer: bool,
+) -> Value:
     x = product.x
     static = point["mode"] == "static"
     if not integer:
-        x = _on_grid(b, x, point, given)
+        x = _on_grid(b, site, x, point, given)
         dequantized = static and not apart and has_quantize_linear(b.model, point)
-        return _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+        y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+        if static:
+            site.mark_taken(b.nodes, x, "hidden", REAL)
+        site.mark(y, "product", REAL)
+        return y
     if static and not given and not _takes_bytes(point):
         x = emit_grid(b, "hidden", x, point, readable=False)
     shape = shape_of(x)
     flat = shape is not None and len(shape) == 2
     rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
-    y = _static(b, rows, weight, encoding_of(point)) if static else _by_rows(b, rows, weight, point["bits"])
+    y = _static(b, site, rows, weight, encoding_of(point)) if static else _by_rows(b, site, rows, weight, point)
     if flat:
         return y
     outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
@@ -151,30 +216,41 @@ def emit_product(
 
 
 def emit_half_quantized(
-    b: Builder, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
 ) -> Value:
     """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
 
     Args:
         b: Collects the nodes.
+        site: Marks them.
         product: What is multiplied.
         weight: Its weights; None if they stay float.
         point: The format of x; None if it stays float.
         given: Whether x is on that grid already.
     """
-    x = product.x if point is None else _on_grid(b, product.x, point, given)
-    if weight is None:
-        return b.op("MatMul", [x, b.f32(product.weights)], "product")
-    held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
-    return b.op("MatMul", [x, emit_weight(b, "weight", held, weight.encoding, written_out=True)], "product")
+    x = product.x if point is None else _on_grid(b, site, product.x, point, given)
+    w: Value = b.f32(product.weights)
+    if weight is not None:
+        held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+        w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
+        site.mark_weight(b.nodes, weight)
+    y = b.op("MatMul", [x, w], "product")
+    if point is not None and point["mode"] == "static":
+        site.mark_taken(b.nodes, x, "hidden", REAL)
+    site.mark(y, "product", REAL)
+    return y
 
 
-def _on_grid(b: Builder, x: Value, point: Format, given: bool) -> Value:
+def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Value:
     """What is multiplied, as real numbers that its format can represent."""
     if point["mode"] == "static":
         return x if given else emit_grid(b, "hidden", x, point, readable=True)
     middle = 2 ** (point["bits"] - 1)
-    return emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+    made = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+    scaled, zero = made.inputs[0], 0 if point["signed"] else middle
+    site.mark_taken([scaled], scaled.inputs[0], "hidden", CODES, raised=-zero, zero=zero)
+    site.mark_taken([scaled], scaled.inputs[1], "hidden", ROWS)
+    return made
 
 
 def _takes_bytes(point: Format) -> bool:
@@ -199,7 +275,7 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, rea
     return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
 
 
-def _static(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
     """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
     depth = weight.array.shape[0]
     w = weight.encoding
@@ -212,31 +288,44 @@ def _static(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value
         zero = code.zero_point + (MIDDLE if code.signed else 0)
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
         acc = b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product")
-        return b.op("Mul", [b.cast(acc, np.float32, "product.float"), b.f32(stored_multiplier(unit))], "product.real")
+        site.mark(units, "hidden", CODES, np.uint8, raised=zero - code.zero_point)
+        site.mark(acc, "product", SUMS, np.int32)
+        multiplier = b.f32(stored_multiplier(unit))
+        real = b.op("Mul", [b.cast(acc, np.float32, "product.float"), multiplier], "product.real")
+        site.mark_taken(real.inputs, multiplier, "product", UNIT, rank=None)
+        return real
     if (
         weight.planes
         and code.bits <= WIDE_BITS
         and depth * BYTE * (BYTE if weight.planes > 1 else largest) < _LARGEST_SUM
     ):
-        acc = _sum_of_bytes(b, x, weight, code)
+        acc = _sum_of_bytes(b, site, x, weight, code)
     else:
         exact = b.cast(weight.codes, np.float64, "weight.float")
         if weight.planes or np.any(zeros):
             exact = b.op("Sub", [exact, b.cast(weight.zero_point, np.float64, "weight.zero")], "weight.centred")
         units = b.op("Round", [b.op("Div", [x, b.f32(code.scale[0])], "hidden.units")], "hidden.rounded")
-        acc = b.op("MatMul", [b.cast(units, np.float64, "hidden.codes"), exact], "product.float")
-    return b.cast(b.op("Mul", [acc, _f64(b, unit)], "product.scaled"), np.float32, "product.real")
+        codes = b.cast(units, np.float64, "hidden.codes")
+        site.mark(codes, "hidden", CODES, np.float64, raised=-code.zero_point)
+        acc = b.op("MatMul", [codes, exact], "product.float")
+    site.mark(acc, "product", SUMS, np.float64)
+    multiplier = _f64(b, unit)
+    scaled = b.op("Mul", [acc, multiplier], "product.scaled")
+    site.mark_taken(scaled.inputs, multiplier, "product", UNIT, kind=onnx_type(np.float64), rank=None)
+    return b.cast(scaled, np.float32, "product.real")
 
 
-def _sum_of_bytes(b: Builder, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
     """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
+        site.mark(units, "hidden", CODES, np.uint8, raised=zero - code.zero_point)
         parts = [("whole", b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product"))]
     else:
         zero = code.zero_point + (WIDE_MIDDLE if code.signed else 0)
         units = wide_codes(b, x, b.f32(code.scale[0]), b.f32(zero), "hidden.codes")
+        site.mark(units, "hidden", CODES, raised=zero - code.zero_point)
         parts = _planes(b, units, zero, weight)
 
     def joined(high: Value, low: Value, name: str) -> Value:
@@ -253,18 +342,29 @@ def _sum_of_bytes(b: Builder, x: Value, weight: StoredWeight, code: Encoding) ->
     return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
 
 
-def _by_rows(b: Builder, rows: Value, weight: StoredWeight, bits: int) -> Value:
+def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: Format) -> Value:
     """The product of `rows [N,K]` whose codes have a scale for each row."""
+    bits = point["bits"]
     if bits == WIDEST:
         units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
         acc = b.op("MatMulInteger", [units, weight.codes, b.u8(MIDDLE), weight.zero_point], "product")
         real = b.op("DequantizeLinear", [acc, row_scale], "product.scaled", axis=0)
+        site.mark(acc, "product", SUMS, np.int32)
     else:
-        scale = b.op("Unsqueeze", [row_scales(b, rows, bits, "hidden"), b.i64([1])], "hidden.scale.column")
+        row_scale = row_scales(b, rows, bits, "hidden")
+        scale = b.op("Unsqueeze", [row_scale, b.i64([1])], "hidden.scale.column")
         units = wide_codes(b, rows, scale, b.f32(WIDE_MIDDLE), "hidden.codes")
         (_, high), (_, low) = _planes(b, units, WIDE_MIDDLE, weight)
         real = b.op("Mul", [weighted_sum(b, high, low, "product"), scale], "product.scaled")
-    return b.op("Mul", [real, weight.scale], "product.real")
+        for part, half in ((HIGH, high), (LOW, low)):
+            site.mark(half, "product", part, np.int32)
+    middle, kind = (MIDDLE, np.uint8) if bits == WIDEST else (WIDE_MIDDLE, np.float32)
+    zero = 0 if point["signed"] else middle
+    site.mark(units, "hidden", CODES, kind, raised=middle - zero, zero=zero)
+    site.mark(row_scale, "hidden", ROWS, rank=1)
+    made = b.op("Mul", [real, weight.scale], "product.real")
+    site.mark_taken(made.inputs, weight.scale, "product", UNIT, rank=None)
+    return made
 
 
 def _planes(b: Builder, units: Value, zero: int, weight: StoredWeight) -> list[tuple[str, Value]]:

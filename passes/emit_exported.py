@@ -55,7 +55,7 @@ def emit_exported_cell(
         held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
         setattr(cell, key, held["codes"].name)
-    quantizer = _quantizer({**_by_point(lstm), **outer}, weights)
+    quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
     return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
 
 
@@ -70,9 +70,11 @@ def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
     return found
 
 
-def _quantizer(
+def exported_quantizer(
     quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
 ) -> Quantizer:
+    """A quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
+
     def is_plain(b: Builder, point: str) -> bool:
         """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
         q = quantizers.get(point)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -98,10 +99,8 @@ class InsertQcdq(Pass):
                 if array is not arrays[cell.name][key]:
                     name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
                     setattr(cell, key, name)
-            products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
             quantizer = qcdq_quantizer(cell.points, weights)
-            flags = {"products": products, "bias_last": not misfits(cell)}
-            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, **flags).nodes)
+            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, **emit_flags(cell)).nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
@@ -167,6 +166,12 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
 def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """For each cell's name the names of the quantization points that its type has."""
     return {c.name: [p.name for p in c.type.points] for c in cells}
+
+
+def emit_flags(cell: Cell) -> dict[str, Any]:
+    """How `emit_cell` puts together a cell of a recipe, whose points are resolved."""
+    products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
+    return {"products": products, "bias_last": not misfits(cell)}
 
 
 def _stored_weights(

@@ -30,7 +30,7 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
     for point, values in cell.entering.items():
         for value in {id(v): v for v in values}.values():
             look.note(point, value, entering=True)
-    condition = _mask(cell)
+    condition = mask_of(cell)
     if condition is not None:
         look.note(MASK, condition, mask=True)
     return look.found
@@ -86,7 +86,7 @@ class _Observer:
         self.found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
 
 
-def _mask(cell: CustomCell) -> Value | None:
+def mask_of(cell: CustomCell) -> Value | None:
     """What decides for every state whether it is kept: which rows of the batch have not ended."""
     conditions: list[Value] = []
     for state in cell.states:

@@ -45,3 +45,8 @@ def alias(name: str) -> tuple[str, int]:
     """
     step = _STEP.search(name)
     return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
+
+
+def plain_name(name: str, cell: str) -> str:
+    """`cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
+    return alias(f"/{name.removeprefix(f'{cell}/')}")[0][1:]

@@ -20,11 +20,20 @@ from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.custom_products import CustomProduct
-from rnnqc.passes.emit_custom_product import StoredWeight, emit_grid, emit_half_quantized, emit_product, store_weight
+from rnnqc.passes.emit_custom_product import (
+    Site,
+    StoredWeight,
+    emit_grid,
+    emit_half_quantized,
+    emit_product,
+    store_weight,
+)
 from rnnqc.passes.emit_qcdq import WIDEST
 from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
+from rnnqc.passes.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.point_marks import CONSTANT
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe
@@ -113,6 +122,10 @@ class _Work:
         self.quantized = {id(v) for values in made for v in values}
         self.inside = set(cell.region)
         self.biases: dict[tuple[str, int], Value] = {}
+        self.given: dict[str, str] = {}
+        self.kinds: dict[str, list[str]] = {}
+        self.exchanged: dict[int, Value] = {}
+        self.marks = ValueMarks(cell)
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
@@ -144,6 +157,7 @@ class _Work:
                 for value in {id(v): v for v in values}.values():
                     self._entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
+        self.marks.put(self.inside, self.exchanged)
         size = left + sum(w.nbytes for w in self.stored.values() if w is not None)
         self._record({*edges, *(p for s in suitable for p in self._operands(*s))}, size, float_bytes)
         return self._notes(refusals)
@@ -205,15 +219,19 @@ class _Work:
             self.stored[key] = self._stored(path, product, weight)
         held = self.stored[key]
         b = Builder(model, prefix=path)
+        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
         if held is None or code is None:
-            y = emit_half_quantized(b, product, held, code, given=given)
+            y = emit_half_quantized(b, site, product, held, code, given=given)
         else:
             apart = given and not self._comes_from_a_quantizer(product.x)
-            y = emit_product(b, product, held, code, given=given, apart=apart, integer=self.owner.integer)
+            y = emit_product(b, site, product, held, code, given=given, apart=apart, integer=self.owner.integer)
+        bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
         if product.bias is not None:
-            b.op("Add", [y, self._bias(name, product) or product.bias], "sum")
-        else:
-            self._bias(name, product)
+            b.op("Add", [y, bias], "sum")
+        elif id(product.node) in cell.sums:
+            adding = [cell.sums[id(product.node)]]
+        if bias is not None:
+            site.mark_taken(adding, bias, BIAS, CONSTANT, rank=None)
         target, last = product.node.outputs[0], b.nodes[-1]
         product.node.outputs.clear()
         last.outputs.clear()
@@ -222,6 +240,17 @@ class _Work:
         self.inside |= {id(n) for n in b.nodes}
         self.tagged.append(last)
         self.replaced.append(product.node)
+
+    def _label(self, name: str, product: CustomProduct, code: dict[str, Any] | None, given: bool) -> str:
+        """How the values of a product are called: with a number in steps whose codes have another format."""
+        kinds = self.kinds.setdefault(name, [])
+        origin = self.cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
+        if origin not in kinds:
+            kinds.append(origin)
+        number = kinds.index(origin)
+        label = name if not number else f"{name}#{number + 1}"
+        self.given[f"{label}.{HIDDEN}"] = origin
+        return label
 
     def _stored(self, path: str, product: CustomProduct, weight: dict[str, Any]) -> StoredWeight | None:
         """Adds the weights of a product to the model; None where they stay float."""
@@ -279,12 +308,14 @@ class _Work:
         maker.outputs[position] = raw
         nodes = self._quantizer(point, raw)
         self.cell.graph.nodes.extend(nodes)
+        self.inside |= {id(n) for n in nodes}
         nodes[-1].outputs.clear()
         nodes[-1].outputs.append(value)
 
     def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
         """Makes the recurrence use a value from outside as `nodes` quantize it."""
         graph, made = self.cell.graph, nodes[-1].outputs[0]
+        self.exchanged[id(value)] = made
         for user in list(value.outputs):
             if id(user) in self.inside:
                 _exchange(user, value, made)
@@ -323,7 +354,8 @@ class _Work:
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
-            "formats": formats,
+            "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
+            "formats": formats, "given": self.given,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:

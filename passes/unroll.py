@@ -29,6 +29,7 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.point_marks import copied_marks
 from rnnqc.properties import Property
 
 LARGEST_LENGTH = 20000
@@ -203,7 +204,7 @@ def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> N
     current: list[Value] = list(plan.states)
     collected: list[list[Value]] = [[] for _ in plan.outputs]
     for step in range(plan.length):
-        copier = _Copier(model, cell, f"{name}/step_{step}")
+        copier = _Copier(model, cell, f"{name}/step_{step}", step)
         for formal, actual in zip(body.inputs[:lead], fixed, strict=True):
             copier.values[id(formal)] = actual if actual is not None else model.constant(step, np.int64)
         for formal, actual in zip(body.inputs[lead : lead + states], current, strict=True):
@@ -259,8 +260,8 @@ def _split(builder: Builder, k: int, value: Value, axis: int, length: int) -> li
 class _Copier:
     """Copies the nodes of a body under new names; values of outer graphs stay themselves."""
 
-    def __init__(self, model: Model, cell: str, prefix: str) -> None:
-        self.model, self.cell, self.prefix = model, cell, prefix
+    def __init__(self, model: Model, cell: str, prefix: str, step: int) -> None:
+        self.model, self.cell, self.prefix, self.step = model, cell, prefix, step
         self.values: dict[int, Value] = {}
 
     def value(self, value: Value) -> Value:
@@ -276,7 +277,7 @@ class _Copier:
             outputs = [self._fresh(v) for v in node.outputs]
             short = node.name.rsplit("/", 1)[-1] or node.op
             copy = Node(node.op, self.model.fresh_name(f"{self.prefix}/{short}"), attrs, inputs, outputs, node.domain)
-            info(copy).metadata.update(info(node).metadata)
+            info(copy).metadata.update(copied_marks(info(node).metadata, self.step))
             info(copy).overload = info(node).overload
             made.append(copy)
         return made

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.numerics import decibels
 
 Array = npt.NDArray[Any]
 
@@ -351,11 +352,10 @@ class _Rows:
         at = slice(start, stop)
         signal, noise = float(self._signal[at].sum()), float(self._noise[at].sum())
         other, dot = float(self._other[at].sum()), float(self._dot[at].sum())
-        ratio = math.inf if noise == 0.0 else -math.inf if signal == 0.0 else 10.0 * math.log10(signal / noise)
         norm = math.sqrt(signal) * math.sqrt(other)
         cosine = dot / norm if norm else 1.0 if signal == other else 0.0
         return _Figures(
-            ratio,
+            decibels(signal, noise),
             float(self._max[at].max(initial=0.0)),
             max(-1.0, min(1.0, cosine)),
             _share(self._equal[at].sum(), self.count[at].sum()),

@@ -327,10 +327,10 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         CompileError: With the input that does not fit.
     """
     inputs = true_inputs(proto)
-    sized = [feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim]
-    if sized and not any(a.size for a in sized):
+    sized = {i.name: feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim}
+    if sized and not any(a.size for a in sized.values()):
         raise CompileError(
-            f"{source}: all arrays are empty: {', '.join(str(list(a.shape)) for a in sized)}.",
+            f"{source}: all arrays are empty: {', '.join(f'{k!r} {list(a.shape)}' for k, a in sized.items())}.",
             supported="at least one row and one step",
             action="check the data",
         )

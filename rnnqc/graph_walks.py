@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
@@ -39,3 +39,14 @@ def captured(graph: onnx.GraphProto) -> set[str]:
 def reads(node: onnx.NodeProto) -> set[str]:
     """What a node and the nodes of its subgraphs use of the graph it is in."""
     return {i for i in node.input if i}.union(*(captured(g) for g in inner_graphs(node)))
+
+
+def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
+    """Those of `nodes`, which have no subgraphs, that make `names`."""
+    wanted = {n for n in names if n}
+    kept = []
+    for node in reversed(nodes):
+        if any(o in wanted for o in node.output):
+            kept.append(node)
+            wanted.update(i for i in node.input if i)
+    return kept[::-1]

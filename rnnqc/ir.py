@@ -67,6 +67,7 @@ __all__ = [
     "safe_name",
     "shape_of",
     "subgraphs",
+    "with_released_cells",
 ]
 
 G_LOGGER.severity = G_LOGGER.ERROR  # it warns about types and attributes that this module keeps
@@ -78,6 +79,8 @@ PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
 CUSTOM_TAG = "rnnqc.custom"
+RELEASED_TAG = "rnnqc.released"
+"""Of nodes the name of the cell that they were, and of models what is known of such cells."""
 
 
 @dataclass
@@ -551,13 +554,24 @@ class Model:
                 if getattr(cell, key) not in alive:
                     setattr(cell, key, None)
 
-    def release_cells(self, names: Iterable[str]) -> None:
-        """Makes operators like any others of the nodes of some cells, which the model then knows no more."""
-        released = set(names)
+    def release_cells(self, names: Iterable[str], remembered: Iterable[str] = ()) -> None:
+        """Makes operators like any others of the nodes of some cells, which the model then knows no more.
+
+        Args:
+            names: Of the cells.
+            remembered: Those of them that `with_released_cells` can find again.
+        """
+        released, known = set(names), set(remembered)
         for graph in self.graphs():
             for node in graph.nodes:
-                if info(node).metadata.get(CELL_TAG) in released:
-                    del info(node).metadata[CELL_TAG]
+                metadata = info(node).metadata
+                if metadata.get(CELL_TAG) in released:
+                    name = metadata.pop(CELL_TAG)
+                    metadata |= {RELEASED_TAG: name} if name in known else {}
+        held = [c.as_dict() for n, c in self.cells.items() if n in released & known]
+        if held:
+            before = json.loads(self.metadata.get(RELEASED_TAG, "[]"))
+            self.metadata[RELEASED_TAG] = json.dumps([*before, *held], sort_keys=True, separators=(",", ":"))
         self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
     def sort(self) -> None:
@@ -686,6 +700,24 @@ def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
             )
             graphs = {a.name: a.g for a in original.attribute if a.type == onnx.AttributeProto.GRAPH}
             pending.extend((inner, graphs[name]) for name, inner in subgraphs(node))
+
+
+def with_released_cells(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as it was before it released the cells that it remembers; itself if there are none."""
+    known = next((p.value for p in proto.metadata_props if p.key == RELEASED_TAG), None)
+    if known is None:
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    properties = [p for b in blocks_of([made.graph]) for n in b.node for p in n.metadata_props]
+    for entry in properties:
+        entry.key = CELL_TAG if entry.key == RELEASED_TAG else entry.key
+    cells = json.loads(next((p.value for p in proto.metadata_props if p.key == CELLS_KEY), "[]"))
+    for key in (CELLS_KEY, RELEASED_TAG):
+        for k in reversed([k for k, p in enumerate(made.metadata_props) if p.key == key]):
+            del made.metadata_props[k]
+    made.metadata_props.add(key=CELLS_KEY, value=json.dumps([*cells, *json.loads(known)]))
+    return made
 
 
 def _constants_below(graph: Graph) -> dict[str, Constant]:

@@ -26,17 +26,20 @@ class Verdict:
     text: str
 
 
+def decibels(signal: float, noise: float) -> float:
+    """The ratio of two powers in dB; infinity without noise, minus infinity without a signal."""
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
+
+
 def sqnr_db(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
     """Signal-to-quantization-noise ratio in dB, in float64; infinity for equal arrays; finite entries only."""
     a = np.asarray(reference, dtype=np.float64).ravel()
     b = np.asarray(approximation, dtype=np.float64).ravel()
     finite = np.isfinite(a) & np.isfinite(b)
     a, b = a[finite], b[finite]
-    noise = float(np.sum((a - b) ** 2))
-    signal = float(np.sum(a**2))
-    if noise == 0.0:
-        return math.inf
-    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
+    return decibels(float(np.sum(a**2)), float(np.sum((a - b) ** 2)))
 
 
 def max_abs(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:

@@ -349,9 +349,8 @@ def lower(
             for node in (n for g in loaded.graphs() for n in g.nodes if n.op in CELL_TYPES):
                 info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
         # Nothing that rnnqc could lower further: zero points are added before rounding there.
-        loaded.release_cells(
-            n for n, c in loaded.cells.items() if c.form == QONNX or (c.op == CELL_OP and c.form == "qcdq")
-        )
+        written = [n for n, c in loaded.cells.items() if c.op == CELL_OP and c.form == "qcdq"]
+        loaded.release_cells([*written, *(n for n, c in loaded.cells.items() if c.form == QONNX)], written)
         names = [c for e in report.entries for c in e.cells]
         others = points_of_recurrences(loaded) if chosen.own else {}
         if names or others:

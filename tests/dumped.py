@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from brevitas_reference import Lstm
 
 import rnnqc
 from rnnqc.tracing.tensors import Tensor
@@ -75,3 +76,17 @@ def concatenated(parts: list[Tensor]) -> Tensor:
         row_scale=joined([p.row_scale for p in parts]),
         zero_point=zero,
     )
+
+
+def assert_equals_brevitas(lstm: Lstm, steps: Steps, what: str) -> None:
+    """Values and codes of every quantizer in every step."""
+    assert_follows_the_rule(steps, what)
+    assert len(lstm.steps) > 12
+    for name, (values, codes) in lstm.steps.items():
+        tensor = steps[name]
+        assert np.array_equal(tensor.values, values), f"{what}: {name}"
+        if codes is None:
+            continue
+        assert tensor.codes is not None, f"{what}: {name}"
+        different = np.argwhere(tensor.codes != codes)
+        assert not len(different), f"{what}: {name}: {tensor.codes[tuple(different[0])]} at {different[0]}"

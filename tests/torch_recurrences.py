@@ -317,3 +317,21 @@ def feeds(proto: onnx.ModelProto, inputs: tuple[Any, ...]) -> dict[str, np.ndarr
     """The inputs by the names of the graph."""
     names = [v.name for v in Model.load(proto).graph.inputs]
     return {n: v.numpy() for n, v in zip(names, inputs, strict=True)}
+
+
+class GatedProduct(nn.Module):
+    """A gated unit that is no GRU; the gate multiplies the state in front of a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.n = nn.Linear(I, 16), nn.Linear(I, 16)
+        self.u, self.m = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        h, out = x.new_zeros(x.size(1), 16), []
+        for t in range(x.size(0)):
+            f = torch.sigmoid(self.f(x[t]) + self.u(h))
+            a = self.n(x[t]) + self.m(f * h)
+            h = (1 - f) * h + f * torch.tanh(a) * torch.sigmoid(a + 1)
+            out.append(h)
+        return torch.stack(out)

@@ -169,7 +169,7 @@ def histogram(point: PointEvidence) -> Element:
     powers = [10**k for k in range(19) if 10**k <= most]
     powers = powers[:: max(1, math.ceil(len(powers) / 4))]
     y_ticks = [
-        (bottom - (bottom - top) * _height(p, most), f"{p:,}" if p < 10_000 else f"1e{len(str(p)) - 1}") for p in powers
+        (bottom - (bottom - top) * _height(p, most), f"{p}" if p < 1_000 else f"1e{len(str(p)) - 1}") for p in powers
     ]
     x_ticks = [(left + (v - low) * scale, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
     return _svg(

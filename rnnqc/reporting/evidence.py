@@ -163,7 +163,7 @@ class Repair:
         worst_after: With the override.
         bytes_before: Of the recurrent weights.
         bytes_after: With the override.
-        forms: Forms of cells that change with it, such as "qcdq".
+        forms: Forms without integers that cells change to with it, such as "qcdq".
     """
 
     points: str

@@ -26,7 +26,7 @@ from rnnqc.report import Report
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
-from rnnqc.reporting.layers import layer_evidence, watch_layers
+from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
 from rnnqc.reporting.origin import check_float, is_lowered, mismatch, same_outputs
 from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.quality import Quality, mean_sqnr
@@ -81,7 +81,7 @@ class _Gathering:
                 if subject.data is None:
                     error.action = "check that the model runs in onnxruntime; give data that fits it with --data"
                 raise
-        self.candidate, self.reference = candidate, reference
+        self.candidate = candidate
         self.evidence = Evidence(
             subject.float_name,
             subject.quant_name,
@@ -133,8 +133,8 @@ class _Gathering:
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
-        self._points(remaker, qcdq)
-        self._sensitivities(remaker, made)
+        self._points(qcdq)
+        self._sensitivities(remaker, made, qcdq)
         if self.options.times:
             self._times(remaker)
         else:
@@ -197,21 +197,13 @@ class _Gathering:
         made = quality.run(lowered.proto)
         recurrences = recurrences_of(lowered.model)
         evidence.layers = layer_evidence(watched, recurrences, quality, made)
-        seen = {e.cell for e in evidence.layers}
-        hidden = [r for r in recurrences.values() if r.name not in seen]
-        silent = ", ".join(r.name for r in hidden if r.node in watched.outputs)
-        unseen = ", ".join(r.name for r in hidden if r.node not in watched.outputs)
-        reasons = [f"{silent} never ran on this data"] if silent else []
-        where = "in a branch inside a loop, or of unknown shape, where states cannot be watched"
-        reasons += [f"{unseen}: {where}"] if unseen else []
-        if reasons:
-            evidence.missing[LAYERS] = f"{'; '.join(reasons)}."
+        hidden = why_hidden(watched, recurrences, evidence.layers)
+        if hidden:
+            evidence.missing[LAYERS] = hidden
 
-    def _points(self, remaker: Remaker, qcdq: Lowered) -> None:
-        recurrences = recurrences_of(qcdq.model)
-        float_model = Model.load(self.subject.float_proto)
+    def _points(self, qcdq: Lowered) -> None:
         with located(self.subject.float_name):
-            found = weights_evidence(float_model, qcdq)
+            found = weights_evidence(Model.load(self.subject.float_proto), qcdq)
             self.options.tell("points")
             task, *_ = prepare(Model.load(self.subject.float_proto), self.state, False)
             pieces: Iterable[Piece] = (
@@ -219,15 +211,17 @@ class _Gathering:
                 if self.state
                 else batches(self.feeds, task.axes, Selection(), task.rows)
             )
-            found += observe_activations(task, pieces, recurrences)
+            found += observe_activations(task, pieces, recurrences_of(qcdq.model))
         found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPS else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
 
-    def _sensitivities(self, remaker: Remaker, made: Lowered) -> None:
+    def _sensitivities(self, remaker: Remaker, made: Lowered, qcdq: Lowered) -> None:
         evidence, options = self.evidence, self.options
-        found = find_sensitivities(
-            remaker, self.quality, options.bounds, lambda done, total: options.tell("sensitivity", done, total)
-        )
+
+        def told(done: int, total: int) -> None:
+            options.tell("sensitivity", done, total)
+
+        found = find_sensitivities(remaker, qcdq, self.quality, options.bounds, told)
         evidence.base_sqnr_db = found.base_db
         evidence.sensitivities = found.measured
         evidence.unmeasured = found.left

@@ -164,6 +164,18 @@ def layer_evidence(
     return found
 
 
+def why_hidden(watched: Watched, recurrences: Mapping[str, Recurrence], shown: Sequence[LayerEvidence]) -> str:
+    """Why some recurrences have no curve, for people; an empty text if all have one."""
+    seen = {e.cell for e in shown}
+    hidden = [r for r in recurrences.values() if r.name not in seen]
+    silent = ", ".join(r.name for r in hidden if r.node in watched.outputs)
+    unseen = ", ".join(r.name for r in hidden if r.node not in watched.outputs)
+    reasons = [f"{silent} never ran on this data"] if silent else []
+    where = "in a branch inside a loop, or of unknown shape, where states cannot be watched"
+    reasons += [f"{unseen}: {where}"] if unseen else []
+    return f"{'; '.join(reasons)}." if reasons else ""
+
+
 def _states(held: Any, seen: Seen, direction: int, reverse: bool) -> Array:
     """The hidden states of one call in the order in which they are made `[steps,...]`; runs of a loop one by one."""
     arrays = []

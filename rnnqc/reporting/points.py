@@ -15,6 +15,7 @@ from rnnqc.calibration.point_observer import NotFiniteError, Values
 from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, round_to_integer
 from rnnqc.histogram import Histogram
+from rnnqc.numerics import decibels
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
 from rnnqc.reporting.evidence import Bars, PointEvidence
@@ -98,7 +99,7 @@ class FormatObserver:
         if not self.count:
             return None
         e, bits = self.encoding, int(self.point["bits"])
-        single = e is not None and len(e.scale) == 1 and not e.zero_points
+        single = e is not None and len(set(e.scale)) == 1 and not e.zero_points
         scale, zero_point = (float(e.scale[0]), e.zero_point) if e is not None and single else (None, None)
         low = high = used = None
         if e is not None and scale is not None and zero_point is not None:
@@ -119,7 +120,7 @@ class FormatObserver:
             codes_used=None if self.used is None else int(np.count_nonzero(self.used)),
             codes=2**bits if e is None or bits == 1 else e.maximum - e.minimum + 1,
             range_used=used,
-            sqnr_db=_decibels(self.signal, self.noise),
+            sqnr_db=decibels(self.signal, self.noise),
             bars=_bars(self.histogram.histogram),
         )
 
@@ -133,12 +134,6 @@ def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
     if point["mode"] == "codes":
         return f"{kind}, chained"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0.0:
-        return math.inf
-    return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
 
 
 def _row_values(rows: Array, bits: int, unsigned: bool) -> Array:

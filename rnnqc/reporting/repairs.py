@@ -28,6 +28,8 @@ CLIPPED = 1e-4
 CLIPS = 1e-3
 """Share from which on a point is said to clip: ranges by percentiles leave out less on purpose."""
 FLOAT = "float"
+SUITABLE = ("fused", "integer", "products", "qonnx")
+"""Forms that nothing is lost with."""
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
 WORTH_A_FORM_DB = 3.0
@@ -93,7 +95,7 @@ class Repairer:
             worst_sqnr(ratios),
             weights_of(self.lowered),
             weights_of(lowered),
-            sorted({now.get(n, FLOAT) for n in was if now.get(n) != was[n]}),
+            sorted({now.get(n, FLOAT) for n in was if now.get(n) not in (was[n], *SUITABLE)}),
         )
 
     def _candidates(self, sensitivity: Sensitivity, points: Sequence[str]) -> list[Candidate]:

@@ -75,7 +75,7 @@ def _repair(repair: Repair, evidence: Evidence) -> Element:
 
 def _form_text(repair: Repair) -> str:
     forms = ", ".join(repair.forms)
-    return f"What it is about then has form {forms}: there is no integer arithmetic for it, and it runs slower."
+    return f"The form is then {forms}: there is no integer arithmetic for it, and it runs slower."
 
 
 def folded_command(repair: Repair, evidence: Evidence) -> Element:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.pipeline import Lowered
 from rnnqc.reporting.evidence import Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr
 from rnnqc.reporting.recurrences import ACCUMULATOR, Recurrence, quantized_points, recurrences_of
@@ -86,16 +87,16 @@ def units_of(recurrence: Recurrence) -> list[Unit]:
 
 
 class _Search:
-    def __init__(self, remaker: Remaker, quality: Quality, bounds: Bounds, progress: Progress | None) -> None:
+    def __init__(
+        self, remaker: Remaker, base: Lowered, quality: Quality, bounds: Bounds, progress: Progress | None
+    ) -> None:
         self.remaker, self.quality, self.bounds, self.progress = remaker, quality, bounds, progress
         self.start = time.monotonic()
         self.count = 0
         self.expected = 0
         self.groups: Sequence[Unit] = ()
-        base = remaker.lower(form=QCDQ)
         self.recurrences = recurrences_of(base.model)
-        self.base = quality.ratios(quality.run_qcdq(base.proto))
-        self.found = Found(mean_sqnr(self.base))
+        self.found = Found(mean_sqnr(quality.ratios(quality.run_qcdq(base.proto))))
 
     @property
     def exhausted(self) -> bool:
@@ -175,17 +176,18 @@ class _Search:
 
 
 def find_sensitivities(
-    remaker: Remaker, quality: Quality, bounds: Bounds | None = None, progress: Progress | None = None
+    remaker: Remaker, base: Lowered, quality: Quality, bounds: Bounds | None = None, progress: Progress | None = None
 ) -> Found:
     """Measures what each quantization point costs.
 
     Args:
         remaker: The model.
+        base: It, in form qcdq.
         quality: The data.
         bounds: How much to measure.
         progress: Called with the number of models measured so far and how many there will be at least.
     """
-    return _Search(remaker, quality, bounds or Bounds(), progress).run()
+    return _Search(remaker, base, quality, bounds or Bounds(), progress).run()
 
 
 def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.evaluate import run_session
 from rnnqc.feeds import Feeds
 from rnnqc.graph_walks import blocks_of
-from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.observe import NotObservableError, Observed, count_stacked, levels_of, with_outputs
 from rnnqc.session import session
 from rnnqc.tracing.program import Program
 
@@ -38,52 +39,45 @@ class Run:
 
 
 class Recorder:
-    """A model whose runs tell what its cells read and made.
+    """A model whose runs tell what stands inside.
 
     Args:
         proto: The model, whose names are unique over all graphs.
-        programs: The cells of interest.
+        wanted: The values of interest; none of them is a constant.
         native: Whether to run with the native library.
+        optimize: Whether onnxruntime may optimize the graph.
 
     Raises:
-        CompileError: A cell is where its values cannot be brought out, or onnxruntime refuses the model.
+        CompileError: A value is where it cannot be brought out, or onnxruntime refuses the model.
     """
 
-    def __init__(self, proto: onnx.ModelProto, programs: Sequence[Program], native: bool) -> None:
-        self.programs = programs
-        self.native = native
-        self.constants = _constants(proto)
-        wanted: dict[str, Observed] = {}
-        for program in programs:
-            for formal, name in [*program.inputs.items(), *program.outputs.items()]:
-                if name not in self.constants:
-                    kind = _kind(program, formal)
-                    wanted.setdefault(name, Observed(program.cell.name, formal, name, False, _RANK, 0, kind))
+    def __init__(
+        self, proto: onnx.ModelProto, wanted: Sequence[Observed], native: bool, *, optimize: bool = True
+    ) -> None:
         self._given = {i.name for i in proto.graph.input}
-        values = [v for v in wanted.values() if v.value not in self._given]
+        values = list({v.value: v for v in wanted if v.value not in self._given}.values())
         exposed = onnx.ModelProto()
         exposed.CopyFrom(proto)
         self.outputs = [o.name for o in proto.graph.output]
+        levels = levels_of(proto)
         try:
-            self._where = with_outputs(exposed, values, self.outputs)
+            self.stacked = {v.value: count_stacked(levels[v.value], equal_trips=True) for v in wanted}
+            self._where = with_outputs(exposed, values, self.outputs, equal_trips=True)
         except NotObservableError as error:
             raise CompileError(
-                "a cell stands in an If or Loop inside a Scan.",
-                supported="cells in the main graph, in If and in Loop",
+                "a cell stands in an If inside a Scan.",
+                supported="cells in the main graph, in If, in Loop, and in Loop and Scan inside a Scan",
                 action="unroll the Scan in the float model",
             ) from error
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        self._plain = session(proto, native=native, options=options)
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        self._exposed = session(exposed, native=native, options=options)
+        self._plain, self._exposed = (session(p, native=native, options=_options(optimize)) for p in (proto, exposed))
 
-    def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, list[Run]]]:
+    def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Any]]:
         """Runs the model once.
 
         Returns:
-            Its outputs, and the runs of each cell in order: none where it is in a branch that was not taken.
+            Its outputs, and the values by name: arrays, with `stacked` axes in front that count the steps of Scans and
+            what is in them, or lists of such arrays where the value is in an If or a Loop. A branch that was not taken
+            makes an empty array.
 
         Raises:
             CompileError: The feed does not fit, or onnxruntime fails.
@@ -99,9 +93,15 @@ class Recorder:
                 )
         known = {name: results[output] for name, output in self._where.items()}
         known |= {name: feed[name] for name in self._given if name in feed}
-        known |= self.constants
-        runs = {p.cell.name: _runs(p, known) for p in self.programs}
-        return {name: expected[name] for name in self.outputs}, runs
+        return {name: expected[name] for name in self.outputs}, known
+
+
+def _options(optimize: bool) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -110,14 +110,27 @@ def same_bits(a: Any, b: Any) -> bool:
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
-def _runs(program: Program, known: Mapping[str, Any]) -> list[Run]:
-    """The runs of one cell; a value around the If or Loop that the cell is in serves all of them."""
+def observed_of(program: Program, stored: Container[str]) -> list[Observed]:
+    """What a model has to bring out for a cell, without its constants."""
+    formals = [(f, n) for f, n in [*program.inputs.items(), *program.outputs.items()] if n not in stored]
+    return [Observed(program.cell.name, f, n, False, _RANK, 0, _kind(program, f)) for f, n in formals]
+
+
+def runs_of(program: Program, known: Mapping[str, Any], stacked: Mapping[str, int]) -> list[Run]:
+    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all of them.
+
+    Args:
+        program: The cell.
+        known: Values by name, as `Recorder.run` gives them, and the constants.
+        stacked: See there.
+    """
     names = [*program.inputs.values(), *program.outputs.values()]
+    known = {n: apart(known[n], stacked.get(n, 0)) for n in names}
     counts = {len(known[n]) for n in names if isinstance(known[n], list)}
     if len(counts) > 1:
         raise CompileError(
             f"Cell {program.cell.name!r} takes values from loops around it that run {sorted(counts)} times.",
-            supported="one If or Loop around a cell, or several whose values are made beside the cell",
+            supported="one If, Loop or Scan around a cell, or several whose values are made beside the cell",
             action="inline the inner loop",
         )
 
@@ -134,6 +147,14 @@ def _runs(program: Program, known: Mapping[str, Any]) -> list[Run]:
     return made
 
 
+def apart(held: Any, axes: int) -> Any:
+    """An array, or a list of arrays, with its first `axes` axes taken apart; itself for none."""
+    if not axes:
+        return held
+    arrays = [np.asarray(a) for a in (held if isinstance(held, list) else [held])]
+    return [part for a in arrays for part in a.reshape(math.prod(a.shape[:axes]), *a.shape[axes:])]
+
+
 def _kind(program: Program, formal: str) -> int:
     cell = program.cell
     if formal in ("sequence_lens", cell.sequence_lens):
@@ -144,7 +165,7 @@ def _kind(program: Program, formal: str) -> int:
     return int(TensorProto.UINT8 if codes and formal in ("X", cell.x) else TensorProto.FLOAT)
 
 
-def _constants(proto: onnx.ModelProto) -> dict[str, Array]:
+def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:
     """Initializers and values of Constant nodes, of all graphs."""
     found: dict[str, Array] = {}
     for graph in blocks_of([proto.graph]):

@@ -154,7 +154,10 @@ def _first(
     firsts = []
     for k, name in enumerate(names):
         a, b = ours[name], theirs[name]
-        places = np.argwhere((a != b) & ~((a != a) & (b != b)))  # only NaN differs from itself
+        differs = (a != b) & ~((a != a) & (b != b))  # only NaN differs from itself
+        absent = entry["tensors"][name.removesuffix(".codes")].get("absent", ())
+        differs[[t - entry["first_step"] for t in absent]] = False
+        places = np.argwhere(differs)
         if len(places):
             order = _order(entry, places[:, 0])
             firsts.append((order.min(), k, tuple(places[order == order.min()][0].tolist())))

@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.external_data import external_digests
 from rnnqc.files import serialized
-from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
 from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.spool import Spool
@@ -125,6 +122,7 @@ class _CellFile:
     spool: Spool
     runs: list[dict[str, int]] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)  # one step of each, for their formats
+    absent: dict[str, list[int]] = field(default_factory=dict)
     total: int = 0
     first: int | None = None
     written: int = 0
@@ -157,6 +155,9 @@ class _Writer:
         held.written += part.stop - part.start
         for tensor in steps.tensors.values():
             self._append(held, steps.cell, tensor.at(part), start + part.start)
+        for name, missing in steps.absent.items():
+            there = [t - steps.first for t in missing]
+            held.absent.setdefault(name, []).extend(start + t for t in there if part.start <= t < part.stop)
 
     def _append(self, held: _CellFile, cell: str, tensor: Tensor, first: int) -> None:
         row = self._options.row
@@ -189,9 +190,7 @@ class _Writer:
         """Writes the files of all cells; what the index says."""
         cells = {}
         for name, held in self._cells.items():
-            cell = self._tracer.cells[name]
-            constants = self._tracer.constants(name)
-            codes = _weights(cell, constants)
+            constants, codes = self._tracer.constants(name), self._tracer.weights(name)
             for key, array in {**codes, **{f"operand.{k}": v for k, v in constants.items()}}.items():
                 held.spool.fix(key, array)
             held.spool.write(self._folder / held.file)
@@ -199,12 +198,7 @@ class _Writer:
                 self._text.write_weights(name, codes)
             cells[name] = {
                 "file": held.file,
-                "op": cell.op,
-                "form": cell.form,
-                "direction": "reverse" if cell.reverse else "forward",
-                "arithmetic": cell.integer.get("arithmetic", "tables") if cell.integer else "float",
-                "hidden_size": cell.hidden_size,
-                "input_size": cell.input_size,
+                **self._tracer.describe(name),
                 "runs": held.runs,
                 "first_step": held.first,
                 "steps": held.written,
@@ -235,21 +229,6 @@ def _description(tensor: Tensor, held: _CellFile) -> dict[str, Any]:
         made["scale"] = None if scale is None else float(scale) if scale.ndim == 0 else f"{tensor.name}.scale"
         made["row_scale"] = None if tensor.row_scale is None else f"{tensor.name}.row_scale"
         made["zero_point"] = 0 if zero is None else int(zero) if zero.ndim == 0 else f"{tensor.name}.zero_point"
-    return made
-
-
-def _weights(cell: Cell, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """The codes of W and R, unpacked; nothing for a cell without integer form."""
-    made = {}
-    columns = len(cell.type.gates) * cell.hidden_size
-    for key in ("W", "R"):
-        if key in constants and constants[key].dtype.kind in "iu":
-            if cell.form == "integer" and constants[key].dtype == np.uint8:
-                # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
-                rows = cell.input_size if key == "W" else cell.hidden_size
-                made[f"{key}.weight.codes"] = (constants[key][:rows].astype(np.int16) - 128).astype(np.int8)
-                continue
-            size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
-            codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
-            made[f"{key}.weight.codes"] = np.asarray(codes)
+    if held.absent.get(tensor.name):
+        made["absent"] = held.absent[tensor.name]
     return made

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.graph_walks import reads
+from rnnqc.graph_walks import needed, reads
 from rnnqc.passes.observe import add_scan_output
-from rnnqc.tracing.program import Program, needed
+from rnnqc.tracing.program import Program
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]

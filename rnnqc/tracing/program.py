@@ -10,9 +10,9 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import FUSED_OPS
 from rnnqc.diagnostics import CompileError
-from rnnqc.graph_walks import blocks_of, captured, reads
+from rnnqc.graph_walks import blocks_of, captured, needed, reads
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
-from rnnqc.passes.point_names import alias
+from rnnqc.passes.point_names import plain_name
 from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"
@@ -89,22 +89,6 @@ class Program:
         return result
 
 
-def plain_name(name: str, cell: str) -> str:
-    """`cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
-    return alias(f"/{name.removeprefix(f'{cell}/')}")[0][1:]
-
-
-def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
-    """Those of `nodes`, which have no subgraphs, that make `names`."""
-    wanted = {n for n in names if n}
-    kept = []
-    for node in reversed(nodes):
-        if any(o in wanted for o in node.output):
-            kept.append(node)
-            wanted.update(i for i in node.input if i)
-    return kept[::-1]
-
-
 def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) -> list[Program]:
     """The program of every cell that has a form other than float.
 
@@ -155,8 +139,8 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
             inputs = {i: i for n in top for i in sorted(reads(n)) if i not in own}
             outputs = {o: o for n in top for o in n.output if o in used[name]}
         scans = [n for n in flat if n.op_type == "Scan"]
-        if not scans and cell.integer and fused is None:
-            own_nodes, given, made_here = rolled(model, cell)
+        if not scans and fused is None:
+            own_nodes, given, made_here = rolled(model, cell, flat)
             flat = _flat(own_nodes)
             inputs, outputs = {n: n for n in given}, {n: n for n in made_here}
             scans = [n for n in flat if n.op_type == "Scan"]

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
-from rnnqc.encoding import Encoding
+from rnnqc.cells.base import FORGET, GATES, Cell
 from rnnqc.passes.emit_step import rounds_output
-from rnnqc.passes.quantization import encoding_of
 from rnnqc.tracing.tables import moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -26,7 +24,7 @@ _PARTS = ("codes", "clipped", "rounded", "zero_point", "scale")
 class QcdqReader:
     """Reads the values of a program; see `rnnqc.tracing.tables.TablesReader`."""
 
-    before = (*(f"{_INPUT}.{p}" for p in _PARTS), "x.product")
+    before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product")
 
     def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
         self.cell = cell
@@ -49,6 +47,8 @@ class QcdqReader:
             hidden = _moved(entering, following, backwards)
         yield Tensor("hidden.product", values["hidden.product"])
         for point in (p.name for p in cell.type.points if p.name != "hidden"):
+            if cell.input_forget and point == f"{GATES[FORGET]}.acc":
+                continue  # f = 1 - i
             held = self._value(point, values)
             if held is not None:
                 yield self._point(point, values, held)
@@ -76,17 +76,18 @@ class QcdqReader:
             return Tensor(point, exact)
         if settings["mode"] == "dynamic-row":
             return self._of_rows(point, values, exact)
-        encoding = encoding_of(settings)
-        codes = _codes(point, values, encoding)
-        if codes is None:
-            return Tensor(point, exact)
-        return dequantized(point, codes, scale=F32(encoding.scale[0]), zero_point=encoding.zero_point)
+        scale, zero_point = F32(settings["scale"][0]), int(settings["zero_point"])
+        codes = _codes(point, values, zero_point)
+        if codes is not None:
+            return dequantized(point, codes, scale=scale, zero_point=zero_point)
+        made = dequantized(point, _on_grid(exact, scale) + zero_point, scale=scale, zero_point=zero_point)
+        return made if np.array_equal(made.values, exact) else Tensor(point, exact)
 
     def _rounded(self, name: str, values: Array) -> Tensor:
         """A hidden state that is on its grid already."""
-        encoding = encoding_of(self.cell.points["hidden"])
-        codes = np.rint(values / F32(encoding.scale[0])).astype(np.int64) + encoding.zero_point
-        return dequantized(name, codes, scale=F32(encoding.scale[0]), zero_point=encoding.zero_point)
+        settings = self.cell.points["hidden"]
+        scale, zero_point = F32(settings["scale"][0]), int(settings["zero_point"])
+        return dequantized(name, _on_grid(values, scale) + zero_point, scale=scale, zero_point=zero_point)
 
     def _of_rows(self, point: str, values: Mapping[str, Array], exact: Array) -> Tensor:
         rows = values.get(f"{point}.scale")
@@ -109,12 +110,19 @@ def _moved(entering: Tensor, following: Tensor, backwards: bool) -> Tensor:
     return replace(entering, name="hidden", values=values, codes=codes, row_scale=rows, zero_point=zero)
 
 
-def _codes(point: str, values: Mapping[str, Array], encoding: Encoding) -> Array | None:
-    """Codes that a quantizer made: whole numbers, or float multiples of the scale."""
+def _on_grid(values: Array, scale: np.float32) -> Array:
+    """The multiples of a scale next to some values."""
+    multiples: Array = np.rint(values / scale).astype(np.int64)
+    return multiples
+
+
+def _codes(point: str, values: Mapping[str, Array], zero_point: int) -> Array | None:
+    """Codes that a quantizer made: whole numbers, float ones of Brevitas' own, or float multiples of the scale."""
+    exported, sign = values.get(f"{point}/codes"), values.get(f"{point}/sign")
+    if exported is not None:
+        return np.asarray(exported, np.int64)
     clipped, codes = (values.get(f"{point}.{p}") for p in ("clipped", "codes"))
-    held = codes if clipped is None else clipped
-    if held is None:
-        return None
-    if held.dtype.kind in "iu":
+    held = next((v for v in (sign, clipped, codes) if v is not None), None)
+    if held is None or held.dtype.kind in "iu":
         return held
-    return np.asarray(held, np.int64) + encoding.zero_point
+    return np.asarray(held, np.int64) + zero_point

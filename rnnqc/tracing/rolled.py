@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import onnx
 
-from rnnqc.builder import body_nodes
+from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.diagnostics import CompileError, StructureError
+from rnnqc.encoding import Rounding
+from rnnqc.graph_walks import needed, reads
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.passes.cell_function import emit_integer, stored_numbers
 from rnnqc.passes.cell_graphs import graphs_of_cells
-from rnnqc.passes.emit_cell import Boundary, boundary_of
+from rnnqc.passes.emit_cell import Boundary, boundary_of, emit_cell
+from rnnqc.passes.emit_exported import exported_quantizer
+from rnnqc.passes.emit_qcdq import ALIASES, qcdq_quantizer
+from rnnqc.passes.emit_step import Quantizer
+from rnnqc.passes.insert_qcdq import emit_flags
 from rnnqc.passes.operands import Operands
+from rnnqc.passes.point_names import plain_name
+from rnnqc.passes.quant_operators import CELL_OP
+from rnnqc.qonnx import QonnxQuantizer, QonnxRounding
 
 
-def rolled(model: Model, cell: Cell) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
-    """The nodes of the integer cell with its loop, and the names of inputs and outputs, which are those in the model.
+def rolled(
+    model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto]
+) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
+    """The nodes of the cell with its loop, and the names of inputs and outputs, which are those in the model.
 
     Whoever uses them compares what they make with what the model's own nodes make.
+
+    Args:
+        model: The model.
+        cell: The cell.
+        nodes: Its own ones in the model; of form qcdq, those that make weights are taken as they are.
     """
     graph = graphs_of_cells(model)[cell.name]
-    at = boundary_of(model, graph, cell)
-    found = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.items()}
+    try:
+        at = boundary_of(model, graph, cell)
+    except StructureError as error:
+        raise CompileError(
+            f"{error} The file was changed since it was lowered.",
+            supported="files as `rnnqc lower` writes them",
+            action="lower the original model again",
+        ) from error
     known: dict[str, Value] = {}
 
     def stand_in(value: Value | None) -> Value | None:
@@ -30,12 +56,57 @@ def rolled(model: Model, cell: Cell) -> tuple[list[onnx.NodeProto], list[str], l
             return None
         return known.setdefault(value.name, Variable(value.name, dtype=dtype_of(value)))
 
+    def stored(name: str | None) -> Value | None:
+        return None if name is None else stand_in(model.initializer(name, graph) or model.find(name))
+
     here = Boundary(**{f.name: stand_in(getattr(at, f.name)) for f in fields(Boundary)})
-    operands = Operands(**{f.name: stand_in(found.get(f.name)) for f in fields(Operands)})
-    codes = stand_in(model.find(cell.y_codes)) if cell.y_codes is not None else None
     proto = onnx.ModelProto(ir_version=model.ir_version)
     proto.opset_import.add(domain="", version=model.opset)
     proto.graph.name = "rolled"
-    nodes = emit_integer(Model(proto), cell, stored_numbers(cell), here, operands, codes, dispatch=False)
-    outputs = {v.name for v in (here.y, here.y_h, here.y_c, codes) if v is not None}
-    return body_nodes(nodes), sorted(set(known) - outputs), sorted(outputs)
+    empty = Model(proto)
+    if cell.form != "qcdq":
+        operands = Operands(**{f.name: stored(cell.operands.get(f.name)) for f in fields(Operands)})
+        codes = stored(cell.y_codes)
+        emitted = emit_integer(empty, cell, stored_numbers(cell), here, operands, codes, dispatch=False)
+        outputs = {v.name for v in (here.y, here.y_h, here.y_c, codes) if v is not None}
+        return body_nodes(emitted), sorted(set(known) - outputs), sorted(outputs)
+    outputs = {v.name for v in (here.y, here.y_h, here.y_c) if v is not None}
+    own = {plain_name(o, cell.name): o for n in nodes for o in n.output if o}
+    weights = {p: own[f"{p}.quantized"] for p in ("W.weight", "R.weight") if f"{p}.quantized" in own}
+    for name in weights.values():
+        known[name] = Variable(name, dtype=np.dtype(np.float32))
+    names = {"W": cell.W, "R": cell.R, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    parameters = {k: v for k, n in names.items() if (v := stored(n)) is not None}
+    quantizer = _quantizer(cell, {p: known[n] for p, n in weights.items()}, "input.quantized" in own)
+    flags = {"bias_last": True} if cell.op == CELL_OP else emit_flags(cell)
+    emitted = emit_cell(empty, cell, here, quantizer, parameters=parameters, **flags).nodes
+    in_front = needed(nodes, weights.values())
+    given = set(known) | {i for n in in_front for i in reads(n)}
+    given -= outputs | {o for n in in_front for o in n.output}
+    return [*in_front, *body_nodes(emitted)], sorted(given), sorted(outputs)
+
+
+def _quantizer(cell: Cell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:
+    """The quantizers of a cell of form qcdq, with its weights as they are; Brevitas' may take what is on a grid."""
+    if cell.op != CELL_OP:
+        quantizer = qcdq_quantizer(cell.points, {})
+    else:
+        points = {**cell.points, **{alias: cell.points[p] for alias, p in ALIASES.items()}}
+        left_out = () if takes_reals else ("input",)
+        quantizers = {p: _exported(s) for p, s in points.items() if not p.endswith(".weight") and p not in left_out}
+        quantizer = exported_quantizer(quantizers, {})
+
+    def quantize(b: Builder, point: str, value: Value) -> Value:
+        if point.endswith(".weight"):
+            return weights.get(point, value)
+        return quantizer(b, point, value)
+
+    return quantize
+
+
+def _exported(point: Mapping[str, Any]) -> QonnxQuantizer:
+    """A quantizer of Brevitas, as a point describes it."""
+    kinds = [k for k in (Rounding, QonnxRounding) if point["rounding"] in {r.value for r in k}]
+    scale, zero_point = (np.asarray(v, np.float32) for v in (point["scale"][0], point["zero_point"]))
+    rounding = kinds[0](point["rounding"])
+    return QonnxQuantizer(scale, zero_point, point["bits"], point["signed"], point["narrow"], rounding)

@@ -5,22 +5,26 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.files import load_proto
-from rnnqc.ir import Model
+from rnnqc.ir import Model, with_released_cells
+from rnnqc.passes.observe import levels_of
+from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.pipeline import runnable
 from rnnqc.streaming import calls_of, run_calls, state_pairs
-from rnnqc.tracing.boundaries import Recorder, Run
+from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.program import programs
+from rnnqc.tracing.recurrences import Recurrence, Runs, recurrences
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.traced_cell import TracedCell
+from rnnqc.tracing.traced_recurrence import TracedRecurrence
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +40,8 @@ class CellSteps:
         first: Number of the first step in the run.
         length: How many steps the run has.
         tensors: By name, `[n,B,K]`, in time order whatever the direction.
+        absent: Steps that do not compute a tensor, because it is constant there or nothing uses it, by its name; it is
+            0 there.
     """
 
     cell: str
@@ -44,6 +50,7 @@ class CellSteps:
     first: int
     length: int
     tensors: Mapping[str, Tensor]
+    absent: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Tracer:
@@ -61,31 +68,52 @@ class Tracer:
     def __init__(
         self, model: str | os.PathLike[str] | onnx.ModelProto, *, native: bool = True, cells: Sequence[str] = ("*",)
     ) -> None:
-        proto = model if isinstance(model, onnx.ModelProto) else load_proto_of(model)
-        loaded = _lowered(proto, model)
-        self.native = native
-        self.cells: dict[str, Cell] = {
-            n: c for n, c in loaded.cells.items() if c.form != "float" and any(fnmatch.fnmatchcase(n, p) for p in cells)
-        }
-        if not self.cells:
+        proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
+        loaded, found = _lowered(proto, model)
+        names = [n for n, c in loaded.cells.items() if c.form != "float"] + list(found)
+        chosen = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in cells)]
+        if not chosen:
             raise UsageError(
                 f"--cells {' '.join(cells)}: no cell has such a name.",
-                supported=", ".join(sorted(loaded.cells)),
+                supported=", ".join(sorted(names)),
                 action="name a cell, or leave --cells out",
             )
+        self.native = native
         self.proto = loaded.proto
-        self._programs = programs(loaded, self.proto, self.cells)
-        self._recorder = Recorder(self.proto, self._programs, native)
-        self._traced = {p.cell.name: TracedCell(p, self._recorder.constants, native) for p in self._programs}
+        self._stored = stored_arrays(self.proto)
+        known = programs(loaded, self.proto, {n: loaded.cells[n] for n in chosen if n in loaded.cells})
+        self._programs = {p.cell.name: p for p in known}
+        levels = levels_of(self.proto)
+        self._runs = {n: Runs(r, levels, self._stored) for n, r in found.items() if n in chosen}
+        self._traced: dict[str, TracedCell | TracedRecurrence] = {
+            n: TracedCell(p, self._stored, native) for n, p in self._programs.items()
+        }
+        self._traced |= {n: TracedRecurrence(found[n], r) for n, r in self._runs.items()}
+        wanted = [v for p in known for v in observed_of(p, self._stored)]
+        wanted += [v for r in self._runs.values() for v in r.observed()]
+        # onnxruntime joins quantizers with what stands between them, unless their values are outputs.
+        joined = any(r.recurrence.record["form"] == "qcdq" for r in self._runs.values())
+        self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
     @property
     def names(self) -> list[str]:
-        """The cells, in the order of the model."""
-        return [p.cell.name for p in self._programs]
+        """The cells: LSTMs, GRUs and RNNs in the order of the model, then other recurrences."""
+        return list(self._traced)
 
     def constants(self, cell: str) -> dict[str, Array]:
-        """The constants of a cell, by the names of its operator's inputs where it has an integer form."""
+        """The constants of a cell, by the names of its operator's inputs where it has an integer form.
+
+        Those of another recurrence by the names of their quantization points.
+        """
         return self._traced[cell].constants
+
+    def weights(self, cell: str) -> dict[str, Array]:
+        """The codes of a cell's weights, unpacked; nothing for a cell without integer form."""
+        return self._traced[cell].weights
+
+    def describe(self, cell: str) -> dict[str, Any]:
+        """What an index says of a cell: its operator, form, direction, arithmetic and sizes."""
+        return self._traced[cell].description
 
     def trace(
         self,
@@ -107,41 +135,51 @@ class Tracer:
             InternalError: Bringing the values out changed an output of the model.
         """
         carried = state_pairs(state, self.proto)
-        recorded: list[dict[str, list[Run]]] = []
+        recorded: list[dict[str, Any]] = []
 
         def run(feed: Any) -> dict[str, Array]:
-            outputs, runs = self._recorder.run(feed)
-            recorded.append(runs)
+            outputs, values = self._recorder.run(feed)
+            recorded.append(values)
             return outputs
 
         counts = dict.fromkeys(self._traced, 0)
+        stacked = self._recorder.stacked
         for call, _ in enumerate(run_calls(run, calls_of(feeds, self.proto, carried), carried)):
-            for name, runs in recorded.pop().items():
-                for made in runs:
-                    for first, length, tensors in self._traced[name].steps(made):
-                        yield CellSteps(name, call, counts[name], first, length, tensors)
+            known = self._stored | recorded.pop()
+            for name, traced in self._traced.items():
+                if isinstance(traced, TracedRecurrence):
+                    pieces = ((traced.steps(r), traced.absent(r)) for r in self._runs[name].of(known, stacked))
+                else:
+                    program = self._programs[name]
+                    pieces = ((traced.steps(made), {}) for made in runs_of(program, known, stacked))
+                for steps, absent in pieces:
+                    for first, length, tensors in steps:
+                        yield CellSteps(name, call, counts[name], first, length, tensors, absent)
                     counts[name] += 1
 
 
-def load_proto_of(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Reads a model file."""
-    from pathlib import Path
-
-    return load_proto(Path(path))
-
-
-def _lowered(proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.ModelProto) -> Model:
-    loaded = Model.load(proto)
-    if any(c.form != "float" for c in loaded.cells.values()):
-        return loaded
+def _lowered(
+    proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.ModelProto
+) -> tuple[Model, dict[str, Recurrence]]:
+    """The model, and its recurrences that are no LSTM, GRU or RNN."""
+    loaded = Model.load(with_released_cells(proto))
+    found = recurrences(loaded.proto)
+    if found or any(c.form != "float" for c in loaded.cells.values()):
+        return loaded, found
+    if stored_weight_bytes(loaded):
+        raise CompileError(
+            "The model has no lowered cell: its recipe stores the weights alone in fewer bits, and ONNX's own "
+            "operators compute in float, with no codes inside.",
+            supported="recipes of cells, such as int8",
+            action="lower the float model with such a recipe: rnnqc lower MODEL -o LOWERED.onnx --recipe int8",
+        )
     exported = runnable(source)
     if exported is not None:
         loaded = Model.load(exported)
     if not any(c.form != "float" for c in loaded.cells.values()):
         raise CompileError(
             "The model has no lowered cell.",
-            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq; of cells that Brevitas exported "
-            "fused and integer), and exports of Brevitas",
+            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq), and exports of Brevitas",
             action="lower it first: rnnqc lower MODEL -o LOWERED.onnx",
         )
-    return loaded
+    return loaded, recurrences(loaded.proto)

@@ -13,6 +13,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.passes.cell_function import stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
+from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.boundaries import Run, same_bits
 from rnnqc.tracing.evaluator import Evaluator
 from rnnqc.tracing.grids import GridReader
@@ -120,11 +121,43 @@ class TracedCell:
             yield first, x.shape[0], order.natural(first, tensors)
         self._check(run, evaluator.results(run.inputs, evaluation.loop))
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """What an index says of the cell."""
+        cell = self.program.cell
+        return {
+            "op": cell.op,
+            "form": cell.form,
+            "direction": "reverse" if cell.reverse else "forward",
+            "arithmetic": cell.integer.get("arithmetic", "tables") if cell.integer else "float",
+            "hidden_size": cell.hidden_size,
+            "input_size": cell.input_size,
+        }
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The codes of W and R, unpacked; nothing for a cell without integer form."""
+        cell, constants = self.program.cell, self.constants
+        made = {}
+        columns = len(cell.type.gates) * cell.hidden_size
+        for key in ("W", "R"):
+            if key in constants and constants[key].dtype.kind in "iu":
+                if cell.form == "integer" and constants[key].dtype == np.uint8:
+                    # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
+                    rows = cell.input_size if key == "W" else cell.hidden_size
+                    made[f"{key}.weight.codes"] = (constants[key][:rows].astype(np.int16) - 128).astype(np.int8)
+                    continue
+                size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
+                codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
+                made[f"{key}.weight.codes"] = np.asarray(codes)
+        return made
+
     @contextlib.contextmanager
     def _as_written(self) -> Iterator[None]:
         """Names what the cell's nodes do not hold, in files that were changed."""
         try:
-            yield
+            with np.errstate(invalid="ignore"):  # beyond the length of a row anything may stand
+                yield
         except KeyError as error:
             raise CompileError(
                 f"Cell {self.program.cell.name!r}: {error} is not among its values or its description.",

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from around import TRIPS, in_scan
 from commands import Result, in_process, in_subprocess
 from lstm_models import ITERATIONS, RecurrentCase
 from running import save_arrays
@@ -161,6 +162,19 @@ def test_cells_in_subgraphs(tmp_path: Path, dump: Dump, placement: Any, steps: i
     assert sorted(counts) == ([0, 5] if placement == "if" else [steps])
 
 
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_cells_in_a_scan(form: str) -> None:
+    """Each step of the Scan is a run of the cell."""
+    case = RecurrentCase(outputs=("Y",))
+    model = rnnqc.lower(in_scan(case.model(), "X"), form=form).proto
+    (y,) = rnnqc.session(model).run(None, case.feeds())
+    pieces = list(rnnqc.Tracer(model).trace([case.feeds()]))
+    assert [p.run for p in pieces] == list(range(TRIPS))
+    for piece in pieces:
+        assert np.array_equal(piece.tensors["hidden.value"].values, y[piece.run, :, 0])
+    assert np.ptp(y[0] - y[1]) > 0
+
+
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_form_qcdq(op: Any) -> None:
     """Real values that are on the grids of the recipe, and the state that the model hands out."""
@@ -245,9 +259,10 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     del model.functions[at]
     onnx.save(model, tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")
-    unrolled = rnnqc.lower(case.model(), form="qcdq", unroll=True)
-    unrolled.save(tmp_path / "model.onnx")
-    refused(dump("out"), "lstm.forward", "unrolled", "without --unroll")
+    branch = in_scan(case.replace(placement="if", outputs=("Y",)).model(), "X")
+    rnnqc.lower(branch).save(tmp_path / "model.onnx")
+    save_arrays(tmp_path / "in.npz", {**case.feeds(), "condition": np.array(True)})
+    refused(dump("out"), "If inside a Scan", "in Loop and Scan inside a Scan")
 
 
 def test_folders(tmp_path: Path, dump: Dump) -> None:

@@ -17,7 +17,7 @@ import onnx
 import pytest
 from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
 from brevitas_reference import Lstm
-from dumped import Steps, assert_follows_the_rule, assert_same, traced
+from dumped import Steps, assert_equals_brevitas, assert_follows_the_rule, assert_same, traced
 from lstm_models import RecurrentCase, stacked_model
 from recorded_reference import GATES, attributes_of, record_grid, record_tables
 
@@ -212,20 +212,6 @@ def _brevitas(seed: int, **flags: Any) -> tuple[Lstm, onnx.ModelProto, dict[str,
     lstm = random_lstm(seed, pow2=True, **flags)
     feeds = draw_feeds(lstm, seed, False, True)
     return lstm, one_cell(lstm, feeds), dict(feeds)
-
-
-def assert_equals_brevitas(lstm: Lstm, steps: Steps, what: str) -> None:
-    """Values and codes of every quantizer in every step."""
-    assert_follows_the_rule(steps, what)
-    assert len(lstm.steps) > 12
-    for name, (values, codes) in lstm.steps.items():
-        tensor = steps[name]
-        assert np.array_equal(tensor.values, values), f"{what}: {name}"
-        if codes is None:
-            continue
-        assert tensor.codes is not None, f"{what}: {name}"
-        different = np.argwhere(tensor.codes != codes)
-        assert not len(different), f"{what}: {name}: {tensor.codes[tuple(different[0])]} at {different[0]}"
 
 
 BREVITAS: dict[str, dict[str, Any]] = {

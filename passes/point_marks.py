@@ -1,0 +1,99 @@
+"""Marks on nodes: which value of a quantized recurrence each of them makes or takes.
+
+They stand in the nodes' metadata, so that names may change and steps may be written out: a copy of a node keeps its
+marks, and gets the number of its step. `rnnqc dump` reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx
+
+from rnnqc.ir import Node, Value, info
+
+MARKS_TAG = "rnnqc.values"
+COPY_TAG = "rnnqc.copy"
+"""Numbers of the copy of a loop's body that a node is in, from outside to inside."""
+REAL, CODES, SUMS, HIGH, LOW, ROWS, UNIT, CONSTANT, MASK = (
+    "real", "codes", "sums", "sums.high", "sums.low", "rows", "unit", "constant", "mask",
+)  # fmt: skip
+"""What a value is of its tensor: itself; its codes; a sum of products of codes, or one of its two halves; scales of the
+rows; what one unit of a sum stands for; a constant; which rows of the batch have not ended."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One value.
+
+    Attributes:
+        cell: The recurrence.
+        tensor: What the value belongs to: a quantization point, or another name.
+        part: What it is of that.
+        place: Number of the node's output, or, below 0, -1 - that of its input.
+        kind: Type of its elements, of `onnx.TensorProto`.
+        raised: What has been added to codes.
+        zero: The code of 0, of codes with a scale for each row.
+        rank: Its number of axes; None if it is not known.
+        step: The step, in a recurrence that came written out; None in a loop.
+    """
+
+    cell: str
+    tensor: str
+    part: str
+    place: int
+    kind: int = onnx.TensorProto.FLOAT
+    raised: int = 0
+    zero: int = 0
+    rank: int | None = 2
+    step: int | None = None
+
+    def value(self, node: onnx.NodeProto) -> str:
+        """The name of the value."""
+        name: str = node.output[self.place] if self.place >= 0 else node.input[-1 - self.place]
+        return name
+
+
+def mark_made(value: Value, cell: str, tensor: str, part: str, **facts: Any) -> None:
+    """Marks the node that makes `value`."""
+    node = value.inputs[0]
+    _add(node, Mark(cell, tensor, part, _place(node.outputs, value), **facts))
+
+
+def mark_taken(node: Node, value: Value, cell: str, tensor: str, part: str, **facts: Any) -> None:
+    """Marks a node that takes `value`."""
+    _add(node, Mark(cell, tensor, part, -1 - _place(node.inputs, value), **facts))
+
+
+def _place(values: Sequence[Value], value: Value) -> int:
+    return next(k for k, v in enumerate(values) if v is value)
+
+
+def _add(node: Node, mark: Mark) -> None:
+    metadata = info(node).metadata
+    held = json.loads(metadata.get(MARKS_TAG, "[]"))
+    usual = {f.name: f.default for f in mark.__dataclass_fields__.values()}
+    held.append({k: v for k, v in asdict(mark).items() if v != usual[k]})
+    metadata[MARKS_TAG] = json.dumps(held, separators=(",", ":"))
+
+
+def marks_of(metadata: Mapping[str, str]) -> Iterator[Mark]:
+    """The marks of a node."""
+    for held in json.loads(metadata.get(MARKS_TAG, "[]")):
+        yield Mark(**held)
+
+
+def copied_marks(metadata: Mapping[str, str], step: int) -> dict[str, str]:
+    """The metadata of a copy of a node in a step that is written out."""
+    made = dict(metadata)
+    if MARKS_TAG in made:
+        made[COPY_TAG] = json.dumps([*json.loads(made.get(COPY_TAG, "[]")), step])
+    return made
+
+
+def copy_of(metadata: Mapping[str, str]) -> tuple[int, ...]:
+    """The numbers of the copies that a node is in, from outside to inside."""
+    return tuple(json.loads(metadata.get(COPY_TAG, "[]")))

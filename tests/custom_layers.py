@@ -1,0 +1,82 @@
+"""A layer of a cell that is no LSTM, GRU or RNN, built from standard operators, for the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from protos import parse
+
+import rnnqc
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.custom_formats import CustomFormats, custom_formats
+from rnnqc.passes.custom_points import custom_cells_of
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.recipe import load_recipe
+from rnnqc.statistics import Statistics
+
+Array = npt.NDArray[Any]
+I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units
+EVERY_VALUE = ("pow2-int16", "pow2-w8a16", "pow2-int8", "pow2-int8-floor", "brevitas-int8", "distiller-sym")
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+# A highway with a memory that is wider than the hidden state.
+CELL = f"""{HEADER} cell (float[B,{I}] x, float[B,{H}] h, float[B,{M}] c)
+    => (float[B,{H}] h_next, float[B,{M}] c_next) {{
+  [from_x] p = MatMul (x, W)
+  [from_x_sum] px = Add (p, b)
+  [from_h] s = MatMul (h, R)
+  [gate_sum] g = Add (px, s)
+  [gate_tanh] a = Tanh (g)
+  [gate_sigmoid] f = Sigmoid (g)
+  [kept] kept = Mul (c, f)
+  [memory] c_next = Add (kept, a)
+  [memory_tanh] t = Tanh (c_next)
+  [project] u = MatMul (t, P)
+  [skip] skip = MatMul (x, V)
+  [carry] carry = Sigmoid (skip)
+  one = Constant <value = float {{1.0}}> ()
+  [rest] rest = Sub (one, carry)
+  [left] v = Mul (u, carry)
+  [right] w = Mul (skip, rest)
+  [output] h_next = Add (v, w)
+}}"""
+VALUES = [
+    "from_x_sum.value", "from_h.value", "gate_sum.value", "gate_tanh.tanh.value", "gate_sigmoid.sigmoid.value",
+    "kept.value", "memory.value", "memory_tanh.tanh.value", "project.value", "skip.value", "carry.sigmoid.value",
+    "rest.value", "left.value", "right.value", "output.value", "x.input.value",
+]  # fmt: skip
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(3)
+    shapes = {"W": (I, M), "b": (M,), "R": (H, M), "P": (M, H), "V": (I, H)}
+    return {k: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for k, s in shapes.items()}
+
+
+def layer(**options: Any) -> onnx.ModelProto:
+    return rnnqc.layer(parse(CELL, **weights()), **options)
+
+
+def feeds_of(model: onnx.ModelProto, seed: int, steps: int = 20, batch: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [d.dim_value or {"T": steps}.get(d.dim_param, batch) for d in dims]
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            feeds[value.name] = (rng.standard_normal(shape) * (1.0 if len(shape) == 3 else 0.3)).astype(np.float32)
+        else:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            longest = next(len(a) for a in feeds.values() if a.ndim == 3)
+            feeds[value.name] = np.resize([longest, 2, longest - 1], shape).astype(dtype)
+    return feeds
+
+
+def formats_of(model: onnx.ModelProto, recipe: str, statistics: Statistics) -> CustomFormats:
+    loaded = Model.load(model)
+    PassManager(normal_form()).run(loaded)
+    (cell,) = custom_cells_of(loaded)
+    return custom_formats(cell, load_recipe(recipe), statistics)

@@ -1,0 +1,194 @@
+"""`rnnqc dump` of recurrences as PyTorch exports them, and of Brevitas' cells in form qcdq.
+
+What these would catch: a way in which an exporter writes a loop whose values are lost or belong to other steps, codes
+that are not Brevitas' in the form that other tools read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
+from dumped import assert_equals_brevitas, assert_follows_the_rule, assert_same, traced
+from lstm_models import RecurrentCase
+from torch_exports import exported, needed
+
+import rnnqc
+from rnnqc.ir import Model
+
+Array = npt.NDArray[Any]
+BREVITAS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reverse": {"reverse": True},
+    "coupled": {"cifg": True},
+    "no bias": {"bias": False},
+    "4 bits": {"weight_bits": 4, "changes": {"*": {"bits": 6}}},
+    "binary": {"weight_bits": 1},
+    "zero points": {"changes": {"output": {"zero_point": 5.0}, "cell_state": {"zero_point": -9.0}}},
+    "floor": {"changes": {"*": {"mode": "FLOOR"}}},
+}
+
+
+@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("name", BREVITAS)
+def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
+    lstm = random_lstm(len(name), pow2=True, **BREVITAS[name])
+    feeds = dict(draw_feeds(lstm, len(name), False, True))
+    proto = rnnqc.lower(one_cell(lstm, feeds), form="qcdq", unroll=unroll).proto
+    lstm.run(lstm.quantizers["output"](feeds["x"]))
+    (steps,) = traced(proto, feeds).values()
+    assert_equals_brevitas(lstm, steps, name)
+
+
+@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("name", CASES)
+def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:
+    path = shared(f"brevitas/{name}/model.onnx")
+    with np.load(path.parent / "inputs.npz") as given:
+        feeds = dict(given)
+    cells = traced(rnnqc.lower(path, form="qcdq", unroll=unroll).proto, feeds)
+    for node, lstm in read_lstms(onnx.load(path)).items():
+        lstm.run(lstm.quantizers["output"](feeds["x"]))
+        (steps,) = (s for cell, s in cells.items() if cell.startswith(node))
+        assert_equals_brevitas(lstm, steps, f"{name}: {node}")
+
+
+def test_a_file_that_was_changed_since(shared: Callable[[str], Path]) -> None:
+    """What such a file remembers of Brevitas' cells may be out of date."""
+    path = shared(f"brevitas/{CASES[0]}/model.onnx")
+    with np.load(path.parent / "inputs.npz") as given:
+        feeds = dict(given)
+    proto = rnnqc.lower(path, form="qcdq", unroll=True).proto
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"other/{n}" if "QuantLSTMCell_output" in n else n for n in names]
+    with pytest.raises(rnnqc.CompileError, match=r"QuantLSTMCell.*is gone.*lower the original model again"):
+        list(rnnqc.Tracer(proto).trace([feeds]))
+
+
+CELLS = {
+    "lstm": RecurrentCase(direction="bidirectional", B=4, initial_h=True, lens=(5, 3, 0, 1)),
+    "peepholes": RecurrentCase(peepholes=True, clip=1.5),
+    "coupled": RecurrentCase(input_forget=True, direction="reverse"),
+    "gru": RecurrentCase(op="GRU", initial_h=True),
+    "gru linear": RecurrentCase(op="GRU", linear_before_reset=True, B=1),
+    "rnn": RecurrentCase(op="RNN", direction="reverse"),
+}
+
+
+@pytest.mark.parametrize("recipe", ["int8", "brevitas-int8", "pow2-int16", "w4a8"])
+@pytest.mark.parametrize("name", CELLS)
+def test_form_qcdq_written_out(name: str, recipe: str) -> None:
+    """The dump is that of the loop, bit by bit."""
+    case = CELLS[name]
+    arguments: dict[str, Any] = {"recipe": recipe, "calibration": [case.feeds()]}
+    made = {u: rnnqc.lower(case.model(), form="qcdq", unroll=u, **arguments).proto for u in (False, True)}
+    expected = traced(made[False], case.feeds())
+    assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
+
+
+POWERS_OF_TWO = [
+    "*.weight.granularity=per-tensor", f"*.weight.scale={2.0**-7}", "*.bias.bits=none", f"*.scale={2.0**-6}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
+    """Float sums of such codes are exact, and tables hold what the activations make."""
+    case = CELLS[name]
+    arguments: dict[str, Any] = {"recipe": "brevitas-int8", "overrides": POWERS_OF_TWO, "calibration": [case.feeds()]}
+    integer = traced(rnnqc.lower(case.model(), form="integer", **arguments).proto, case.feeds())
+    for unroll in (False, True):
+        written = rnnqc.lower(case.model(), form="qcdq", unroll=unroll, **arguments).proto
+        for cell, steps in traced(written, case.feeds()).items():
+            both = [n for n, t in steps.items() if t.codes is not None]
+            assert {"input", "hidden", "hidden.previous"} <= set(both)
+            assert len(both) >= {"LSTM": 13, "GRU": 9, "RNN": 5}[case.op]
+            for tensor in both:
+                one, other = integer[cell][tensor], steps[tensor]
+                assert np.array_equal(one.codes, other.codes), f"{cell}: {tensor}"
+                assert np.array_equal(one.values, other.values), f"{cell}: {tensor}"
+                assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
+
+
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16", "brevitas-int8"])
+@pytest.mark.parametrize("kind", ["script", "traced", "dynamo"])
+def test_exports_of_torch(kind: str, recipe: str) -> None:
+    """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
+    torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
+    from torch_recurrences import Highway, HighwayScript, export, values
+
+    torch.manual_seed(0)
+    (x,) = values("LSTM")
+    dynamo = kind == "dynamo"
+    module = HighwayScript() if kind == "script" else Highway()
+    model = export(module, (x,), dynamo, 18 if dynamo else 17, kind == "script")
+    feeds = {Model.load(model).graph.inputs[0].name: x.numpy()}
+    proto = rnnqc.lower(model, recipe, calibration=[feeds]).proto
+    y = rnnqc.session(proto).run(None, feeds)[0]
+    (piece,) = rnnqc.Tracer(proto).trace([feeds])
+    assert piece.length == len(y) == 4
+    assert any(np.array_equal(t.values, y) for t in piece.tensors.values())
+    assert all(missing == [0] for missing in piece.absent.values())
+    assert bool(piece.absent) == (kind != "script")
+    if recipe != "int8":
+        assert_follows_the_rule(dict(piece.tensors), kind)
+        assert all(t.codes is not None for t in piece.tensors.values())
+
+
+def test_steps_of_values_that_some_steps_lack() -> None:
+    """From a state of zeros, written out: the gate times the state is there from the second step on."""
+    torch = needed("dumps of written-out recurrences")
+    from torch_recurrences import GatedProduct, I
+
+    torch.manual_seed(1)
+    x = torch.randn(5, 3, I)
+    model = exported(GatedProduct(), [x], False, opset_version=17)
+    feeds = {Model.load(model).graph.inputs[0].name: x.numpy()}
+    proto = rnnqc.lower(model, calibration=[feeds], overrides=["*.value.bits=16", "*.hidden.bits=16"]).proto
+    y = rnnqc.session(proto).run(None, feeds)[0]
+    (piece,) = rnnqc.Tracer(proto).trace([feeds])
+    assert piece.length == 5 and set(map(tuple, piece.absent.values())) == {(0,)}
+    made = {n: t.values for n, t in piece.tensors.items()}
+    assert np.array_equal(made["/Add_3.value"], y)
+    before = np.concatenate([np.zeros_like(y[:1]), y[:-1]])
+    gated = made["/Sigmoid.sigmoid.value"] * before
+    assert "/m/Gemm.hidden" in made and np.abs(gated[1:]).max() > 0.05
+    np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+@pytest.mark.parametrize("kind", ["highway", "projection"])
+def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
+    """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
+    torch = needed("dumps of layers of exported steps")
+    from torch_recurrences import AugmentedLstmCell, ProjectedCell
+
+    torch.manual_seed(0)
+    cell, memory = (AugmentedLstmCell(24, 32), 32) if kind == "highway" else (ProjectedCell(24, 32, 48), 48)
+    names = ("x", "h", "c", "h_next", "c_next")
+    options = {
+        "input_names": names[:3], "output_names": names[3:], "opset_version": 17,
+        "dynamic_axes": {n: {0: "B"} for n in names},
+    }  # fmt: skip
+    step = exported(cell, [torch.zeros(2, k) for k in (24, 32, memory)], False, **options)
+    model = rnnqc.layer(step, lengths=True, reverse=True)
+    rng = np.random.default_rng(0)
+    x, lens = rng.standard_normal((6, 3, 24)).astype(np.float32), np.array([6, 2, 4], np.int32)
+    feeds = {"x": x, "sequence_lens": lens}
+    proto = rnnqc.lower(model, recipe, calibration=[feeds]).proto
+    (piece,) = rnnqc.Tracer(proto).trace([feeds])
+    for row, length in enumerate(lens):
+        alone = {"x": x[:length, row : row + 1], "sequence_lens": lens[row : row + 1]}
+        (one,) = rnnqc.Tracer(proto).trace([alone])
+        assert one.length == length and list(one.tensors) == list(piece.tensors)
+        for name, tensor in one.tensors.items():
+            held = piece.tensors[name].row(row)
+            assert np.array_equal(held.values[:length], tensor.values), name
+            assert not held.values[length:].any(), name
