@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell, Size, fixed, named
+from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
@@ -239,7 +239,7 @@ def _cell(
         input_forget=layer.input_forget,
         static_length=fixed(sizes[0]),
         static_batch=fixed(sizes[1]),
-        batch=named(sizes[1]),
+        batch=model.given_name(sizes[1]),
         x=x.name,
         sequence_lens=lens.name if lens is not None else None,
         initial_h=states[0].name if states[0] is not None else None,

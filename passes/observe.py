@@ -144,7 +144,7 @@ def with_outputs(
 
 
 def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tuple[str, tuple[_Level, ...]]]:
-    for value in graph.input:
+    for value in (*graph.input, *graph.initializer):
         yield value.name, levels
     for node in graph.node:
         for name in node.output:

@@ -86,10 +86,12 @@ class QuantizeCustomCells(Pass):
         remarks: list[Remark] = []
         counts = {"products": 0, "edges": 0}
         widths: list[int] = []
+        works: list[_Work] = []
         for cell in custom_cells_of(model):
             if self.statistics is not None:
                 self.statistics.check_cell(cell.name, custom_identity(cell))
             work = _Work(self, model, cell)
+            works.append(work)
             remarks += work.run()
             counts["products"] += work.products
             counts["edges"] += work.edges
@@ -98,6 +100,9 @@ class QuantizeCustomCells(Pass):
         if count:
             model.remove_dead()
             model.sort()
+            alive = {id(n) for graph in model.graphs() for n in graph.nodes}
+            for work in works:
+                work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
         return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated)
@@ -117,6 +122,7 @@ class _Work:
         self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
         self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
         self.tagged: list[Node] = []
+        self.text = ""
         self.replaced: list[Node] = []
         made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
         self.quantized = {id(v) for values in made for v in values}
@@ -360,6 +366,13 @@ class _Work:
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
             info(node).metadata[CUSTOM_TAG] = text
+        self.text = text
+
+    def keep_record(self, alive: set[int]) -> None:
+        """Has the record on a node that is still there: nothing may use the first product."""
+        left = [n for n in self.tagged if id(n) in alive]
+        if self.text and left:
+            info(left[0]).metadata[CUSTOM_TAG] = self.text
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import Cell, Size, fixed, named
+from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import (
     FLOAT_TAG,
@@ -162,7 +162,7 @@ def _lower(
     name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
     at = Boundary(x, None, h0, c0, *made)
-    cell = _cell(read, name, node.op, path, sizes, at)
+    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
     cell.points = points_of(read)
     cell.form = "integer" if tables is not None else "qcdq"
     model.cells[name] = cell
@@ -178,8 +178,10 @@ def _lower(
     return site
 
 
-def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size], at: Boundary) -> Cell:
-    """A cell without parameters and points; `sizes` are those of time and batch."""
+def _cell(
+    read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size], batch: str | None, at: Boundary
+) -> Cell:
+    """A cell without parameters and points; `sizes` are those of time and batch, `batch` is its name."""
     assert at.x is not None
     names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
     return Cell(
@@ -194,7 +196,7 @@ def _cell(read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size],
         input_forget=read.cifg,
         static_length=fixed(sizes[0]),
         static_batch=fixed(sizes[1]),
-        batch=named(sizes[1]),
+        batch=batch,
         x=at.x.name,
         sequence_lens=None,
         initial_h=names[0],
@@ -238,7 +240,7 @@ def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: st
     given = ((read.initial_h, "initial_h"), (read.initial_c, "initial_c"))
     states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
     at = Boundary(x, None, *states, *made)
-    cell = _cell(read, name, node.op, path, sizes, at)
+    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
     cell.points = {"hidden": {"rounded_output": True}}
     nodes = emit_exported_cell(model, graph, cell, read, at, {})
     model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])

@@ -110,6 +110,18 @@ def run_session(
 
 def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
     """What constant `nodes` (in order, standard operators) make `value`; None if onnxruntime cannot compute it."""
+    if any(n.op in _NOT_RUN and not n.domain for n in nodes):
+        return None
+    for k, node in enumerate(nodes):
+        if node.op in _DIVISIONS and not node.domain and not _is_survived(model, nodes[:k], node):
+            return None
+    return _evaluated(model, nodes, value)
+
+
+def _evaluated(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
+    array = constant_array(value)
+    if array is not None:
+        return array
     constants = {v.name: v for n in nodes for v in n.inputs if isinstance(v, Constant)}
     graph = onnx.GraphProto(name="constant")
     graph.node.extend(export_nodes(nodes))
@@ -126,6 +138,21 @@ def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array |
         return next(iter(run_model(proto, {}).values()))
     except CompileError:
         return None
+
+
+_NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
+"""Operators with which onnxruntime 1.31 can end the process, by their operands: no constants are computed by them."""
+_DIVISIONS = ("Div", "Mod")
+
+
+def _is_survived(model: Model, before: Sequence[Node], node: Node) -> bool:
+    """Whether a division, whose operands nodes `before` it make, is not that of the least integer by -1."""
+    arrays = [_evaluated(model, before, v) for v in node.inputs if v.name]
+    if any(a is None for a in arrays):
+        return False
+    whole = [a for a in arrays if a is not None and a.dtype.kind == "i"]
+    least = any((a == np.iinfo(a.dtype).min).any() for a in whole[:1])
+    return not (least and any((a == -1).any() for a in whole[1:]))
 
 
 def _is_too_large(proto: onnx.ModelProto) -> bool:

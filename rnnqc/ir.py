@@ -373,6 +373,11 @@ class Model:
                     return value
         return None
 
+    def given_name(self, size: int | str | None) -> str | None:
+        """The name of a dimension, if an input of the model has one of that name; others stand in this graph only."""
+        known = any(size in (shape_of(v) or ()) for v in self.graph.inputs)
+        return size if isinstance(size, str) and known else None
+
     # ---- editing ------------------------------------------------------------------------------------------------
 
     def fresh_name(self, hint: str) -> str:

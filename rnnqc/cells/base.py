@@ -12,7 +12,7 @@ from rnnqc.cells.types import CELL_TYPES, GATES, LSTM, PEEPHOLE_GATES, CellType,
 
 __all__ = [
     "CELL", "FORGET", "GATES", "INPUT", "LSTM_POINTS", "OUTPUT", "PEEPHOLE_GATES", "PRODUCT_POINTS", "Cell", "CellType",
-    "QuantizationPoint", "Size", "fixed", "named",
+    "QuantizationPoint", "Size", "fixed",
 ]  # fmt: skip
 
 Size = int | str | None
@@ -24,11 +24,6 @@ PRODUCT_POINTS = LSTM.product_points
 def fixed(size: Size) -> int | None:
     """The size of a dimension, if it is known."""
     return size if isinstance(size, int) else None
-
-
-def named(size: Size) -> str | None:
-    """The name of a dimension, if it has no size."""
-    return size if isinstance(size, str) else None
 
 
 @dataclass
@@ -70,7 +65,7 @@ class Cell:
         linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
         hidden_bias: GRU with linear_before_reset: initializer `[H]` float32, the part of the hidden gate's bias that
             the reset gate multiplies; it is not in B.
-        batch: The name of the batch size where the graph has only that, else None.
+        batch: The name of the batch size where an input of the model has a dimension of that name, else None.
     """
 
     name: str

@@ -173,6 +173,8 @@ def draw_case(draws: Draws, seed: int = 0) -> Case:
     opset = layers[0].opset if layers else 17
     dtypes = DTYPES[: 2 + (recurrence is None)] if opset >= 14 else DTYPES[:1]
     source = draws.choice((*SOURCES[:1] * len(SOURCES), *(SOURCES if opset >= 10 else SOURCES[:1])))
+    if source == "codes" and case.wiring == "dense":
+        source = "initializer"  # onnxruntime 1.31 fails on some DequantizeLinear in front of MatMul
     dtypes = DTYPES[:1] if source == "codes" else dtypes  # DequantizeLinear makes others from opset 19 on, or never
     # onnx takes elements of a sequence to have one axis more than they have, and functions are checked strictly.
     may_be_called = opset >= 15 and not (recurrence is not None and recurrence.form == "script")

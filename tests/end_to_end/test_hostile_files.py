@@ -263,6 +263,53 @@ def test_constants_that_would_fill_the_memory(what: str, tmp_path: Path) -> None
         assert "the_lstm" in result.text
 
 
+LEAST = np.array([-(2**63), 7])
+FATAL: dict[str, Callable[[], onnx.ModelProto]] = {
+    f"the least integer by -1, {op}": lambda op=op: _computed(  # type: ignore[misc]
+        [
+            helper.make_node("Neg", ["one"], ["minus"]),
+            helper.make_node(op, ["least", "minus"], ["r"]),
+            helper.make_node("Cast", ["r"], ["W"], to=1),
+        ],
+        one=np.array(1), least=LEAST,
+    )
+    for op in ("Div", "Mod")
+} | {
+    "elements that are not there": lambda: _computed(
+        [helper.make_node("GatherND", ["x", "n"], ["W"])], x=LINE, n=np.full((1, 16, 3, 3), 2**40)
+    ),
+    "parts of 0 elements": lambda: _computed(
+        [
+            helper.make_node("SplitToSequence", ["x", "n"], ["s"]),
+            helper.make_node("ConcatFromSequence", ["s"], ["W"], axis=0),
+        ],
+        x=LINE, n=np.array(0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FATAL)
+def test_constants_that_end_the_process(what: str, tmp_path: Path) -> None:
+    """onnxruntime divides by zero, overflows, or reads beyond an array: such values count as not constant."""
+    path = _write(FATAL[what](), tmp_path / "in.onnx")
+    result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx")
+    assert result.code in (0, 2), result.text
+    assert "W" in result.text and "Traceback" not in result.text
+
+
+def test_usual_divisions_are_constants() -> None:
+    model = _computed(
+        [
+            helper.make_node("Div", ["n", "four"], ["size"]),
+            helper.make_node("Concat", ["one", "size", "rest"], ["shape"], axis=0),
+            helper.make_node("Reshape", ["flat", "shape"], ["W"]),
+        ],
+        n=np.array([64]), four=np.array([4]), one=np.array([1]), rest=np.array([-1]),
+        flat=CASE.parameters()["W"].reshape(-1),
+    )  # fmt: skip
+    assert [e.status for e in rnnqc.lower(model).report.entries] == ["lowered"]
+
+
 def test_loops_in_loops_are_not_written_out_without_end(tmp_path: Path) -> None:
     path = _write(LstmCase(T=15000, placement="loop", opset=17).model(), tmp_path / "in.onnx")
     result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", "--unroll", memory=6 * GIGABYTE, timeout=100)

@@ -281,3 +281,19 @@ def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.C
     assert "in.onnx" in result.err and not (tmp_path / "out.npz").exists()
     with pytest.raises(rnnqc.CompileError):
         rnnqc.session(path)
+
+
+def test_dump_of_a_cell_whose_sequence_is_stored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A value of the cell that no node makes and no input gives."""
+    model = LstmCase(outputs=("Y",)).model()
+    second = model.graph.node.add()
+    second.CopyFrom(model.graph.node[0])
+    second.name, second.input[0], second.output[0] = "second", "stored", "Y_2"
+    stored = np.linspace(-1, 1, 30, dtype=np.float32).reshape(5, 2, 3)
+    model.graph.initializer.append(numpy_helper.from_array(stored, "stored"))
+    model.graph.output.append(helper.make_tensor_value_info("Y_2", TensorProto.FLOAT, [5, 1, 2, 4]))
+    rnnqc.lower(model).save(tmp_path / "in.onnx")
+    np.savez(tmp_path / "in.npz", X=stored)
+    result = in_process(capfd, "dump", tmp_path / "in.onnx", "-i", tmp_path / "in.npz", "-o", tmp_path / "out")
+    assert result.code == 0, result.text
+    assert "second" in result.text

@@ -60,12 +60,18 @@ WRITTEN_OTHERWISE = {
         recurrence=testing.RecurrenceCase(op="GRU", form="unrolled"), calls="nested"
     ),
     "one of two overloads": testing.Case(recurrence=HIGHWAY, calls="overload"),
+    "steps whose first product is used by nothing": testing.Case(
+        recurrence=testing.RecurrenceCase(
+            op="random", form="unrolled", order="dbca", products="separate", bias="none", initial="dynamic",
+            outputs=("y",), time=3, batch=1, I=1, H=8, seed=57950,
+        )
+    ),
     "weights of a loop that are turned": testing.Case(recurrence=HIGHWAY, source="transposed"),
     "weights of a loop that are sums": testing.Case(recurrence=HIGHWAY, source="sum"),
     "weights of steps of float16": testing.Case(
         recurrence=testing.RecurrenceCase(op="projection", form="unrolled"), source="half"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRITTEN_OTHERWISE)
