@@ -9,7 +9,7 @@ from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.fold_scales import FoldScales
 from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.insert_qcdq import InsertQcdq
-from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified, VerifyNumerics
+from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
 from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.quantize_custom_cells import QuantizeCustomCells
@@ -23,6 +23,7 @@ from rnnqc.passes.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.roll_steps import RollSteps
 from rnnqc.passes.simplify_sequences import SimplifySequences
 from rnnqc.passes.unroll import Unroll
+from rnnqc.passes.verify_numerics import VerifyNumerics
 from rnnqc.passes.write_qonnx import WriteQonnx
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import ClassVar, final
 from rnnqc.diagnostics import InternalError, Outcome, Remark
 from rnnqc.ir import Model
 from rnnqc.numerics import Numerics
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.properties import Property, violated
 
 
@@ -47,6 +48,8 @@ class Equivalent:
         units: Of each column: what the tolerance of its offset is a share of, in terms of the second value. One
             without, where that is measured in steps itself.
         tolerance: Of the factor, as a share of it: of a column, and of the columns of a gate together.
+        source: A value that both follow from. Where it is not the same before and after, as behind another cell, the
+            offset is not compared: means of values that drift apart are.
     """
 
     before: str
@@ -56,6 +59,7 @@ class Equivalent:
     columns: int = 1
     units: tuple[float, ...] | None = None
     tolerance: tuple[float, float] = (0.003, 0.003)  # one percent is found with room on both sides
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class PassResult:
         statistics: Counts, e.g. of sites lowered.
         numerics: What this run may have changed, where that is less than the pass declares.
         equivalents: Values inside that the pass measures in other units: what a bounded loss hides shows there.
+        calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
+            recipe's own, if the constants are right and the model without its quantizers is the one before.
     """
 
     modified: bool
@@ -75,6 +81,7 @@ class PassResult:
     statistics: Mapping[str, int] = field(default_factory=dict)
     numerics: Numerics | None = None
     equivalents: tuple[Equivalent, ...] = ()
+    calibrated: bool = False
 
 
 class Pass(abc.ABC):
@@ -85,6 +92,13 @@ class Pass(abc.ABC):
     @abc.abstractmethod
     def run(self, model: Model) -> PassResult:
         """Rewrites `model` in place."""
+
+    def constant_check(self, model: Model) -> ConstantCheck | None:
+        """What will compare the constants that this pass is going to write with their definitions; None for nothing.
+
+        Called before the pass runs, by whoever verifies it; it finds the constants by other means than the pass.
+        """
+        return None
 
     @final
     def __call__(self, model: Model) -> PassResult:

@@ -9,6 +9,8 @@ import numpy as np
 from rnnqc.ir import Constant, Graph, Model, Node, constant_array, graph_info, info
 from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.check_kept import KeptConstantsCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 
 SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
 
@@ -25,6 +27,10 @@ class Cleanup(Pass):
     """
 
     info = PassInfo(name="cleanup", summary="remove dead nodes, join equal constants, sort", numerics=Bitwise())
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """What integer cells hold stays as it is."""
+        return KeptConstantsCheck(model)
 
     def run(self, model: Model) -> PassResult:
         """Applies the five steps until the graph is tidy."""

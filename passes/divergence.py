@@ -30,6 +30,7 @@ Array = npt.NDArray[Any]
 Steps = tuple[int, ...]
 """The iterations of the loops around a value, from outside to inside; loops of one kind in each other count as one."""
 Series = list[tuple[Steps, Array]]
+Types = Mapping[str, tuple[int, int]]
 OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
 _SMALL = 1024
 _LOOPS = ("Scan", "Loop")
@@ -171,9 +172,18 @@ def _places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool =
                 yield _Place(name, inside, looped)
 
 
-def values_of(model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Series]:
-    """The values of each name, one for each step; what cannot be brought out is missing."""
-    known = _types(model, feeds)
+def values_of(
+    model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array], known: Types | None = None
+) -> dict[str, Series]:
+    """The values of each name, one for each step; what cannot be brought out is missing.
+
+    Args:
+        model: The model.
+        names: Of values.
+        feeds: What it is run on.
+        known: What `types_of` says of the model and feeds of these sizes.
+    """
+    known = types_of(model, feeds) if known is None else known
     wanted = []
     levels = {place.name: place for place in _places(model.graph)}
     for name in dict.fromkeys(names):
@@ -221,10 +231,15 @@ def _series(held: Any, value: Observed, place: _Place) -> Series:
     return list(zip(outer, arrays, strict=True))
 
 
-def _types(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, tuple[int, int]]:
+def types_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Types:
     """Element type and rank of values, where inference knows them."""
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
+    large = [t for t in sized.graph.initializer if math.prod(t.dims) > _SMALL]  # their shapes are enough
+    sized.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in large)
+    small = [t for t in sized.graph.initializer if math.prod(t.dims) <= _SMALL]
+    del sized.graph.initializer[:]
+    sized.graph.initializer.extend(small)
     for value in sized.graph.input:
         if value.name in feeds:
             for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=False):

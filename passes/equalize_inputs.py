@@ -86,11 +86,11 @@ def equalize_input(
     cell.x = equalized.name
     cell.W = model.add_initializer(f"{cell.name}/W.equalized", scaled).name
     name = f"{cell.name}.input"
-    return replace(statistics, points={**statistics.points, name: _divided(statistics.points[name], scales)})
+    return replace(statistics, points={**statistics.points, name: divided(statistics.points[name], scales)})
 
 
-def _divided(seen: PointStatistics, scales: npt.NDArray[np.float64]) -> PointStatistics:
-    """What concerns single channels; the rest is about the input as it was."""
+def divided(seen: PointStatistics, scales: npt.NDArray[np.float64]) -> PointStatistics:
+    """Statistics of an input whose channels are divided: what concerns them; the rest is about it as it was."""
     moment, largest, mean = seen.second_moment, seen.channel_max, seen.channel_mean
     return replace(
         seen,

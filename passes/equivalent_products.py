@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.passes.base import Equivalent
 from rnnqc.passes.emit_step import ACCUMULATORS
-from rnnqc.passes.grid_numbers import RESET, GridNumbers
+from rnnqc.passes.grid_numbers import GRID32, RESET, GridNumbers
 from rnnqc.vitis_tables import VITIS
 
 MOVED = (0.02, 0.006)
@@ -30,7 +30,7 @@ def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
         offset = tuple(np.repeat([2.0 ** (p["bits"] - 1) + 0.5 for p in points], cell.hidden_size).tolist())
     size = cell.hidden_size
     after = "x.projection.steps" if cell.points["input"]["mode"] == "dynamic-row" else "x.projection"
-    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size)
+    yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size, source=cell.x)
     if _has_reset_product(cell):
         first, last = factor[:-size], factor[-size:]
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", first, None, size)
@@ -42,6 +42,8 @@ def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
 def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     """Products and their sums with the bias, which stay real values ("grid" and "grid32")."""
     gates, size = cell.type.gates, cell.hidden_size
+    # A coupled forget gate has no products of its own; in Brevitas' arithmetic those of the input gate stand there.
+    unused = FORGET if cell.input_forget and numbers.arithmetic == GRID32 else None
     limited = cell.points.get("accumulator", {"bits": None})["bits"] is not None
     steps = [numbers.grid(f"{gate}.acc").scale for gate in gates]
 
@@ -49,14 +51,16 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
 
     def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
         name = f"{accumulator}.limited" if limited else before
-        ones = (1.0,) * (count * size)
+        ones = tuple(np.repeat([float(k != unused) for k in range(count)], size).tolist())
         made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size)
         return replace(made, tolerance=MOVED) if vitis and after != "x" else made
 
     def biased(before: str, after: str, units: list[float]) -> Equivalent:
-        columns = tuple(np.repeat(units, size).tolist())
-        ones, zeros = (1.0,) * len(columns), (0.0,) * len(columns)
-        return Equivalent(f"{cell.name}/{before}", f"{cell.name}/{after}", ones, zeros, size, columns)
+        used = [k != unused for k in range(len(units))]
+        columns = tuple(np.repeat([u if k else np.inf for u, k in zip(units, used, strict=True)], size).tolist())
+        ones, zeros = tuple(np.repeat(used, size).astype(float).tolist()), (0.0,) * len(columns)
+        names = f"{cell.name}/{before}", f"{cell.name}/{after}"
+        return Equivalent(*names, ones, zeros, size, columns, source=cell.x)
 
     yield product("x.product", ACCUMULATORS[0], "x", len(gates))
     if not numbers.bias_last:

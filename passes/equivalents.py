@@ -8,7 +8,7 @@ direction, a wrong scale or offset has. So the values are compared by a line thr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.passes.base import Equivalent
-from rnnqc.passes.divergence import inlined, names_by_alias, values_of
+from rnnqc.passes.divergence import Types, inlined, names_by_alias, types_of, values_of
+from rnnqc.passes.point_names import alias
 
 Array = npt.NDArray[Any]
 OFFSET_TOLERANCE = 0.125
@@ -61,9 +62,19 @@ def compare_equivalents(
     names = [
         [aliases[k].get(name, []) for name in (e.before if k == 0 else e.after for e in equivalents)] for k in (0, 1)
     ]
+    given = [{v.name for v in side.graph.input} for side in sides]
+    sources = {e.source for e in equivalents if e.source and any(e.source not in g for g in given)}
+    both = [sorted(s for s in sources if s in aliases[k].get(alias(s)[0], [])) for k in (0, 1)]
+    drifting = {s for s in sources if any(s not in names for names in both)}
+    types: dict[Any, list[Types]] = {}
     series: list[list[tuple[Array, Array]]] = [[] for _ in equivalents]
     for feed in feeds:
-        values = [values_of(side, [n for group in names[k] for n in group], feed) for k, side in enumerate(sides)]
+        wanted = [[*(n for group in names[k] for n in group), *both[k]] for k in (0, 1)]
+        shapes = tuple((name, array.shape) for name, array in sorted(feed.items()))
+        if shapes not in types:
+            types[shapes] = [types_of(side, feed) for side in sides]
+        values = [values_of(side, wanted[k], feed, types[shapes][k]) for k, side in enumerate(sides)]
+        drifting |= {s for s in sources - drifting if not _are_same(*(v.get(s, []) for v in values))}
         for k, into in enumerate(series):
             x, y = (_joined([values[s].get(n, []) for n in names[s][k]]) for s in (0, 1))
             if x is not None and y is not None and x.shape == y.shape and x.shape[1] == len(equivalents[k].factor):
@@ -75,11 +86,16 @@ def compare_equivalents(
             reason = f"{len(x)} rows of finite values" if pairs else "not in both models"
             passed_over.append(f"{equivalent.after!r} ({reason})")
             continue
-        text = _difference(equivalent, x, y)
+        pair = replace(equivalent, offset=None) if equivalent.source in drifting else equivalent
+        text = _difference(pair, x, y)
         if text is not None:
             return Comparison(compared, tuple(passed_over), (equivalent, text))
         compared += 1
     return Comparison(compared, tuple(passed_over), None)
+
+
+def _are_same(a: Sequence[tuple[Any, Array]], b: Sequence[tuple[Any, Array]]) -> bool:
+    return len(a) == len(b) and all(np.array_equal(x, y, equal_nan=True) for (_, x), (_, y) in zip(a, b, strict=True))
 
 
 def _joined(found: Sequence[Sequence[tuple[Any, Array]]]) -> Array | None:
@@ -98,7 +114,7 @@ def _finite_rows(equivalent: Equivalent, pairs: Sequence[tuple[Array, Array]]) -
     x = np.concatenate([p[0] for p in pairs]) * np.asarray(equivalent.factor)
     y = np.concatenate([p[1] for p in pairs])
     rows = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-    return x[rows], y[rows]
+    return np.asfortranarray(x[rows]), np.asfortranarray(y[rows])  # columns are sorted
 
 
 def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
@@ -111,6 +127,7 @@ def _difference(equivalent: Equivalent, x: Array, y: Array) -> str | None:
         rest = y - slope * x
         far = np.abs(rest - np.median(rest, axis=0))
         slope, rest, energy = _lines(x, y, far <= np.quantile(far, 0.8, axis=0))
+        slope = np.where(energy > 0, slope, 1.0)  # of what does not vary, nothing is known but how much more it is
     of_column, of_gate = equivalent.tolerance
     allowed = of_column + DEVIATIONS * rest / np.sqrt(np.where(energy > 0, energy, np.inf))
     wrong = (energy > 0) & (np.abs(slope - 1.0) > allowed)

@@ -16,13 +16,16 @@ from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.cell_function import emit_integer
+from rnnqc.passes.cell_graphs import chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.check_fold_scales import FoldScalesCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.equivalent_products import products_in_steps, real_products
 from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
-from rnnqc.passes.insert_qcdq import USUAL_BITS, chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.operands import Operands
@@ -118,6 +121,10 @@ class FoldScales(Pass):
         equivalents = tuple(e for cell, _, _ in sites for e in _equivalents(cell, folded[cell.name]))
         numerics = Lossy(20.0) if usual else None
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, equivalents)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Constants from the scales that the graph has before, and from the definitions of the activations."""
+        return FoldScalesCheck(model)
 
 
 def _equivalents(cell: Cell, folded: Folded) -> Iterator[Equivalent]:

@@ -19,10 +19,12 @@ from rnnqc.passes.cell_function import (
     fused_outputs,
     stored_numbers,
 )
+from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
+from rnnqc.passes.check_kept import KeptConstantsCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_cell import boundary_of
 from rnnqc.passes.grid_numbers import GridNumbers
-from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 
@@ -50,6 +52,10 @@ class FuseQuantLstmCell(Pass):
         requires=frozenset({Property.SCALES_FOLDED}),
         sets=frozenset({Property.CELLS_FUSED}),
     )
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """What integer cells hold stays as it is."""
+        return KeptConstantsCheck(model)
 
     def run(self, model: Model) -> PassResult:
         """Fuses every integer cell; refuses a model of which some are fused already."""

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark, UsageError
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
+from rnnqc.ir import Graph, Model
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import misfits
+from rnnqc.passes.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
+from rnnqc.passes.check_insert_qcdq import InsertQcdqCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import limit_shifts
-from rnnqc.passes.movers import MOVERS
-from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
@@ -67,12 +67,12 @@ class InsertQcdq(Pass):
             self.statistics.check_fits(cells)
         graphs = graphs_of_cells(model)
         statistics = self._equalized(model, graphs, cells)
-        arrays = {c.name: _arrays(model, c) for c in cells}
+        arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
         for cell in cells:
             cell.points = formats[cell.name] or {}
         for cell in [c for c in cells if c.points]:
-            _chain(model, graphs[cell.name], cell)
+            chain_input(model, graphs[cell.name], cell)
             action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
             remarks += [
                 self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
@@ -113,7 +113,12 @@ class InsertQcdq(Pass):
         saturating = any(c.points.get("accumulator", {"bits": None})["bits"] is not None for c in cells)
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
-        return PassResult(count > 0, tuple(remarks), {"cells": count}, Lossy(10.0) if usual else None)
+        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
+        return PassResult(count > 0, tuple(remarks), {"cells": count}, numerics, calibrated=calibrated)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
+        return InsertQcdqCheck(model, self.recipe, self.statistics)
 
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:
         """Equalizes the inputs that gain from it; statistics of what the cells get then."""
@@ -121,7 +126,7 @@ class InsertQcdq(Pass):
         for cell in cells if statistics is not None else ():
             assert statistics is not None
             settings, seen = self.recipe.settings(f"{cell.name}.input"), statistics.points.get(f"{cell.name}.input")
-            if not wanted(settings) or seen is None or "W" not in (arrays := _arrays(model, cell)):
+            if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
             graph = graphs[cell.name]
             if settings.get("chain") and chain_sources(model, boundary_of(model, graph, cell).x):
@@ -131,13 +136,6 @@ class InsertQcdq(Pass):
             if scales is not None:
                 statistics = equalize_input(model, graph, cell, statistics, scales)
         return statistics
-
-
-def _arrays(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
-    held = graph_info(model.graph).initializers
-    names = {"W": cell.W, "R": cell.R, "B": cell.B, "hidden_bias": cell.hidden_bias}
-    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
-    return {k: a for k, a in arrays.items() if a is not None}
 
 
 def check_overrides(recipe: Recipe, cells: Points) -> None:
@@ -176,17 +174,6 @@ def emit_flags(cell: Cell) -> dict[str, Any]:
     return {"products": products, "bias_last": not misfits(cell)}
 
 
-def graphs_of_cells(model: Model) -> dict[str, Graph]:
-    """For each cell's name the graph that holds its nodes."""
-    found: dict[str, Graph] = {}
-    for graph in model.graphs():
-        for node in graph.nodes:
-            cell = info(node).metadata.get(CELL_TAG)
-            if cell is not None:
-                found.setdefault(cell, graph)
-    return found
-
-
 def _stored_weights(
     model: Model, graph: Graph, cell: Cell, parameters: QuantizedParameters
 ) -> dict[str, QuantizedWeight]:
@@ -207,52 +194,3 @@ def _stored_weights(
         stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights
-
-
-def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:
-    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes; the caller sorts."""
-    fresh = {id(n) for n in nodes}
-    old = [n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name and id(n) not in fresh]
-    position = next(i for i, n in enumerate(graph.nodes) if n is old[0])
-    model.remove_nodes(graph, old)
-    graph.nodes[position:position] = list(nodes)
-
-
-def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None:
-    """The cells whose hidden states make up `value`, moved but not changed; None if anything else is in it."""
-    by_output = {c.y: c for c in model.cells.values() if c.y is not None}
-    found: list[tuple[Cell, Value]] = []
-    stack, seen = [value], set()
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if current.name in by_output:
-            found.append((by_output[current.name], current))
-            continue
-        if len(current.inputs) != 1:
-            return None
-        node = current.inputs[0]
-        if node.domain or node.op not in MOVERS or info(node).metadata.get(CELL_TAG):
-            return None
-        moved = MOVERS[node.op]
-        stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
-    return found
-
-
-def _chain(model: Model, graph: Graph, cell: Cell) -> None:
-    """Lets the input of `cell` take the number format of the hidden states it consists of."""
-    point = cell.points["input"]
-    if point["bits"] is None or not point.get("chain"):
-        return
-    sources = chain_sources(model, boundary_of(model, graph, cell).x)
-    if not sources:
-        return
-    formats = [c.points.get("hidden") for c, _ in sources]
-    first = formats[0]
-    if first is None or first.get("mode") != "static" or any(f != first for f in formats):
-        return
-    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
-        return  # Brevitas chose that format: the recipe may have no arithmetic for it
-    cell.points["input"] = {**first, "mode": "codes"}

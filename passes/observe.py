@@ -18,8 +18,8 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import FORGET, GATES, Cell
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.ir import Graph, Model, Value
+from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
-from rnnqc.passes.insert_qcdq import graphs_of_cells, replace_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")

@@ -14,6 +14,8 @@ from rnnqc.grids import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.check_custom import CustomCellsCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_points import custom_cells_of, custom_identity
@@ -102,7 +104,12 @@ class QuantizeCustomCells(Pass):
             for work in works:
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
-        return PassResult(count > 0, tuple(remarks), counts, Lossy(10.0) if usual else None)
+        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
+        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
+        return CustomCellsCheck(model, self.recipe, self.statistics)
 
 
 class _Work:

@@ -26,6 +26,8 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.check_quantize_weights import QuantizeWeightsCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.emit_weights import WeightMatrix, format_of, is_float16, store_weights
 from rnnqc.passes.insert_qcdq import USUAL_BITS, check_overrides
 from rnnqc.passes.lstm_node import (
@@ -152,6 +154,10 @@ class QuantizeWeights(Pass):
             model.sort()
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(10.0) if usual else None)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """The floats that stored weights stand for, from the recipe and the weights before."""
+        return QuantizeWeightsCheck(model, self.recipe, self.moments)
 
     def _check_moments(self, cells: Sequence[str]) -> None:
         if self.moments and not any(f"{c}.{v}" in self.moments for c in cells for v in ("input", "hidden")):

@@ -27,6 +27,8 @@ from rnnqc.ir import (
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.chain_codes import ReadCell, chain_codes
+from rnnqc.passes.check_read_quant_lstm import ReadQuantLstmCheck
+from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
@@ -129,6 +131,10 @@ class ReadQuantLstmCell(Pass):
         equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
         numerics = Lossy(20.0) if usual else None
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, equivalents)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Constants of integer cells from the quantizers that their nodes bring along."""
+        return ReadQuantLstmCheck(model)
 
 
 def _is_known(model: Model, value: Value | None) -> bool:

@@ -41,7 +41,6 @@ from rnnqc.passes import (
 )
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.insert_qcdq import points_of_types
-from rnnqc.passes.instruments import NOT_COMPARED
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
@@ -53,6 +52,7 @@ from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.reproducer import check_reproducer
 from rnnqc.passes.unroll import bind_dimensions
+from rnnqc.passes.verify_numerics import NOT_COMPARED
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe

@@ -88,8 +88,9 @@ def apply(pass_: Pass, model: Model, feeds: Sequence[Mapping[str, Array]] | None
     manager = PassManager([pass_], [VerifyModified(), verifier], given=pass_.info.requires)
     (result,) = manager.run(model)
     if result.modified:
-        expected = len(chosen) * len(proto.graph.output) + bool(result.equivalents)  # those have one line
-        assert len(verifier.checks) == expected, verifier.checks
+        others = ("constants: ", "without quantizers: ", "values inside ")
+        compared = [text for _, text in verifier.checks if not text.startswith(others)]
+        assert len(compared) == len(chosen) * len(proto.graph.output), verifier.checks
     onnx.checker.check_model(model.proto, full_check=True)
     once = model.proto.SerializeToString(deterministic=True)
     second = pass_(model)

@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "comparison",
         "time_axes",
     ),
-    ("passes.base", "passes.manager"),
+    ("passes.base", "passes.constant_checks", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate", "comparison_feeds"),
     ("layer", "report", "outcomes", "verify", "pipeline", "session"),

@@ -89,7 +89,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.comparison_feeds import CALIBRATION_DATA
     from rnnqc.files import check_writable, write_atomically
-    from rnnqc.passes.instruments import NOT_COMPARED
+    from rnnqc.passes.verify_numerics import NOT_COMPARED, OWN_LOSS
     from rnnqc.pipeline import lower
     from rnnqc.reporting.page import page
 
@@ -132,6 +132,8 @@ def run(a: argparse.Namespace) -> int:
         else:
             text = f"pass {name!r} was not compared: {reason}."
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(text)}")
+    for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
+        err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
     code = OK
     if a.strict and report.float_entries:
         count = len(report.float_entries)

@@ -16,11 +16,12 @@ from rnnqc.encoding import Rounding
 from rnnqc.graph_walks import needed, reads
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.passes.cell_function import emit_integer, stored_numbers
+from rnnqc.passes.cell_graphs import graphs_of_cells
 from rnnqc.passes.emit_cell import Boundary, boundary_of, emit_cell
 from rnnqc.passes.emit_exported import exported_quantizer
 from rnnqc.passes.emit_qcdq import ALIASES, qcdq_quantizer
 from rnnqc.passes.emit_step import Quantizer
-from rnnqc.passes.insert_qcdq import emit_flags, graphs_of_cells
+from rnnqc.passes.insert_qcdq import emit_flags
 from rnnqc.passes.operands import Operands
 from rnnqc.passes.point_names import plain_name
 from rnnqc.passes.quant_operators import CELL_OP

@@ -24,7 +24,7 @@ from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
 from rnnqc.numerics import Lossy, Numerics
 from rnnqc.packing import factorize
 from rnnqc.passes import InsertQcdq
-from rnnqc.passes.insert_qcdq import chain_sources
+from rnnqc.passes.cell_graphs import chain_sources
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.recipe import Recipe, parse_override
 from rnnqc.statistics import Statistics

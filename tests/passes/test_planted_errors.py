@@ -14,38 +14,20 @@ import onnx
 import pytest
 from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
+from planting import Edit, Spoilt, calibrated_passes, constants, verifier_of
 
-from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import NumericsError
 from rnnqc.feeds import generate_feeds
-from rnnqc.ir import Constant, Model, Node
-from rnnqc.passes import Pass, PassManager, PassResult, VerifyNumerics
+from rnnqc.ir import Model, Node
+from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.base import Equivalent
 from rnnqc.passes.divergence import alias
 from rnnqc.passes.equivalents import compare_equivalents
 from rnnqc.passes.grid_numbers import quantizers_of
-from rnnqc.pipeline import default_passes, executable, exported_passes
+from rnnqc.pipeline import default_passes, exported_passes
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
-
-Edit = Callable[[Model], bool]
-
-
-def constants(ending: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit:
-    """Changes the constants with such names."""
-
-    def edit(model: Model) -> bool:
-        held = {
-            id(v): v for g in model.graphs() for n in g.nodes for v in n.inputs
-            if isinstance(v, Constant) and v.name.endswith(ending)
-        }  # fmt: skip
-        for constant in held.values():
-            array = np.asarray(constant.values)
-            constant.values = change(array.copy()).astype(array.dtype)
-        return bool(held)
-
-    return edit
 
 
 def nodes(op: str, ending: str, change: Callable[[Node], None]) -> Edit:
@@ -109,20 +91,6 @@ def first_16(array: np.ndarray) -> np.ndarray:
     """Of the first gate of 16 units, whatever their number."""
     array[..., :16] *= np.float32(1.01)
     return array
-
-
-class Spoilt(Pass):
-    """A pass that makes a mistake afterwards, and says nothing of it."""
-
-    def __init__(self, right: Pass, edit: Edit) -> None:
-        self.info = right.info  # type: ignore[misc]
-        self._right, self._edit = right, edit
-
-    def run(self, model: Model) -> PassResult:
-        result = self._right.run(model)
-        if result.modified:
-            assert self._edit(model), "the error was not planted"
-        return result
 
 
 LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
@@ -221,19 +189,6 @@ def run_spoilt(proto: onnx.ModelProto, passes: list[Pass], pass_name: str, edit:
     passes[last] = Spoilt(passes[last], edit)
     with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' changed .*{said}"):
         PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
-
-
-def verifier_of(proto: onnx.ModelProto) -> VerifyNumerics:
-    """On the data that `lower --verify` generates."""
-    known = executable(proto)
-    usual = [generate_feeds(known, seed=s) for s in (0, 1)]
-    return VerifyNumerics(usual, executable=executable, extreme=[generate_feeds(known, extreme=True)])
-
-
-def calibrated_passes(case: RecurrentCase, recipe: str) -> list[Pass]:
-    proto = case.model()
-    statistics = calibrate(proto, [case.replace(seed=s).feeds() for s in (1, 2, 3)])
-    return default_passes(load_recipe(recipe), "integer", False, statistics)
 
 
 def one_percent(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,66 @@
+"""Errors planted in passes, and the check that has to find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from lstm_models import RecurrentCase
+
+from rnnqc.calibrate import calibrate
+from rnnqc.feeds import generate_feeds
+from rnnqc.ir import Constant, Model
+from rnnqc.passes import Pass, PassResult, VerifyNumerics
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.pipeline import default_passes, executable
+from rnnqc.recipe import load_recipe
+
+Edit = Callable[[Model], bool]
+
+
+def constants(ending: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    """Changes the constants with such names."""
+
+    def edit(model: Model) -> bool:
+        held = {
+            id(v): v for g in model.graphs() for n in g.nodes for v in n.inputs
+            if isinstance(v, Constant) and v.name.endswith(ending)
+        }  # fmt: skip
+        for constant in held.values():
+            array = np.asarray(constant.values)
+            constant.values = change(array.copy()).astype(array.dtype)
+        return bool(held)
+
+    return edit
+
+
+class Spoilt(Pass):
+    """A pass that makes a mistake afterwards, and says nothing of it."""
+
+    def __init__(self, right: Pass, edit: Edit) -> None:
+        self.info = right.info  # type: ignore[misc]
+        self._right, self._edit = right, edit
+
+    def constant_check(self, model: Model) -> ConstantCheck | None:
+        return self._right.constant_check(model)
+
+    def run(self, model: Model) -> PassResult:
+        result = self._right.run(model)
+        if result.modified:
+            assert self._edit(model), "the error was not planted"
+        return result
+
+
+def verifier_of(proto: onnx.ModelProto) -> VerifyNumerics:
+    """On the data that `lower --verify` generates."""
+    known = executable(proto)
+    usual = [generate_feeds(known, seed=s) for s in (0, 1)]
+    return VerifyNumerics(usual, executable=executable, extreme=[generate_feeds(known, extreme=True)])
+
+
+def calibrated_passes(case: RecurrentCase, recipe: str) -> list[Pass]:
+    """The passes of a lowering to form integer, calibrated on data like that of the case."""
+    proto = case.model()
+    statistics = calibrate(proto, [case.replace(seed=s).feeds() for s in (1, 2, 3)])
+    return default_passes(load_recipe(recipe), "integer", False, statistics)
