@@ -10,6 +10,11 @@
 
 extern "C" {
 
+// Whether two instruction sets have the same kernels of the steps of the grid arithmetics.
+RNNQC_EXPORT int32_t rnnqc_test_same_grid_kernels(const char* isa, const char* other) {
+  return &rnnqc::SelectGridKernels<double>(isa) == &rnnqc::SelectGridKernels<double>(other) ? 1 : 0;
+}
+
 // An entry of the attributes grid_*.
 struct rnnqc_test_point {
   float scale;

@@ -232,7 +232,7 @@ def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
         assert_same_bits(found, expected_bits)
 
 
-@pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni", "avx512vbmi"])
+@pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amxint8"])
 def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
     cases = {str(bits): plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)}
     cases["bytes"] = byte_grid_case(20, 3, 70, 65)

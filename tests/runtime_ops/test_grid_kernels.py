@@ -288,3 +288,12 @@ def test_rnn_step(isa: str, units: int, guarded: Guarded) -> None:
         np.testing.assert_array_equal(bits_of(found["y"]), bits_of(wanted))
         np.testing.assert_array_equal(found["codes"], step.hidden.code(wanted.astype(np.float64)))
         assert len(np.unique(wanted)) > 5
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_instruction_sets_keep_the_steps_of_those_they_extend(isa: str) -> None:
+    # The portable kernels have the same bits, and take longer.
+    extended = {"avxvnni": "avx2", "avx512vbmi": "avx512vnni", "amxint8": "avx512vnni"}.get(isa, isa)
+    same = NATIVE.rnnqc_test_same_grid_kernels
+    assert same(isa.encode(), extended.encode())
+    assert bool(same(isa.encode(), b"portable")) == (isa in ("reference", "portable", "neondot"))

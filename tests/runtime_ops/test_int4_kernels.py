@@ -106,10 +106,18 @@ def test_large_products(isa: str, rows: int, k: int, units: int, group_size: int
         check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
 
 
+# The last pair of tiles twice the same one; and overlapping the pair before; k of more than is unpacked at once.
+@each_isa
+@pytest.mark.parametrize("group_size", [0, 96])
+@pytest.mark.parametrize("rows", [225, 513])
+def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guarded) -> None:
+    check_product(guarded, example(guarded, isa, rows, 264, 17, 3, group_size, "corners"))
+
+
 # Products that are worth the set-up of tiles: rows below, at and above 16 and 32, k of less than a tile (64), of whole
 # tiles, of more, and of more than is unpacked at once.
 @each_isa
-@each_group_size
+@pytest.mark.parametrize("group_size", [*GROUP_SIZES, 96, 512])
 @pytest.mark.parametrize("rows", [7, 8, 15, 16, 17, 32, 33, 65])
 @pytest.mark.parametrize(("k", "units"), [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
 def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:

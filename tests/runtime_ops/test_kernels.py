@@ -233,6 +233,8 @@ def test_large_integer_products(
 TILED_PRODUCTS = [
     *((rows, k, 128) for rows in (4, 8, 15, 16, 17, 31, 32, 33, 47, 64, 65) for k in (127, 128, 131, 192)),
     *((rows, k, 250) for rows in (16, 17, 39, 64) for k in (17, 20, 60, 61, 64, 65, 68)),
+    # The last pair of tiles twice the same one; and overlapping the pair before.
+    *((225, 131, 17), (513, 67, 17)),
     (16, 4, 1030),
     (17, 4100, 17),
     (5, 650, 128),

@@ -364,9 +364,9 @@ def test_runtime_parameters_may_change_between_runs() -> None:
         assert_same_bits(found, reference.run(other.inputs, other.attributes))
 
 
-@pytest.mark.parametrize("isa", ["portable", "reference"])
-def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
-    case = table_case()
+@pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amxint8"])
+@pytest.mark.parametrize("case", [table_case(), table_case(7, 18, 90, 99)], ids=["small", "tiled"])
+def test_isa_override_gives_the_same_bits(isa: str, case: Case, tmp_path: object) -> None:
     path = f"{tmp_path}/model.onnx"
     with open(path, "wb") as file:
         file.write(case.model().SerializeToString())
@@ -380,6 +380,8 @@ def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
         "print(runtime_ops.isa())\n"
     )
     done = run_with_isa(isa, script, path, f"{tmp_path}/in.npz", f"{tmp_path}/out.npz")
+    if done.returncode and "which is not available" in done.stderr:
+        pytest.skip(f"NOT TESTED with {isa}: this processor or library does without")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == isa
     with np.load(f"{tmp_path}/out.npz") as loaded:

@@ -338,7 +338,8 @@ void SumsOfPair(const Operands& x, const RowTiles& rows, int64_t distance, const
 
 #undef RNNQC_FIRST_SUMS
 
-// Sums of the tile or the pair of tiles of rows that begins with `tile`. Tiles that overlap may not continue.
+// Sums of the tile or the pair of tiles of rows that begins with `tile`. Tiles of one pair that overlap may continue,
+// because both are loaded before one is stored; pairs that overlap may not, unless one ends before the other begins.
 void SumsOfTiles(const Operands& x, const RowTiles& rows, int64_t tile, const First& first, int32_t* sums,
                  int64_t sums_stride) {
   if (rows.count() == 1) return SumsOfOne(x, rows, first, sums, sums_stride);
@@ -354,13 +355,15 @@ class Panel {
  public:
   static constexpr int64_t kMostDepth = 256;
 
+  Panel() { std::memset(memory_, 0, kBefore); }
+
   // Before the lines of the panel stand as many as a tile has, of no interest: see Depth.
-  const uint8_t* lines() const { return memory_ + kTileRows * kLines * kLine; }
+  const uint8_t* lines() const { return memory_ + kBefore; }
 
   void Unpack(const MatmulArgs& m, int64_t block, int64_t begin, int64_t depth) {
     const Groups groups(m, block);
     const __m512i* from = static_cast<const __m512i*>(m.weights) + (block * groups.depth + begin / 8) * kLines;
-    __m512i* to = reinterpret_cast<__m512i*>(memory_ + kTileRows * kLines * kLine);
+    __m512i* to = reinterpret_cast<__m512i*>(memory_ + kBefore);
     __m512i multipliers[kLines];
     for (int64_t j = 0; j < depth / 8; ++j) {
       const int64_t eight = begin / 8 + j;
@@ -404,7 +407,9 @@ class Panel {
     return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, even, _mm512_slli_epi16(odd, 8));
   }
 
-  alignas(kAlignment) uint8_t memory_[(kTileRows + kMostDepth / 4) * kLines * kLine] = {};
+  static constexpr int64_t kBefore = kTileRows * kLines * kLine;
+
+  alignas(kAlignment) uint8_t memory_[kBefore + kMostDepth / 4 * kLines * kLine];
 };
 
 // All sums. place(row, block) is where those of a row and a block go to; finish(row, rows, block) is called when they

@@ -275,7 +275,7 @@ void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t bloc
   const float* row_scale = grids ? args.row_scale + row : nullptr;
   const int32_t* zero_point = grids ? args.row_zero_point + row : nullptr;
   StartPairs pairs;
-  const bool paired = pairs.Set(start);
+  const bool paired = rows > 1 && pairs.Set(start);
   for (int64_t r = 0; r < rows; ++r) {
     // Without grids the factors are 1, which changes nothing.
     const __m512 scale = _mm512_set1_ps(grids ? row_scale[r] : 1.0f);

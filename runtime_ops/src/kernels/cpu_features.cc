@@ -1,6 +1,8 @@
 #include "kernels/cpu_features.h"
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define RNNQC_X86_64 1
@@ -55,7 +57,9 @@ uint64_t Xcr0() {
 
 // Linux gives a process room for tiles when it asks: https://docs.kernel.org/arch/x86/xstate.html
 bool MayUseTiles() {
-#if defined(__linux__)
+#if defined(__linux__) && defined(RNNQC_BUILD_AMXINT8)
+  const char* wanted = std::getenv("RNNQC_ISA");
+  if (wanted != nullptr && *wanted != '\0' && std::strcmp(wanted, "amxint8") != 0) return false;
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -9,7 +9,9 @@ const GridKernels<Real>& SelectGridKernels(const char* isa) {
   static const GridKernels<Real> portable = GridKernelsPortable<Real>();
 #if defined(RNNQC_BUILD_AVX512VNNI)
   static const GridKernels<Real> avx512 = GridKernelsAvx512<Real>();
-  if (std::strcmp(isa, "avx512vnni") == 0 || std::strcmp(isa, "avx512vbmi") == 0) return avx512;
+  for (const char* extended : {"avx512vnni", "avx512vbmi", "amxint8"}) {
+    if (std::strcmp(isa, extended) == 0) return avx512;
+  }
 #endif
 #if defined(RNNQC_BUILD_AVX2)
   static const GridKernels<Real> avx2 = GridKernelsAvx2<Real>();
