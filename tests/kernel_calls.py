@@ -33,6 +33,19 @@ AVAILABLE = [NATIVE.rnnqc_test_isa_name(k).decode() for k in range(NATIVE.rnnqc_
 ISAS = [isa for isa in AVAILABLE if isa != "reference"]
 
 
+def _with_own(kernels: str) -> list[str]:
+    """The instruction sets but those that have all of these kernels from one before them in the list."""
+    same = getattr(NATIVE, f"rnnqc_test_same_{kernels}")
+    before = {isa: AVAILABLE[:k] for k, isa in enumerate(AVAILABLE)}
+    return [isa for isa in AVAILABLE if not any(same(isa.encode(), other.encode()) for other in before[isa])]
+
+
+PRODUCT_ISAS = _with_own("products")
+STEP_ISAS = [isa for isa in _with_own("steps") if isa != "reference"]
+# Whose products of several rows take other sizes at a time than the rest.
+TILED_ISAS = [isa for isa in AVAILABLE if isa in ("reference", "amxint8")]
+
+
 INT4_ISAS = [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_int4(isa.encode())]
 
 

@@ -121,6 +121,28 @@ RNNQC_EXPORT const char* rnnqc_test_isa_name(int32_t index) {
   return rnnqc::AvailableTables()[static_cast<size_t>(index)].isa;
 }
 
+// Whether two instruction sets have the same kernels but for products.
+RNNQC_EXPORT int32_t rnnqc_test_same_steps(const char* isa, const char* other) {
+  const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
+  const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
+  return a.max_abs == b.max_abs && a.min_max == b.min_max && a.quantize_row == b.quantize_row &&
+                 a.quantize_row_16 == b.quantize_row_16 && a.join == b.join && a.table_cell == b.table_cell &&
+                 a.gru_cell == b.gru_cell && a.gru_reset == b.gru_reset && a.gru_output == b.gru_output &&
+                 a.rnn_cell == b.rnn_cell
+             ? 1
+             : 0;
+}
+
+// Whether their products are the same.
+RNNQC_EXPORT int32_t rnnqc_test_same_products(const char* isa, const char* other) {
+  const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
+  const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
+  return a.format == b.format && a.project == b.project && a.recurrent == b.recurrent && a.project_s4 == b.project_s4 &&
+                 a.recurrent_s4 == b.recurrent_s4
+             ? 1
+             : 0;
+}
+
 RNNQC_EXPORT float rnnqc_test_max_abs(const char* isa, const float* x, int64_t n) {
   return rnnqc::FindTable(isa)->max_abs(x, n);
 }

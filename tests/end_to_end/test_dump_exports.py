@@ -134,8 +134,10 @@ def test_exports_of_torch(kind: str, recipe: str) -> None:
     y = rnnqc.session(proto).run(None, feeds)[0]
     (piece,) = rnnqc.Tracer(proto).trace([feeds])
     assert piece.length == len(y) == 4
-    assert any(np.array_equal(t.values, y) for t in piece.tensors.values())
-    assert all(missing == [0] for missing in piece.absent.values())
+    # The first step, from zeros, may have other operators than the others.
+    first = {name: 1 if piece.absent.get(name) == [0] else 0 for name in piece.tensors}
+    assert any(np.array_equal(t.values[first[name] :], y[first[name] :]) for name, t in piece.tensors.items())
+    assert all(missing in ([0], [1, 2, 3]) for missing in piece.absent.values())
     assert bool(piece.absent) == (kind != "script")
     if recipe != "int8":
         assert_follows_the_rule(dict(piece.tensors), kind)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kernel_calls import BLOCK, ISAS, NATIVE, SENTINEL, Guarded, blocks
+from kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
 
@@ -191,7 +191,7 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("wild", [False, True])
 @pytest.mark.parametrize("zero_point", [0, 128, 255])
@@ -203,7 +203,7 @@ def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int
         assert not case.check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("n", [64, 1024, 4096, 32768])
 @pytest.mark.parametrize("units", [1, 17, 64, 61, 300])
@@ -212,7 +212,7 @@ def test_linear_tables(isa: str, kernel: str, n: int, units: int, guarded: Guard
         assert _case(kernel, 3, units, _linear_tables(kernel, n), wild=wild).check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_entry_of_linear_tables(isa: str, kernel: str, guarded: Guarded) -> None:
     """Pre-activations that visit every code of each gate, and beyond."""
@@ -230,7 +230,7 @@ def test_every_entry_of_linear_tables(isa: str, kernel: str, guarded: Guarded) -
     assert case.check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("lowest", [0.5, 0.999, 1.0, 700.25])
 def test_lower_limits_of_indices(isa: str, kernel: str, lowest: float, guarded: Guarded) -> None:
@@ -240,7 +240,7 @@ def test_lower_limits_of_indices(isa: str, kernel: str, lowest: float, guarded: 
         assert case.check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
 def test_lower_limit_at_the_second_code(
@@ -255,7 +255,7 @@ def test_lower_limit_at_the_second_code(
     assert case.check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("scale", [1e-30, 2.0**-31, 1e-6, 3.0])
 def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded) -> None:
@@ -264,7 +264,7 @@ def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded
         case.check(isa, guarded)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("entry", [0, 63, 4095, 4096, 5000, 8191])
 def test_a_table_that_differs_in_one_entry_is_looked_up(isa: str, kernel: str, entry: int, guarded: Guarded) -> None:
@@ -278,7 +278,7 @@ def test_a_table_that_differs_in_one_entry_is_looked_up(isa: str, kernel: str, e
 SPANS = [(0, 1), (0, 3), (1, 5), (2, 9), (3, 20), (0, 17), (19, 20), (7, 7), (0, 20)]
 
 
-@pytest.mark.parametrize("isa", [*ISAS, "reference"])
+@pytest.mark.parametrize("isa", [*STEP_ISAS, "reference"])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("begin", "end"), SPANS)
 def test_some_blocks(isa: str, kernel: str, begin: int, end: int, guarded: Guarded) -> None:
@@ -330,7 +330,7 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
     return case
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("units", [1, 16, 24, 61, 96, 300])
@@ -344,7 +344,7 @@ def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, guar
             assert case.check(isa, guarded) == (linear and "table" in kinds)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("codes", [True, False])
 @pytest.mark.parametrize("products", ["sums", "scaled", "joined"])
@@ -366,7 +366,7 @@ def test_products_and_codes(isa: str, kernel: str, products: str, codes: bool, u
         assert (results["reset"].view(np.uint8) == SENTINEL).all() == (codes or kernel != "gru_reset")
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", ["gru_reset", "rnn_cell"])
 def test_no_number_has_the_code_of_zero(isa: str, kernel: str, guarded: Guarded) -> None:
     gates = KERNELS[kernel][0]

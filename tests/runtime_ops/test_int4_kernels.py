@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_calls import AVAILABLE, GATES, INT4_ISAS, Guarded, Product, check_blocks, check_product
+from kernel_calls import (
+    AVAILABLE,
+    GATES,
+    INT4_ISAS,
+    PRODUCT_ISAS,
+    TILED_ISAS,
+    Guarded,
+    Product,
+    check_blocks,
+    check_product,
+)
 
 # Every instruction set with int4 kernels. The others multiply such weights as int8.
 EXPECTED = {"reference", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amxint8"}
@@ -70,7 +80,8 @@ SIZES = [
 ]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 20)
 GROUP_SIZES = (0, 32, 64, 128)
-each_isa = pytest.mark.parametrize("isa", INT4_ISAS)
+each_isa = pytest.mark.parametrize("isa", [isa for isa in INT4_ISAS if isa in PRODUCT_ISAS])
+each_tiled_isa = pytest.mark.parametrize("isa", [isa for isa in INT4_ISAS if isa in TILED_ISAS])
 each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 
@@ -107,7 +118,7 @@ def test_large_products(isa: str, rows: int, k: int, units: int, group_size: int
 
 
 # The last pair of tiles twice the same one; and overlapping the pair before; k of more than is unpacked at once.
-@each_isa
+@each_tiled_isa
 @pytest.mark.parametrize("group_size", [0, 96])
 @pytest.mark.parametrize("rows", [225, 513])
 def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guarded) -> None:
@@ -116,7 +127,7 @@ def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guard
 
 # Products that are worth the set-up of tiles: rows below, at and above 16 and 32, k of less than a tile (64), of whole
 # tiles, of more, and of more than is unpacked at once.
-@each_isa
+@each_tiled_isa
 @pytest.mark.parametrize("group_size", [*GROUP_SIZES, 96, 512])
 @pytest.mark.parametrize("rows", [7, 8, 15, 16, 17, 32, 33, 65])
 @pytest.mark.parametrize(("k", "units"), [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])

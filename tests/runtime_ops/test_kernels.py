@@ -22,7 +22,10 @@ from kernel_calls import (
     GATES,
     ISAS,
     NATIVE,
+    PRODUCT_ISAS,
     SENTINEL,
+    STEP_ISAS,
+    TILED_ISAS,
     CellCase,
     CellResult,
     Guarded,
@@ -161,7 +164,7 @@ def test_quantized_values_round_as_quotients_do(isa: str, guarded: Guarded) -> N
         np.testing.assert_array_equal(codes, expected, err_msg=str(exponent))
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 def test_start_values_of_deep_products(isa: str, guarded: Guarded) -> None:
     # Beyond what two int16 numbers hold: 128 * 40000 > 2^22.
     product = example(guarded, isa, 9, 40000, 3, 1, "low")
@@ -208,7 +211,7 @@ LARGE_PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(
     ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
 )
@@ -219,7 +222,7 @@ def test_integer_products(
     check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "corners")])
 @pytest.mark.parametrize(("rows", "k", "units"), LARGE_PRODUCTS)
 def test_large_integer_products(
@@ -241,7 +244,7 @@ TILED_PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", TILED_ISAS)
 @pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "low"), (3, "corners")])
 @pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS)
 def test_tiled_integer_products(
@@ -252,7 +255,7 @@ def test_tiled_integer_products(
     check_blocks(guarded, product, 1, blocks(units))
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", TILED_ISAS)
 @pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS[::3])
 def test_tiled_products_of_rows_with_a_zero_point_each(
     isa: str, rows: int, k: int, units: int, guarded: Guarded
@@ -261,7 +264,7 @@ def test_tiled_products_of_rows_with_a_zero_point_each(
     check_product(guarded, example(guarded, isa, rows, k, units, 1, "random"), zero_points)
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], guarded: Guarded) -> None:
@@ -271,7 +274,7 @@ def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], 
     check_product(guarded, product)
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
 def test_rows_with_a_zero_point_each(isa: str, rows: int, k: int, units: int, guarded: Guarded) -> None:
     product = example(guarded, isa, rows, k, units, 1, "random")
@@ -300,7 +303,7 @@ def test_largest_depth_does_not_overflow(isa: str, guarded: Guarded) -> None:
 RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]
 
 
-@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(("begin", "end"), [*RANGES, (0, 0), (2, 2)])
 @pytest.mark.parametrize("rows", [1, 2, 7, 20])
 def test_products_write_their_blocks_only(isa: str, begin: int, end: int, rows: int, guarded: Guarded) -> None:
@@ -344,7 +347,7 @@ def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: fl
     )
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("cell_max", [300.0, 2.0**60])
 @pytest.mark.parametrize("wild", [False, True])
 @pytest.mark.parametrize("zero_point", [0, 128, 255])
@@ -436,7 +439,7 @@ class LinearTables:
         return result.linear, b"".join(array.tobytes() for array in results), result.y
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -507,7 +510,7 @@ def _limited_case(unit: float = 2.0**-11, f_scale: float = 1.0, first_code: int 
     return case
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_of_linear_cells(isa: str, name: str, guarded: Guarded) -> None:
     case = _limited_case(**LIMITS[name])
@@ -517,7 +520,7 @@ def test_limits_of_linear_cells(isa: str, name: str, guarded: Guarded) -> None:
     found.assert_same_bits(expected)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
 def test_lower_limit_at_the_second_code(
     isa: str, lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
@@ -531,14 +534,14 @@ def test_lower_limit_at_the_second_code(
     found.assert_same_bits(case.run("reference", guarded))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
 @pytest.mark.parametrize("limits", [{}, {"cell_max": 1000.0}])
 def test_linear_cell_of_some_blocks(isa: str, begin: int, end: int, limits: dict[str, float], guarded: Guarded) -> None:
     _check_span(_limited_case(**limits), isa, guarded, begin, end)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("entry", [0, 1, 63, 4095, 4096, 4160, 5000, 8191])
 @pytest.mark.parametrize("gate", range(GATES))
 def test_a_gate_table_that_differs_in_one_entry_is_looked_up(isa: str, gate: int, entry: int, guarded: Guarded) -> None:
@@ -553,7 +556,7 @@ def test_a_gate_table_that_differs_in_one_entry_is_looked_up(isa: str, gate: int
     assert found != untouched
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("gate", range(GATES))
 def test_the_last_bit_of_an_entry_counts(isa: str, gate: int, guarded: Guarded) -> None:
     tables = LinearTables()
@@ -563,7 +566,7 @@ def test_the_last_bit_of_an_entry_counts(isa: str, gate: int, guarded: Guarded) 
     assert found == tables.run("reference", guarded)[1]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("entry", [0, 1, 255, 256, 5000, 16383, 16384, 32767, 32768, 40000, 65535])
 def test_a_cell_table_that_differs_in_one_entry_is_looked_up(isa: str, entry: int, guarded: Guarded) -> None:
     tables = LinearTables()
@@ -575,7 +578,7 @@ def test_a_cell_table_that_differs_in_one_entry_is_looked_up(isa: str, entry: in
         assert y.max() > 100
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("change", ["knots of a gate", "negative zero", "not a number", "size of a gate"])
 def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: Guarded) -> None:
     tables = LinearTables()
@@ -595,7 +598,7 @@ def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: 
         assert found == tables.run("reference", guarded)[1]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("knot", [-16383, -16384])
 def test_a_rise_beyond_int16_takes_shorter_segments(
     isa: str, knot: int, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
