@@ -75,6 +75,8 @@ class Evaluator:
     ) -> None:
         self.program = program
         self.whole = whole
+        # In form qcdq sums of floats depend on what onnxruntime fuses.
+        self._optimize = program.cell.form != "qcdq"
         self._constants = dict(constants)
         self._runtime = set(runtime)
         in_front = program.named(prelude=True)
@@ -147,7 +149,7 @@ class Evaluator:
         if not wanted:
             return results
         if key not in self._sessions:
-            self._sessions[key] = make_session(self._model(nodes, known, wanted))
+            self._sessions[key] = make_session(self._model(nodes, known, wanted), optimize=self._optimize)
         return results | run_session(self._sessions[key], given)
 
     def _model(

@@ -91,8 +91,10 @@ class Tracer:
         self._traced |= {n: TracedRecurrence(found[n], r) for n, r in self._runs.items()}
         wanted = [v for p in known for v in observed_of(p, self._stored)]
         wanted += [v for r in self._runs.values() for v in r.observed()]
-        # onnxruntime joins quantizers with what stands between them, unless their values are outputs.
+        # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
+        # floats depend on what it joins.
         joined = any(r.recurrence.record["form"] == "qcdq" for r in self._runs.values())
+        joined |= any(p.cell.form == "qcdq" for p in known)
         self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
     @property

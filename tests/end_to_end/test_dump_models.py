@@ -77,6 +77,16 @@ def test_rnnoise_in_pieces(shared: Shared, tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.parametrize("options", [{}, {"unroll": True, "dims": {"T": 1}}], ids=["loop", "unrolled"])
+def test_rnnoise_in_form_qcdq(shared: Shared, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Sums of floats behind Relu, which depend on what onnxruntime fuses."""
+    model = lowered(shared, "rnnoise/rnnoise.onnx", tmp_path, form="qcdq", **options)
+    with np.load(shared("models/rnnoise/features_test_wav.npz")) as held:
+        features = held["features"][:60].reshape(60, 1, 1, 42)
+    index = dumped(model, {"features": features}, tmp_path, state=STATES)
+    assert list(counts(index).values()) == [60] * 3
+
+
 def test_silero(shared: Shared, tmp_path: Path) -> None:
     """Two branches of an If, of which the rate of the samples chooses one."""
     model = lowered(shared, "silero_vad/silero_vad_16k_op15.onnx", tmp_path)
