@@ -20,6 +20,7 @@ from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
+from rnnqc.lone_steps import hint, states_of_lone_step
 from rnnqc.outcomes import QONNX, WEIGHT_ONLY, outcomes
 from rnnqc.passes import (
     Cleanup,
@@ -351,6 +352,8 @@ def lower(
         # Nothing that rnnqc could lower further: zero points are added before rounding there.
         written = [n for n, c in loaded.cells.items() if c.op == CELL_OP and c.form == "qcdq"]
         loaded.release_cells([*written, *(n for n, c in loaded.cells.items() if c.form == QONNX)], written)
+        states = {} if report.entries else states_of_lone_step(loaded.proto)
+        report.warnings += [hint(states)] if states else []
         names = [c for e in report.entries for c in e.cells]
         others = points_of_recurrences(loaded) if chosen.own else {}
         if names or others:

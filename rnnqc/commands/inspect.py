@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -23,7 +24,9 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.files import load_proto
     from rnnqc.ir import Model
+    from rnnqc.lone_steps import hint, states_of_lone_step
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.custom_products import described
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
@@ -83,6 +86,10 @@ def run(a: argparse.Namespace) -> int:
         )
     if nodes:
         out(table)
+    else:
+        states = states_of_lone_step(load_proto(Path(a.model)))
+        if states:
+            err(f"[yellow]rnnqc:[/yellow] {escape(hint(states))}")
     if independent:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning_of(independent))}")
     return OK
