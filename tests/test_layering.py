@@ -152,7 +152,7 @@ def test_the_runtime_needs_nothing_of_the_compiler(module: str) -> None:
 
 def test_only_ir_imports_graphsurgeon() -> None:
     users = {m for m, path in FILES.items() for _, name in _imports(path) if name.split(".")[0] == "onnx_graphsurgeon"}
-    assert users == {"ir"}
+    assert {u.partition(".")[0] for u in users} == {"ir"}
 
 
 @pytest.mark.parametrize("module", list(FILES))
