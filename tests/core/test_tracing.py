@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.evaluate import make_session
+from rnnqc.graph_walks import needed, reads
 from rnnqc.passes.observe import NotObservableError
+from rnnqc.passes.point_names import plain_name
 from rnnqc.tracing.names import FileNames
-from rnnqc.tracing.program import needed, plain_name, reads
 from rnnqc.tracing.rounds import at
 from rnnqc.tracing.scans_as_loops import write_as_loops
 from rnnqc.tracing.spool import Spool
