@@ -69,49 +69,10 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
   }
 }
 
-// The same of one block of int4 weights.
-template <bool kDescending>
-RNNQC_NOINLINE void RowSumsS4(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
-  constexpr int64_t kStep = kDescending ? -1 : 1;
-  const Groups groups(m, block);
-  const int64_t count = groups.count();
-  const int64_t first = kDescending ? groups.depth - 1 : 0;
-  const uint8_t* a = m.a + 8 * first;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * groups.depth + first) * kGates;
-  __m512i total[kGates];
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) {
-    total[g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t group = kDescending ? count - 1 - i : i;
-    const int64_t left = groups.depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
-    __m512i sum[2][kGates];
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < eights; ++j) {
-      const __m512i lower = BroadcastCodes(a);
-      const __m512i upper = BroadcastCodes(a + 4);
-      RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) {
-        const __m512i bytes = _mm512_load_si512(w + g);
-        AddProducts(&sum[0][g], lower, Affine(bytes, kLowerMoved));
-        AddProducts(&sum[1][g], upper, _mm512_and_si512(bytes, _mm512_set1_epi8(-16)));
-      }
-      a += 8 * kStep;
-      w += kGates * kStep;
-    }
-    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      const __m512i both = _mm512_add_epi32(sum[0][g], sum[1][g]);
-      total[g] = _mm512_add_epi32(total[g], Scaled(both, multipliers == nullptr ? nullptr : multipliers + g * 16));
-    }
-  }
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + g * 16, total[g]);
-}
+struct Int4 {
+  static constexpr int64_t kPrefetch = 0;
+  static __m512i Lower(__m512i bytes) { return Affine(bytes, kLowerMoved); }
+};
 
 using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
 
@@ -142,7 +103,7 @@ void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
 }
 
 void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  RowSumsFn* const row_sums = m.descending ? RowSumsS4<true> : RowSumsS4<false>;
+  RowSumsFn* const row_sums = m.descending ? RowSumsS4<Int4, true> : RowSumsS4<Int4, false>;
   RowOfBlocks<1>(m, row_sums, row_sums, start, sums);
 }
 
@@ -456,17 +417,27 @@ void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, cons
   }
 }
 
-struct RecurrentPlace {
-  int32_t* operator()(int64_t row, int64_t block) const {
-    return args.acc + row * args.acc_stride + block * kBlockColumns;
-  }
+// all_sums is Sums or SumsS4.
+template <typename AllSums>
+void RecurrentTiles(const RecurrentArgs& args, const AllSums& all_sums) {
+  all_sums(
+      args.matmul, args.matmul.start, args.acc_stride,
+      [&args](int64_t row, int64_t block) { return args.acc + row * args.acc_stride + block * kBlockColumns; },
+      [](int64_t, int64_t, int64_t) {});
+}
 
-  const RecurrentArgs& args;
-};
+template <typename AllSums>
+void ProjectTiles(const ProjectArgs& args, const AllSums& all_sums) {
+  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
+  all_sums(
+      args.matmul, nullptr, kBlockColumns, [&sums](int64_t, int64_t) { return sums; },
+      [&args, &sums](int64_t row, int64_t rows, int64_t block) {
+        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
+      });
+}
 
-struct NoFinish {
-  void operator()(int64_t, int64_t, int64_t) const {}
-};
+constexpr auto kSums = [](const auto&... arguments) { Sums(arguments...); };
+constexpr auto kSumsS4 = [](const auto&... arguments) { SumsS4(arguments...); };
 
 }  // namespace
 
@@ -474,38 +445,28 @@ void u8s8_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return Row(m, m.start, args.acc);
   if (IsFew(m)) return u8s8_s32_recurrent_6x64__avx512vnni(args);
-  Sums(m, m.start, args.acc_stride, RecurrentPlace{args}, NoFinish());
+  RecurrentTiles(args, kSums);
 }
 
 void u8s8_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, Row);
   if (IsFew(m)) return u8s8_f32_project_6x64__avx512vnni(args);
-  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
-  Sums(
-      m, nullptr, kBlockColumns, [&](int64_t, int64_t) { return sums; },
-      [&](int64_t row, int64_t rows, int64_t block) {
-        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
-      });
+  ProjectTiles(args, kSums);
 }
 
 void u8s4_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return RowS4(m, m.start, args.acc);
   if (IsFewS4(m)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
-  SumsS4(m, m.start, args.acc_stride, RecurrentPlace{args}, NoFinish());
+  RecurrentTiles(args, kSumsS4);
 }
 
 void u8s4_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, RowS4);
   if (IsFewS4(m)) return u8s4_f32_project_6x64__avx512vnni(args);
-  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
-  SumsS4(
-      m, nullptr, kBlockColumns, [&](int64_t, int64_t) { return sums; },
-      [&](int64_t row, int64_t rows, int64_t block) {
-        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
-      });
+  ProjectTiles(args, kSumsS4);
 }
 
 }  // namespace rnnqc

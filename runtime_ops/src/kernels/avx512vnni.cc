@@ -116,54 +116,10 @@ using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const i
 constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
                                               TileSums<4>, TileSums<5>, TileSums<6>};
 
-// The lower and the upper int4 numbers of 64 bytes as int8 numbers of 16 times their value.
-inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
-inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
-
-// Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
-template <bool kDescending>
-RNNQC_NOINLINE void RowSumsS4(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
-  constexpr int64_t kStep = kDescending ? -1 : 1;
-  const Groups groups(m, block);
-  const int64_t depth = groups.depth;
-  const int64_t count = groups.count();
-  const int64_t first = kDescending ? depth - 1 : 0;
-  const uint8_t* a = m.a + 8 * first;
-  const char* w = static_cast<const char*>(m.weights) + (block * depth + first) * kEightBytes;
-  __m512i total[kGates];
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g)
-    total[g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t group = kDescending ? count - 1 - i : i;
-    const int64_t left = depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
-    __m512i sum[2][kGates];
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < eights; ++j) {
-      const __m512i lower = BroadcastCodes(a);
-      const __m512i upper = BroadcastCodes(a + 4);
-      RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) {
-        _mm_prefetch(w + g * 64 + kStep * kPrefetchBytes, _MM_HINT_T0);
-        const __m512i bytes = _mm512_load_si512(w + g * 64);
-        AddProducts(&sum[0][g], lower, LowerHalves(bytes));
-        AddProducts(&sum[1][g], upper, UpperHalves(bytes));
-      }
-      a += kStep * 8;
-      w += kStep * kEightBytes;
-    }
-    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      const __m512i both = _mm512_add_epi32(sum[0][g], sum[1][g]);
-      total[g] = _mm512_add_epi32(total[g], Scaled(both, multipliers == nullptr ? nullptr : multipliers + g * 16));
-    }
-  }
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + g * 16, total[g]);
-}
+struct Int4 {
+  static constexpr int64_t kPrefetch = kPrefetchBytes;
+  static __m512i Lower(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
+};
 
 // Sums of kRows rows and one block.
 template <int kRows>
@@ -194,10 +150,10 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     for (int64_t j = 0; j < eights; ++j) {
       RNNQC_UNROLL(2)
       for (int half = 0; half < 2; ++half) {
-        const __m512i w0 = half == 0 ? LowerHalves(w[0]) : UpperHalves(w[0]);
-        const __m512i w1 = half == 0 ? LowerHalves(w[1]) : UpperHalves(w[1]);
-        const __m512i w2 = half == 0 ? LowerHalves(w[2]) : UpperHalves(w[2]);
-        const __m512i w3 = half == 0 ? LowerHalves(w[3]) : UpperHalves(w[3]);
+        const __m512i w0 = half == 0 ? Int4::Lower(w[0]) : UpperHalves(w[0]);
+        const __m512i w1 = half == 0 ? Int4::Lower(w[1]) : UpperHalves(w[1]);
+        const __m512i w2 = half == 0 ? Int4::Lower(w[2]) : UpperHalves(w[2]);
+        const __m512i w3 = half == 0 ? Int4::Lower(w[3]) : UpperHalves(w[3]);
         RNNQC_UNROLL(6)
         for (int r = 0; r < kRows; ++r) {
           const __m512i codes = BroadcastCodes(a + r * a_stride + 4 * half);
@@ -690,11 +646,11 @@ void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row,
 }
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+  Recurrent<RowSumsS4<Int4, false>, RowSumsS4<Int4, true>>(args, kTileSumsS4);
 }
 
 void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  Project<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+  Project<RowSumsS4<Int4, false>, RowSumsS4<Int4, true>>(args, kTileSumsS4);
 }
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
