@@ -24,14 +24,12 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileBytes = 64;
 constexpr int64_t kMostRows = 2 * kTileRows;  // of a tile or a pair of tiles
 
-// Factors of gf2p8affineqb for each byte: its lower and its upper half as a number in two's complement.
-constexpr long long kLowerNumber = 0x0102040808080808;
-constexpr long long kUpperNumber = 0x1020408080808080;
-// The lower half, moved up.
-constexpr long long kLowerMoved = 0x0000000001020408;
-
-inline __m512i Affine(__m512i bytes, long long factor) {
-  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(factor), 0);
+// The weights of 64 bytes of kS4Pairs: each byte's half times a matrix of bits, and the lower one less 8.
+inline __m512i LowerWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x0102040808080808), 0xf8);
+}
+inline __m512i UpperWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x1020408080808080), 0);
 }
 
 // --- One row ---
@@ -69,11 +67,6 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
   }
 }
 
-struct Int4 {
-  static constexpr int64_t kPrefetch = 0;
-  static __m512i Lower(__m512i bytes) { return Affine(bytes, kLowerMoved); }
-};
-
 using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
 
 // One row of all blocks, kAtOnce and then one at a time; `start` and `sums` begin with block 0.
@@ -103,7 +96,7 @@ void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
 }
 
 void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  RowSumsFn* const row_sums = m.descending ? RowSumsS4<Int4, true> : RowSumsS4<Int4, false>;
+  RowSumsFn* const row_sums = m.descending ? RowSumsS4<true> : RowSumsS4<false>;
   RowOfBlocks<1>(m, row_sums, row_sums, start, sums);
 }
 
@@ -333,14 +326,15 @@ class Panel {
       }
       RNNQC_UNROLL(4)
       for (int line = 0; line < kLines; ++line) {
-        __m512i lower = Affine(from[line], kLowerNumber);
-        __m512i upper = Affine(from[line], kUpperNumber);
+        const int gate = 2 * line % kLines;
+        __m512i lower = LowerWeights(from[line]);
+        __m512i upper = UpperWeights(from[line]);
         if (groups.multipliers != nullptr) {
-          lower = Product(multipliers[line], lower);
-          upper = Product(multipliers[line], upper);
+          lower = Product(multipliers[gate], lower);
+          upper = Product(multipliers[gate + 1], upper);
         }
-        _mm512_store_si512(to + line, lower);
-        _mm512_store_si512(to + kLines + line, upper);
+        _mm512_store_si512(to + 2 * line, lower);
+        _mm512_store_si512(to + 2 * line + 1, upper);
       }
       from += kLines;
       to += 2 * kLines;

@@ -19,7 +19,6 @@ constexpr int kTileRows = 6;
 
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
-constexpr int64_t kPrefetchBytes = 2048;
 constexpr int64_t kTilePrefetchBytes = 8192;
 constexpr int64_t kInputPrefetchBytes = 4096;
 
@@ -116,10 +115,13 @@ using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const i
 constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
                                               TileSums<4>, TileSums<5>, TileSums<6>};
 
-struct Int4 {
-  static constexpr int64_t kPrefetch = kPrefetchBytes;
-  static __m512i Lower(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
-};
+// Weights of 64 bytes of kS4Pairs as int8 numbers of 16 times their value.
+inline __m512i LowerWeights(__m512i bytes) {
+  constexpr int kAndThenXor = 0x6a;  // (a & b) ^ c
+  return _mm512_ternarylogic_epi32(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi8(-16), _mm512_set1_epi8(-128),
+                                   kAndThenXor);
+}
+inline __m512i UpperWeights(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 
 // Sums of kRows rows and one block.
 template <int kRows>
@@ -150,10 +152,14 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     for (int64_t j = 0; j < eights; ++j) {
       RNNQC_UNROLL(2)
       for (int half = 0; half < 2; ++half) {
-        const __m512i w0 = half == 0 ? Int4::Lower(w[0]) : UpperHalves(w[0]);
-        const __m512i w1 = half == 0 ? Int4::Lower(w[1]) : UpperHalves(w[1]);
-        const __m512i w2 = half == 0 ? Int4::Lower(w[2]) : UpperHalves(w[2]);
-        const __m512i w3 = half == 0 ? Int4::Lower(w[3]) : UpperHalves(w[3]);
+        __m512i first = _mm512_load_si512(w);
+        __m512i second = _mm512_load_si512(w + 1);
+        Keep(&first);
+        Keep(&second);
+        const __m512i w0 = LowerWeights(first);
+        const __m512i w1 = UpperWeights(first);
+        const __m512i w2 = LowerWeights(second);
+        const __m512i w3 = UpperWeights(second);
         RNNQC_UNROLL(6)
         for (int r = 0; r < kRows; ++r) {
           const __m512i codes = BroadcastCodes(a + r * a_stride + 4 * half);
@@ -162,9 +168,9 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
           AddProducts(&sum[r][2], codes, w2);
           AddProducts(&sum[r][3], codes, w3);
         }
+        w += kPairs;
       }
       a += 8;
-      w += kGates;
     }
     const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
     RNNQC_UNROLL(4)
@@ -172,7 +178,8 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
       RNNQC_UNROLL(6)
       for (int r = 0; r < kRows; ++r) {
         int32_t* to = sums + r * sums_stride + g * 16;
-        const __m512i scaled = Scaled(sum[r][g], multipliers == nullptr ? nullptr : multipliers + g * 16);
+        const __m512i scaled =
+            Scaled(_mm512_srai_epi32(sum[r][g], 4), multipliers == nullptr ? nullptr : multipliers + g * 16);
         _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), scaled));
       }
     }
@@ -646,11 +653,11 @@ void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row,
 }
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  Recurrent<RowSumsS4<Int4, false>, RowSumsS4<Int4, true>>(args, kTileSumsS4);
+  Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
 }
 
 void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  Project<RowSumsS4<Int4, false>, RowSumsS4<Int4, true>>(args, kTileSumsS4);
+  Project<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
 }
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
