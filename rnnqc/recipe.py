@@ -251,7 +251,7 @@ class Recipe:
             )
         parsed = tuple(parse_override(o) for o in overrides)
         own = self.own + len(parsed) if self.own else 0
-        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind, own)
+        return replace(self, rules=(*parsed, *self.rules), overrides=len(parsed) + self.overrides, own=own)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""

@@ -20,11 +20,11 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.pipeline import Lowered
+from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.recurrences import recurrences_of
-from rnnqc.reporting.sensitivity import Bounds
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.statistics import Statistics
 from rnnqc.testing.recurrences import RecurrenceCase
