@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
+from rnnqc.clipping import Clipping
 from rnnqc.diagnostics import InternalError, Outcome, Remark
 from rnnqc.ir import Model
 from rnnqc.numerics import Numerics
@@ -74,6 +75,7 @@ class PassResult:
         equivalents: Values inside that the pass measures in other units: what a bounded loss hides shows there.
         calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
             recipe's own, if the constants are right and the model without its quantizers is the one before.
+        clipped: Points whose ranges overrides make too small for the calibration data.
     """
 
     modified: bool
@@ -82,6 +84,7 @@ class PassResult:
     numerics: Numerics | None = None
     equivalents: tuple[Equivalent, ...] = ()
     calibrated: bool = False
+    clipped: tuple[Clipping, ...] = ()
 
 
 class Pass(abc.ABC):
