@@ -80,8 +80,8 @@ class CustomCellsCheck(ConstantCheck):
                     self._check_value(found, path, what, nodes)
         return found
 
-    def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """Quantizers let their values pass, and products are those of the floats."""
+    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
+        """Quantizers let their values pass, and products are those of the floats, or of the codes of weights."""
         passed: dict[str, str] = {}
         products: dict[str, tuple[str, Array]] = {}
         constants: dict[str, Array] = {}
@@ -93,13 +93,13 @@ class CustomCellsCheck(ConstantCheck):
                         passed[nodes["quantized"].outputs[0].name] = WrittenQuantizer(path, nodes).source.name
                     continue
                 last, source = nodes.get("product.real") or nodes.get("product"), _multiplied(nodes)
-                weights = self._weights_of(path)
+                weights = self._codes_of(path, held) if keep_weights else self._weights_of(path)
                 if last is None or source is None or weights is None:
                     return None
                 products[last.outputs[0].name] = source.name, weights
         for path, product in self._products.items():
             for k, (name, _) in enumerate(held.get(f"{path}.{BIAS}", [])):
-                if k < len(product.biases):
+                if k < len(product.biases) and not keep_weights:
                     constants[name] = product.biases[k]
         return bypassed(after.proto, passed, constants, products) if products or passed else None
 
@@ -107,6 +107,14 @@ class CustomCellsCheck(ConstantCheck):
         """The float weights of a product; None where steps of one name have different ones."""
         first, *others = self._products[path].weights
         return first if all(np.array_equal(w, first) for w in others) else None
+
+    def _codes_of(self, path: str, held: dict[str, list[tuple[str, Array]]]) -> Array | None:
+        """What the codes of the weights of a product stand for; None where steps of one name have different ones."""
+        floats, point = self._weights_of(path), self._points[f"{path}.{WEIGHT}"]
+        if floats is None or point["bits"] is None:
+            return floats
+        e, codes = encoding_of(point), [a for _, a in held.get(f"{path}.{WEIGHT}.codes", [])]
+        return e.dequantize(_decoded(codes[0], e, floats.shape[1])) if len(codes) == 1 else None
 
     def _check_weight(
         self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]

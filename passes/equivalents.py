@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.passes.base import Equivalent
+from rnnqc.passes.base import MOVED, Equivalent
 from rnnqc.passes.divergence import Types, inlined, names_by_alias, types_of, values_of
 from rnnqc.passes.point_names import alias
 
@@ -86,7 +86,10 @@ def compare_equivalents(
             reason = f"{len(x)} rows of finite values" if pairs else "not in both models"
             passed_over.append(f"{equivalent.after!r} ({reason})")
             continue
-        pair = replace(equivalent, offset=None) if equivalent.source in drifting else equivalent
+        pair = equivalent
+        if pair.source in drifting:
+            column, gate = (max(pair.tolerance[k], MOVED[k]) for k in (0, 1))
+            pair = replace(pair, offset=None, tolerance=(column, gate))
         text = _difference(pair, x, y)
         if text is not None:
             return Comparison(compared, tuple(passed_over), (equivalent, text))

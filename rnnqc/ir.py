@@ -177,7 +177,7 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
     if isinstance(value, Constant):
         held = value._values
         if isinstance(held, SparseValues):
-            return _dense(held.tensor)  # graphsurgeon would make float64 of it for good
+            return dense_array(held.tensor)  # graphsurgeon would make float64 of it for good
         if isinstance(held, LazyValues):
             return onnx.numpy_helper.to_array(held.tensor)  # not cached: two copies of every weight would stay
         return np.asarray(value.values)
@@ -192,7 +192,8 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
     return None
 
 
-def _dense(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
+def dense_array(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
+    """The whole array that a sparse tensor, which was checked when it was loaded, stands for."""
     values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
     dense = np.zeros(list(sparse.dims), values.dtype)
     if indices.ndim == 1:

@@ -46,13 +46,13 @@ from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pass_comparison import NOT_COMPARED
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.reproducer import check_reproducer
 from rnnqc.passes.unroll import bind_dimensions
-from rnnqc.passes.verify_numerics import NOT_COMPARED
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
@@ -369,7 +369,7 @@ def lower(
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."
                 entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
-        report.checks = verifier.checks
+        report.checks, report.verified, report.unverified = verifier.checks, verifier.verified, verifier.unverified
         if strict and report.float_entries:
             raise CompileError(
                 "recurrent nodes stay float: " + " ".join(e.explanation for e in report.float_entries),

@@ -6,6 +6,7 @@ and models that are run more often than needed.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rnnqc.feeds import generate_feeds
 from rnnqc.ir import Model, Node
 from rnnqc.passes import PassManager, VerifyNumerics
 from rnnqc.passes.model_runs import ModelRuns
-from rnnqc.passes.verify_numerics import OWN_LOSS
+from rnnqc.passes.pass_comparison import OWN_LOSS
 from rnnqc.pipeline import default_passes, executable
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
@@ -145,3 +146,32 @@ def test_an_edit_between_passes_is_noticed() -> None:
     given = frozenset({Property.CANONICAL, Property.CELLS_QUANTIZED})
     PassManager([first, second], [verifier], given=given).run(model)
     assert {"fold-scales"} <= {name for name, _ in verifier.checks}
+
+
+COARSE = LstmCase(T=24, B=3, I=6, H=16, gain=10.0, seed=1, outputs=("Y_h",), dynamic_time=True, dynamic_batch=True)
+TWO_BITS = load_recipe("w4a8").with_overrides(["*.weight.bits=2"])
+
+
+def test_weights_of_few_bits_raise_no_alarm() -> None:
+    """Where the weights alone lose beyond the bound, and their codes are right, the other quantizers are held to it."""
+    checks = rnnqc.lower(COARSE.model(), TWO_BITS, verify=True).report.checks
+    (text,) = {text for name, text in checks if text.startswith(OWN_LOSS)}
+    assert re.search(r"SQNR -\d.* beside the one with quantized weights alone it has SQNR [23]\d\.\d dB", text)
+
+
+def test_the_bound_of_the_other_quantizers_finds_a_fault() -> None:
+    """A range of rows that is computed wrongly: no constant shows it, and nothing is wrong without quantizers."""
+
+    def wrong_range(model: Model) -> bool:
+        found = [n for g in model.graphs() for n in g.nodes if n.op == "ReduceMax" and "/input." in n.outputs[0].name]
+        for node in found:
+            node.op = "ReduceMin"
+        return bool(found)
+
+    passes = default_passes(TWO_BITS, "integer", False)
+    place = next(k for k, p in enumerate(passes) if p.info.name == "insert-qcdq")
+    passes[place] = Spoilt(passes[place], wrong_range)
+    proto = COARSE.model()
+    with pytest.raises(NumericsError, match=r"'insert-qcdq' changed output 'Y_h' .* 0 dB declared") as raised:
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+    assert "constant is wrong" not in str(raised.value) and "without its quantizers" not in str(raised.value)
