@@ -318,17 +318,21 @@ def test_a_constant_of_the_integer_form(name: str) -> None:
     run(case, recipe, "fold-scales", edit, said)
 
 
-LIMITED = {"preactivation.limited": LSTM, "hidden_gate.limited": GRU, "cell_state": LSTM}
+LIMITED: dict[str, tuple[RecurrentCase, list[str]]] = {
+    "preactivation.limited": (LSTM, []),
+    "hidden_gate.limited": (GRU, []),
+    "cell_state": (LSTM, ["*.cell_state.bits=none"]),
+}
 
 
 @pytest.mark.parametrize("value", LIMITED)
 def test_limits_that_are_not_there(value: str) -> None:
     """Codes beyond a table: usual data does not show it."""
-    recipe = load_recipe("int8").with_overrides(["*.cell_state.bits=none"])
-    passes = default_passes(recipe, "integer", False)
+    case, overrides = LIMITED[value]
+    passes = default_passes(load_recipe("int8").with_overrides(overrides), "integer", False)
     place = max(k for k, p in enumerate(passes) if p.info.name == "fold-scales")
     passes[place] = Spoilt(passes[place], without("Clip", f"/{value}"))
-    proto = LIMITED[value].model()
+    proto = case.model()
     with pytest.raises(NumericsError, match=rf"'fold-scales' .*limits of the_lstm.forward/{value}: .* is missing"):
         PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
 
