@@ -6,11 +6,13 @@ and models that are run more often than needed.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from commands import in_process
 from lstm_models import LstmCase, RecurrentCase, stacked_model
@@ -175,3 +177,29 @@ def test_the_bound_of_the_other_quantizers_finds_a_fault() -> None:
     with pytest.raises(NumericsError, match=r"'insert-qcdq' changed output 'Y_h' .* 0 dB declared") as raised:
         PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
     assert "constant is wrong" not in str(raised.value) and "without its quantizers" not in str(raised.value)
+
+
+def test_what_was_not_compared_is_not_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a model that does not run on short sequences no data is usual, so that no loss can be compared."""
+    proto = CASE.model()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([100]), "late"))
+    proto.graph.node.append(onnx.helper.make_node("Gather", ["X", "late"], ["picked"], axis=0))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("picked", onnx.TensorProto.FLOAT, None))
+    source, output, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "report.json"))
+    source.write_bytes(proto.SerializeToString())
+    result = in_process(capfd, "lower", source, "-o", output, "--verify", "--json", report)
+    assert result.code == 0, result.err
+    data = json.loads(report.read_text())
+    assert data["unverified"] == ["insert-qcdq", "fold-scales"]
+    assert {"decompose-lstm", "cleanup", "fuse-quant-lstm-cell"} <= set(data["verified"])
+    assert f"verified: {len(data['verified'])} passes compared, 2 not compared (said above)" in result.out
+    assert "pass 'fold-scales' was not compared: a loss is declared" in " ".join(result.err.split())
+
+
+def test_every_pass_is_counted_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, output, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "report.json"))
+    source.write_bytes(CASE.model().SerializeToString())
+    result = in_process(capfd, "lower", source, "-o", output, "--verify", "--json", report)
+    data = json.loads(report.read_text())
+    assert data["unverified"] == [] and len(set(data["verified"])) == len(data["verified"])
+    assert f"verified: {len(data['verified'])} passes changed no more than declared" in result.out
