@@ -14,7 +14,7 @@ import onnx
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.comparison import unlike_texts
-from rnnqc.comparison_feeds import CALIBRATION_DATA, Remembered, generated_feeds, verification_feeds
+from rnnqc.comparison_feeds import CALIBRATION_DATA, FeedGenerator, Remembered, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -67,6 +67,8 @@ FORMS = ("fused", "integer", "qcdq")
 EVERY_FORM = (*FORMS, QONNX)
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
+MEASURED = 2
+"""Generated feeds on which the SQNR is measured."""
 
 
 @dataclass(frozen=True)
@@ -326,9 +328,9 @@ def lower(
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
-        feeds = generated_feeds(float_proto) if float_proto is not None else []
-        if verify and float_proto is not None:
-            usual, extreme, left_out = verification_feeds(float_proto, feeds, calibration, state)
+        generator = FeedGenerator(float_proto) if float_proto is not None else None
+        if verify and float_proto is not None and generator is not None:
+            usual, extreme, left_out = verification_feeds(float_proto, generator, calibration, state)
             verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
             if left_out:
                 verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
@@ -386,7 +388,8 @@ def lower(
                 now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
                 loaded.metadata[RECIPE_KEY] = now.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
-        if measure and float_proto is not None:
+        if measure and float_proto is not None and generator is not None:
+            feeds = [generator.feeds(seed) for seed in range(MEASURED)]
             try:
                 comparison = compare_models(float_proto, executable(lowered.proto), feeds)
             except CompileError as error:
