@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,14 @@ _VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
 
 @dataclass
 class _Product:
-    """A product as it was: its weights `[K,N]`, what is added to it, and the formats of both sides."""
+    """A product as it was: its weights `[K,N]`, what is added to it, and the formats of what it multiplies.
+
+    Where it stands in several places, such as the steps of a loop that is written out, there may be several of each.
+    """
 
     weights: list[Array] = field(default_factory=list)
     biases: list[Array] = field(default_factory=list)
-    code: Format | None = None
+    codes: list[Format | None] = field(default_factory=list)
 
 
 class CustomCellsCheck(ConstantCheck):
@@ -57,8 +60,11 @@ class CustomCellsCheck(ConstantCheck):
             formats = custom_formats(cell, recipe, statistics)
             self._points |= {f"{cell.name}.{p}": f for p, f in formats.points.items()}
             for name, sites in cell.products.items():
-                product = _Product(code=operand_format(cell, formats, name, sites[0]))
+                product = _Product()
                 for site in sites:
+                    code = operand_format(cell, formats, name, site)
+                    if code not in product.codes:
+                        product.codes.append(code)
                     product.weights.append(site.weights)
                     bias = cell.bias_of(site)
                     if bias is not None:
@@ -138,9 +144,7 @@ class CustomCellsCheck(ConstantCheck):
                 own, made = Findings(), _decoded(codes, e, columns)
                 check_codes(own, what, made, point, weights, moment, slice(0, columns))
                 results.append(own)
-            best = min(results, key=lambda r: len(r.wrong))
-            found.compared += best.compared
-            found.wrong += best.wrong
+            _add_best(found, results)
 
     def _check_bias(
         self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]
@@ -164,11 +168,18 @@ class CustomCellsCheck(ConstantCheck):
         check_static(found, path, WrittenQuantizer(path, nodes), e)
 
     def _check_product(self, found: Findings, path: str, nodes: dict[str, Node]) -> None:
-        code, weight = self._products[path].code, self._points[f"{path}.{WEIGHT}"]
-        what = f"{path}.{HIDDEN}"
-        if code is None or code.get("mode") != "static":
+        codes = [code for code in self._products[path].codes if code is not None and code.get("mode") == "static"]
+        if not codes or len(codes) < len(self._products[path].codes):
             return
-        scale = float(code["scale"][0])
+        results = []
+        for code in codes:  # it has that of one of the places
+            own = Findings()
+            self._check_scales(own, path, nodes, float(code["scale"][0]))
+            results.append(own)
+        _add_best(found, results)
+
+    def _check_scales(self, found: Findings, path: str, nodes: dict[str, Node], scale: float) -> None:
+        weight, what = self._points[f"{path}.{WEIGHT}"], f"{path}.{HIDDEN}"
         for name in ("hidden.codes", "hidden.units", "hidden.codes.units"):
             node = nodes.get(name)
             if node is not None and node.op in ("QuantizeLinear", "Div"):
@@ -183,6 +194,13 @@ class CustomCellsCheck(ConstantCheck):
             node = nodes.get(name)
             if node is not None and node.op == "Mul":
                 found.input(f"multiplier of {path}", node, 1, np.maximum(unit, TINY), ulps=1.0)
+
+
+def _add_best(found: Findings, results: Sequence[Findings]) -> None:
+    """Adds those findings of which the fewest constants are wrong."""
+    best = min(results, key=lambda r: len(r.wrong))
+    found.compared += best.compared
+    found.wrong += best.wrong
 
 
 def _decoded(stored: Array, e: Encoding, columns: int) -> Array:

@@ -35,10 +35,12 @@ class CustomFormats:
     Attributes:
         points: By the name of the point; `{"bits": None}` for one that stays float.
         uncalibrated: Points that the recipe quantizes, and of which there are no statistics.
+        lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
     """
 
     points: dict[str, Format] = field(default_factory=dict)
     uncalibrated: list[str] = field(default_factory=list)
+    lacking: bool = False
 
     def grid(self, point: str | None) -> Format | None:
         """The format of a point with one scale; None for one without."""
@@ -55,7 +57,8 @@ def custom_formats(cell: CustomCell, recipe: Recipe, statistics: Statistics | No
     """What the recipe says about each point of `cell`.
 
     * A value has one scale, given or calibrated; without statistics it stays float, and is among `uncalibrated`.
-    * `hidden` has one scale where the recipe and the statistics give one, else one for each row.
+    * `hidden` has one scale where the recipe asks for one, else one for each row. Of one that the statistics of the
+      recurrence leave out (what cannot be observed) each row has a scale; without such statistics it is `lacking`.
     * `same_as` of a value is the name of another one of the recurrence, or `hidden`: the state that is multiplied.
       Sigmoid and tanh, whose range is known, do not follow `hidden`, and nothing follows a float.
 
@@ -110,6 +113,8 @@ class _Resolver:
                 with naming_point(f"{self.cell.name}.{bias}"):
                     points[bias] = self._bias(name, sites[0])
         self.made.points = {p: points[p] for p in self.cell.points}
+        multiplied = any(p.endswith(f".{HIDDEN}") for p in self.made.uncalibrated)
+        self.made.lacking = multiplied and self.statistics is None
         for point, made in self.made.points.items():
             check_point(f"{self.cell.name}.{point}", made)
         return self.made

@@ -146,6 +146,12 @@ class Site:
         if weight.encoding.zero_point or any(weight.encoding.zero_points):
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
 
+    def mark_real(self, nodes: Iterable[Node], x: Value, point: Format | None, y: Value) -> None:
+        """Marks `y`, a product of real numbers, and the first of `nodes` that takes x, where that has one scale."""
+        if point is not None and point["mode"] == "static":
+            self.mark_taken(nodes, x, "hidden", REAL)
+        self.mark(y, "product", REAL)
+
     def mark_taken(self, nodes: Iterable[Node], value: Value, tensor: str, part: str, **facts: Any) -> None:
         """Marks the first of `nodes` that takes `value`."""
         node = next((n for n in nodes if any(v is value for v in n.inputs)), None)
@@ -176,32 +182,22 @@ def emit_product(
         apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
         integer: Whether to multiply codes, or real numbers.
     """
-    y = _product(b, site, product, weight, point, given=given, apart=apart, integer=integer)
+    if integer:
+        y = _integer_product(b, site, product, weight, point, given)
+    else:
+        x, static = _on_grid(b, site, product.x, point, given), point["mode"] == "static"
+        dequantized = static and not apart and has_quantize_linear(b.model, point)
+        y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+        site.mark_real(b.nodes, x, point, y)
     site.mark_weight(b.nodes, weight)
     return y
 
 
-def _product(
-    b: Builder,
-    site: Site,
-    product: CustomProduct,
-    weight: StoredWeight,
-    point: Format,
-    *,
-    given: bool,
-    apart: bool,
-    integer: bool,
+def _integer_product(
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: Format, given: bool
 ) -> Value:
-    x = product.x
-    static = point["mode"] == "static"
-    if not integer:
-        x = _on_grid(b, site, x, point, given)
-        dequantized = static and not apart and has_quantize_linear(b.model, point)
-        y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
-        if static:
-            site.mark_taken(b.nodes, x, "hidden", REAL)
-        site.mark(y, "product", REAL)
-        return y
+    """The product of `x [...,K]` as one of codes."""
+    x, static = product.x, point["mode"] == "static"
     if static and not given and not _takes_bytes(point):
         x = emit_grid(b, "hidden", x, point, readable=False)
     shape = shape_of(x)
@@ -235,9 +231,7 @@ def emit_half_quantized(
         w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
         site.mark_weight(b.nodes, weight)
     y = b.op("MatMul", [x, w], "product")
-    if point is not None and point["mode"] == "static":
-        site.mark_taken(b.nodes, x, "hidden", REAL)
-    site.mark(y, "product", REAL)
+    site.mark_real(b.nodes, x, point, y)
     return y
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, dtype_of, info
-from rnnqc.passes.loop_states import State, bodies, is_loop, owners, states_of
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info
+from rnnqc.passes.loop_states import State, bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
@@ -68,7 +68,7 @@ def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
 
 def _loop(node: Node, path: str) -> FloatRecurrence | None:
     body: Graph = node.attrs["body"]
-    states = [s for s in states_of(node) if not s.invariant and _real(s.before)]
+    states = [s for s in states_of(node) if not s.invariant and is_real(s.before)]
     inside = owners(body)
     carried = _reached([s.before for s in states], inside)
     reach: dict[int, dict[int, set[int]]] = {}
@@ -114,11 +114,6 @@ def _comes_back(state: State, values: set[int], states: list[State], inside: dic
     return False
 
 
-def _real(value: Value) -> bool:
-    kind = dtype_of(value)
-    return kind is None or kind.kind == "f"
-
-
 def _users(value: Value, inside: dict[int, Node]) -> list[Node]:
     return [inside[id(n)] for n in value.outputs if id(n) in inside]
 
@@ -132,7 +127,7 @@ def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
             if node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
                 continue
             for made in node.outputs:
-                if made.name and id(made) not in found and _real(made):
+                if made.name and id(made) not in found and is_real(made):
                     found[id(made)] = made
                     stack.append(made)
     return found
@@ -144,7 +139,7 @@ def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int
     stack = [n for n in graph.nodes if id(n) in own]
     while stack:
         for value in stack.pop().inputs:
-            for maker in value.inputs if value.name and _real(value) else ():
+            for maker in value.inputs if value.name and is_real(value) else ():
                 node = inside.get(id(maker))
                 if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
                     continue

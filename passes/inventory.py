@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from rnnqc.cells.types import CELL_TYPES, FUSED_OPS, GRU, LSTM
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
+    CUSTOM_TAG,
     DOMAIN,
     FLOAT_TAG,
     Constant,
@@ -31,6 +33,7 @@ from rnnqc.passes.custom_cell import CustomCell
 from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.custom_products import custom_cells
 from rnnqc.passes.foreign_operators import foreign_refusal
+from rnnqc.passes.loop_states import is_loop, sizes_of
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
     RECURRENT_OPS,
@@ -116,7 +119,8 @@ def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
         refusal = (found.reason, found.found, "none; the recurrence runs in float")
     elif not count and why is not None:
         refusal = (f"{found.reason} {why.reason[0].upper()}{why.reason[1:]}", why.found, why.action)
-    attributes = {"products": count, "name": cell.name, "points": cell.points}
+    sizes = {"sequence_length": found.steps} if found.loop is None else sizes_of(found.loop)
+    attributes = {"products": count, "name": cell.name, "points": cell.points, **sizes}
     return RecurrentNode(found.path, found.path, found.op, attributes, found.weight_bytes, refusal)
 
 
@@ -131,6 +135,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 "direction": "reverse" if c.reverse else "forward",
                 "hidden_size": c.hidden_size,
                 "input_size": c.input_size,
+                "sequence_length": c.static_length,
                 "batch": c.static_batch,
                 "inputs": [
                     n for n, v in zip(INPUT_NAMES[4:7], (c.sequence_lens, c.initial_h, c.initial_c), strict=True) if v
@@ -152,10 +157,18 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
-    for record in custom_cells(model).values():
+    sizes = _sizes_of_loops(model)
+    for name, record in custom_cells(model).items():
         path, attributes = record["path"], {k: record[k] for k in ("products", "name", "points")}
+        attributes |= sizes.get(name, {})
         found.append(RecurrentNode(path, path, record["op"], attributes, record["bytes"], form="products"))
     return found
+
+
+def _sizes_of_loops(model: Model) -> dict[str, dict[str, Any]]:
+    """Sizes of the recurrences that were quantized in loops, by their names."""
+    loops = (n for g in model.graphs() for n in g.nodes if is_loop(n) and CUSTOM_TAG in info(n).metadata)
+    return {json.loads(info(n).metadata[CUSTOM_TAG])["name"]: sizes_of(n) for n in loops}
 
 
 def _describe(path: str, node: Node) -> RecurrentNode | None:

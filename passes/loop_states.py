@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from rnnqc.ir import (
     Node,
     Value,
     attribute,
+    constant_array,
     display_name,
+    dtype_of,
     info,
     input_or_none,
     shape_of,
@@ -75,6 +78,12 @@ def is_loop(node: Node) -> bool:
     return node.op in ("Loop", "Scan") and not node.domain and CELL_TAG not in info(node).metadata
 
 
+def is_real(value: Value) -> bool:
+    """Whether a value has floats, as far as its type is known."""
+    kind = dtype_of(value)
+    return kind is None or kind.kind == "f"
+
+
 def states_of(node: Node) -> list[State]:
     """The states of a Loop or Scan."""
     body: Graph = node.attrs["body"]
@@ -112,6 +121,32 @@ def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
             kept: list[int | str | None] = [1 if d == 1 and k < len(shape) - 2 else None for k, d in enumerate(shape)]
             shapes[id(state.before)] = [*kept[:-1], shape[-1]]
     return shapes
+
+
+def sizes_of(node: Node) -> dict[str, Any]:
+    """What is known of the sizes of a Loop or Scan, None for what is not.
+
+    Returns:
+        `state_sizes`, the last axis of each state of floats that changes; `batch`, the axis before it of the first one;
+        `sequence_length`; `input_size`, the last axis of the first sequence of floats that a Scan takes apart.
+    """
+    shapes = [
+        shape_of(s.before) or shape_of(s.initial) for s in states_of(node) if not s.invariant and is_real(s.before)
+    ]
+    known = [shape for shape in shapes if shape]
+    batch = known[0][-2] if known and len(known[0]) > 1 else None
+    length = constant_array(node.inputs[0]) if node.op == "Loop" else None
+    sizes = {"state_sizes": [s[-1] for s in known], "batch": batch, "sequence_length": None, "input_size": None}
+    if length is not None and length.size == 1:
+        sizes["sequence_length"] = int(length.item())
+    count = attribute(node, "num_scan_inputs", 0)
+    axes = attribute(node, "scan_input_axes", None) or [0] * count
+    for value, axis in zip(node.inputs[len(node.inputs) - count :], axes, strict=False):
+        shape = shape_of(value)
+        if shape is not None and len(shape) > 1 and is_real(value):
+            inner = [d for k, d in enumerate(shape) if k != axis % len(shape)]
+            return {**sizes, "sequence_length": shape[axis], "input_size": inner[-1]}
+    return sizes
 
 
 def capture_invariants(model: Model, node: Node) -> int:

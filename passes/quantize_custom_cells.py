@@ -55,11 +55,12 @@ class QuantizeCustomCells(Pass):
 
     What the points are, and which values have none, says `rnnqc.passes.custom_points`.
 
-    * Codes of x have a scale for each row where neither the recipe nor the statistics give one.
+    * Codes of x have a scale for each row unless the recipe asks for one scale.
     * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
       quantizes either x or W alone; in form qcdq the other stays float.
     * A recurrence of which nothing could be quantized stays float, with a remark.
-    * Points that the recipe quantizes by statistics that are missing stay float, with a remark.
+    * Values that the recipe quantizes by statistics that are missing stay float, with a remark; where there are none of
+      what products multiply, the whole recurrence does.
     """
 
     info = PassInfo(
@@ -147,7 +148,7 @@ class _Work:
                 else:
                     refusals.append(refusal)
         edges = [p for p in cell.edges if formats.grid(p) is not None]
-        lacking = bool(formats.uncalibrated) and len(refusals) > len(cell.refused)
+        lacking = formats.lacking or (bool(formats.uncalibrated) and len(refusals) > len(cell.refused))
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import signal
 import sys
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     terminal.reset()
     try:
         with _orderly_termination():
-            arguments = _parser().parse_args(_separated(sys.argv[1:] if argv is None else argv))
+            arguments = _parsed(_separated(sys.argv[1:] if argv is None else argv))
             return int(arguments.command(arguments))
     except InternalError as error:
         err(f"[red]rnnqc: a check failed:[/red] {escape(str(error))}")
@@ -100,7 +101,39 @@ def _orderly_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command.
+
+    Raises:
+        UsageError: It does not have some of them, or lacks others.
+    """
+    commands: dict[str, argparse.ArgumentParser] = {}
+    arguments, unknown = _parser(commands).parse_known_args(argv)
+    if unknown:
+        raise _unknown(unknown, commands[arguments.name])
+    return arguments
+
+
+# What the same is called in other commands.
+_OTHER_NAMES = {"--data": "--calibration", "--calibration": "--data"}
+# As other programs have them.
+_REPLACING = ("--overwrite", "--force", "--yes", "-f", "-y")
+
+
+def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> UsageError:
+    """What to say of arguments that a command does not have: which option may have been meant."""
+    options = [o for action in command._actions for o in action.option_strings]
+    given = next((a.partition("=")[0] for a in arguments if a.startswith("-")), "")
+    near = [o for o in (_OTHER_NAMES.get(given), *difflib.get_close_matches(given, options, 1)) if o in options]
+    if given in _REPLACING and "--output" in options and "--overwrite" not in options:
+        action = "leave it out, an output that exists is replaced; "
+    else:
+        action = f"{near[0]} may be meant; " if near else ""
+    return UsageError(f"unrecognized arguments: {' '.join(arguments)}.", action=f"{action}see `{command.prog} --help`")
+
+
+def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """The parser of all commands; those of each are put into `added`, by name."""
     from rnnqc import __version__
 
     parser = _Parser(
@@ -110,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="name", required=True, parser_class=_Parser, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
+    added.update(commands.choices)
     return parser
 
 

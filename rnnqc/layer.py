@@ -101,8 +101,8 @@ class _Layer:
         self.x = others[0]
         self.states = [(named[i], named[o]) for i, o in pairs.items()]
         self.steps = [o for o in outputs if o.name not in set(pairs.values())]
-        found = _inferred_outputs(proto)
-        self.widths = [_width(before, found[after.name]) for before, after in self.states]
+        found = inferred_outputs(proto)
+        self.widths = [width_of_state(before, found[after.name]) for before, after in self.states]
         self.taken = _names(proto.graph)
         self.nodes: list[onnx.NodeProto] = []
 
@@ -271,15 +271,19 @@ def _rank_and_type(value: onnx.ValueInfoProto, name: str) -> tuple[int, int]:
     return rank, held.elem_type
 
 
-def _inferred_outputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+def inferred_outputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """The outputs with the shapes that follow from those of the inputs; as declared where these contradict."""
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         proto = infer_shapes(proto)
     return {o.name: o for o in proto.graph.output}
 
 
-def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
-    """The width H of a state `[B,H]`."""
+def width_of_state(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
+    """The width H of a state `[B,H]`, an input.
+
+    Raises:
+        CompileError: It is no such input, or `after`, which it is to become, has another shape or width.
+    """
     kind, dims = before.type.tensor_type.elem_type, before.type.tensor_type.shape.dim
     if kind not in _FLOATS or len(dims) != 2 or dims[1].dim_value <= 0:
         shown = [d.dim_value or d.dim_param or "?" for d in dims]

@@ -20,6 +20,7 @@ from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
+from rnnqc.lone_steps import hint, states_of_lone_step
 from rnnqc.outcomes import QONNX, WEIGHT_ONLY, outcomes
 from rnnqc.passes import (
     Cleanup,
@@ -56,7 +57,7 @@ from rnnqc.passes.unroll import bind_dimensions
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
-from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, read_record
+from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, not_applied, read_record
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
@@ -353,6 +354,8 @@ def lower(
         # Nothing that rnnqc could lower further: zero points are added before rounding there.
         written = [n for n, c in loaded.cells.items() if c.op == CELL_OP and c.form == "qcdq"]
         loaded.release_cells([*written, *(n for n, c in loaded.cells.items() if c.form == QONNX)], written)
+        states = {} if report.entries else states_of_lone_step(loaded.proto)
+        report.warnings += [hint(states)] if states else []
         names = [c for e in report.entries for c in e.cells]
         others = points_of_recurrences(loaded) if chosen.own else {}
         if names or others:
@@ -378,15 +381,18 @@ def lower(
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )
+        seen = digest(options.statistics) if options.statistics is not None else ""
+        record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
+        done = [e for e in report.entries if e.earlier]
+        earlier = read_record(loaded.metadata, loaded.source) if done else None
+        if done and (recipe is not None or options.overrides or seen):
+            text = not_applied(record, earlier, [e.node for e in done])
+            report.warnings += [] if text is None else [text]
         if not own and any(e.status == "lowered" and not e.earlier for e in report.entries):
-            seen = digest(options.statistics) if options.statistics is not None else ""
-            record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
             loaded.metadata[RECIPE_KEY] = record.text
-        elif any(e.earlier and e.cells for e in report.entries):
-            earlier = read_record(loaded.metadata, loaded.source)
-            if earlier is not None:
-                now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
-                loaded.metadata[RECIPE_KEY] = now.text
+        elif earlier is not None and any(e.cells for e in done):
+            now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
+            loaded.metadata[RECIPE_KEY] = now.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if measure and float_proto is not None and generator is not None:
             feeds = [generator.feeds(seed) for seed in range(MEASURED)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,34 @@ class RecipeRecord:
         data |= {"dims": dict(self.dims)} if self.dims else {}
         data |= {"statistics": self.statistics} if self.statistics else {}
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def not_applied(asked: RecipeRecord, earlier: RecipeRecord | None, nodes: Sequence[str]) -> str | None:
+    """What to tell of nodes that are lowered already and stay as they are.
+
+    Args:
+        asked: What a lowering was asked for.
+        earlier: What the model says of how they were made.
+        nodes: Their names, at least one.
+
+    Returns:
+        One sentence; None if they were made as asked.
+    """
+    same = earlier is not None and earlier.recipe.rules == asked.recipe.rules
+    if earlier is not None and same and asked.statistics in ("", earlier.statistics):
+        return None
+    made_with = "the model does not say with which recipe" if earlier is None else f"with {_called(earlier)}"
+    return (
+        f"{_called(asked)} does not apply to {len(nodes)} recurrent node(s), the first {nodes[0]!r}: they are lowered "
+        f"already, {made_with}. Resolution: lower the float model."
+    )
+
+
+def _called(record: RecipeRecord) -> str:
+    """The recipe of a record, with what makes it differ from others of its name."""
+    more = [f"{record.recipe.overrides} override(s)"] if record.recipe.overrides else []
+    more += [f"statistics {record.statistics}"] if record.statistics else []
+    return f"recipe {record.recipe.name!r}" + (f" ({', '.join(more)})" if more else "")
 
 
 def digest(statistics: Statistics) -> str:

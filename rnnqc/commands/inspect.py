@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -21,7 +24,9 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.files import load_proto
     from rnnqc.ir import Model
+    from rnnqc.lone_steps import hint, states_of_lone_step
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.custom_products import described
     from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
@@ -67,10 +72,6 @@ def run(a: argparse.Namespace) -> int:
         options += ["input_forget"] if at.get("input_forget") else []
         options += at.get("activations", [])
         options += [at["type"]] if at.get("type") else []
-        sizes = [
-            str(at.get(k) if at.get(k) is not None else "?")
-            for k in ("input_size", "hidden_size", "sequence_length", "batch")
-        ]
         others = sum(p.endswith(".value") for p in at.get("points", ()))
         parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
         verdict = {
@@ -80,9 +81,25 @@ def run(a: argparse.Namespace) -> int:
         }[n.status]
         for r in notes.get(n.path, []):
             verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
-        table.add_row(*map(escape, (n.path, n.op, *sizes, str(at.get("direction") or ""), " ".join(options), verdict)))
+        table.add_row(
+            *map(escape, (n.path, n.op, *_sizes(at), str(at.get("direction") or ""), " ".join(options), verdict))
+        )
     if nodes:
         out(table)
+    else:
+        states = states_of_lone_step(load_proto(Path(a.model)))
+        if states:
+            err(f"[yellow]rnnqc:[/yellow] {escape(hint(states))}")
     if independent:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning_of(independent))}")
     return OK
+
+
+def _sizes(attributes: Mapping[str, Any]) -> list[str]:
+    """I, H, T and B for the table; of a recurrence of other equations H are the widths of all states, `64+256`."""
+    keys = ("input_size", "hidden_size", "sequence_length", "batch")
+    unknown = "-" if "products" in attributes else "?"
+    found = {k: str(attributes[k]) for k in keys if attributes.get(k) is not None}
+    if attributes.get("state_sizes"):
+        found["hidden_size"] = "+".join(unknown if w is None else str(w) for w in attributes["state_sizes"])
+    return [found.get(k, unknown) for k in keys]

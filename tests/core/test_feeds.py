@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from lstm_models import LstmCase
 from protos import parse, rich_model
-from running import assert_same_bits, plain_session, run
+from running import assert_same_bits, plain_session, run, save_arrays
 from strategies import lstm_cases
 
 from rnnqc.diagnostics import CompileError
@@ -153,10 +153,10 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 def test_one_feed_or_many_from_a_file(tmp_path: Path) -> None:
     feeds = CASE.feeds(padding=0.0)
-    np.savez(tmp_path / "one.npz", **feeds)  # type: ignore[arg-type]
+    save_arrays(tmp_path / "one.npz", feeds)
     (one,) = _read(str(tmp_path / "one.npz"), CASE.model())
     assert_same_bits(feeds, {k: one[k] for k in feeds}, "one")
-    np.savez(tmp_path / "many.npz", **{**feeds, "X": np.stack([feeds["X"], 2 * feeds["X"], feeds["X"]])})  # type: ignore[arg-type]
+    save_arrays(tmp_path / "many.npz", {**feeds, "X": np.stack([feeds["X"], 2 * feeds["X"], feeds["X"]])})
     many = _read(str(tmp_path / "many.npz"), CASE.model())
     assert len(many) == 3
     np.testing.assert_array_equal(many[1]["X"], 2 * feeds["X"])
@@ -167,7 +167,7 @@ def test_folder(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"holds no \.npz files"):
         _read(str(tmp_path), CASE.model())
     for k in (2, 1):
-        np.savez(tmp_path / f"{k}.npz", **{**CASE.feeds(padding=0.0), "X": np.full((5, 2, 3), k, np.float32)})  # type: ignore[arg-type]
+        save_arrays(tmp_path / f"{k}.npz", {**CASE.feeds(padding=0.0), "X": np.full((5, 2, 3), k, np.float32)})
     assert [f["X"].ravel()[0] for f in _read(str(tmp_path), CASE.model())] == [1, 2]
 
 
@@ -205,7 +205,7 @@ def test_feeds_that_do_not_fit() -> None:
 def test_different_numbers_of_samples(tmp_path: Path) -> None:
     feeds = CASE.feeds(padding=0.0)
     stacked = {"X": np.stack([feeds["X"]] * 3), "initial_h": np.stack([feeds["initial_h"]] * 2)}
-    np.savez(tmp_path / "a.npz", **{**feeds, **stacked})  # type: ignore[arg-type]
+    save_arrays(tmp_path / "a.npz", {**feeds, **stacked})
     with pytest.raises(CompileError, match=r"different numbers of samples: \[2, 3\]"):
         _read(str(tmp_path / "a.npz"), CASE.model())
 

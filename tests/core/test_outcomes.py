@@ -51,6 +51,36 @@ def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
     assert record_of(once.proto)["name"] == record_of(again.proto)["name"] == "int8"
 
 
+@each_model
+def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
+    """A warning names both, and the first node; none where nothing else was asked for than what there is."""
+    once = rnnqc.lower(MODELS[name], "int16", overrides=["*.weight.bits=6"])
+    node = once.report.entries[0].node
+    (warning,) = rnnqc.lower(once.proto, "w4a8").report.warnings
+    assert f"recipe 'w4a8' does not apply to 1 recurrent node(s), the first {node!r}" in warning
+    assert "lowered already, with recipe 'int16' (1 override(s)). Resolution: lower the float model" in warning
+    assert rnnqc.lower(once.proto).report.warnings == []
+    assert rnnqc.lower(once.proto, "int16", overrides=["*.weight.bits=6"]).report.warnings == []
+    for other in ([], ["*.weight.bits=5"]):
+        (warning,) = rnnqc.lower(once.proto, "int16", overrides=other).report.warnings
+        assert "with recipe 'int16' (1 override(s))" in warning
+    bare = onnx.ModelProto()
+    bare.CopyFrom(once.proto)
+    del bare.metadata_props[[p.key for p in bare.metadata_props].index(RECIPE_KEY)]
+    (warning,) = rnnqc.lower(bare, "int16").report.warnings
+    assert "the model does not say with which recipe" in warning
+
+
+def test_other_statistics_than_those_of_what_is_lowered_already() -> None:
+    feeds = LSTM.feeds()
+    wider = {**feeds, "X": 2 * feeds["X"]}
+    statistics = [rnnqc.calibrate(MODELS["LSTM"], [f]) for f in (feeds, wider)]
+    once = rnnqc.lower(MODELS["LSTM"], "int8-static", stats=statistics[0])
+    assert rnnqc.lower(once.proto, "int8-static", stats=statistics[0]).report.warnings == []
+    (warning,) = rnnqc.lower(once.proto, "int8-static", stats=statistics[1]).report.warnings
+    assert "recipe 'int8-static' (statistics " in warning.partition("does not apply")[0]
+
+
 def test_the_record_has_the_form_that_cells_have_now() -> None:
     """Its rules stay those that made the codes."""
     once = record_of((lowered := rnnqc.lower(MODELS["LSTM"], form="qcdq")).proto)

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.graph_walks import needed, reads
+from rnnqc.passes.point_names import plain_name
 from rnnqc.tracing.names import FileNames
-from rnnqc.tracing.program import needed, plain_name, reads
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tables import moved
 from rnnqc.tracing.tensors import Tensor, dequantized

@@ -19,7 +19,7 @@ import pytest
 from brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
 from brevitas_reference import Lstm, Quant
 from commands import in_process
-from running import run
+from running import run, save_arrays
 from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, assert_equals_reference, lower_all, session
 
 import rnnqc
@@ -390,7 +390,7 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     lowered = in_process(capfd, "lower", source, "-o", target, "--strict")
     assert lowered.code == 0, lowered.text
     assert_same_codes(oracle(lstm, feeds), run(rnnqc.session(target), feeds), "lowered by the command")
-    np.savez(tmp_path / "inputs.npz", **feeds)  # type: ignore[arg-type]
+    save_arrays(tmp_path / "inputs.npz", feeds)
     for options in ([], ["--stock"]):
         ran = in_process(capfd, "run", source, "-i", tmp_path / "inputs.npz", "-o", tmp_path / "out.npz", *options)
         assert ran.code == 0, ran.text

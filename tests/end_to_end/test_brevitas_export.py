@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from commands import in_process
-from running import run
+from running import run, save_arrays
 from running_lowered import NATIVE, STOCK, assert_all_lowered, lower_all, session
 
 import rnnqc
@@ -336,7 +336,7 @@ def test_weights_alone_by_command(tmp_path: Path, capfd: pytest.CaptureFixture[s
     model = export(module, inputs, True, opset_version=17)
     source, target, feeds = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "in.npz"
     onnx.save(model, source)
-    np.savez(feeds, **feeds_of(model, inputs))  # type: ignore[arg-type]
+    save_arrays(feeds, feeds_of(model, inputs))
     inspected = in_process(capfd, "inspect", source)
     assert "weight-only" in inspected.out
     lowered = in_process(capfd, "lower", source, "-o", target, "--strict")

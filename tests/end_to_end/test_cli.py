@@ -275,6 +275,36 @@ def test_bad_usage(arguments: list[str], cli: Callable[..., Result]) -> None:
     assert result.err.strip() and "Traceback" not in result.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ("lower in.onnx -o out.onnx --overwrite", "leave it out, an output that exists is replaced"),
+        ("run in.onnx -i in.npz -o out.npz -f", "leave it out, an output that exists is replaced"),
+        ("dump in.onnx -i in.npz -o out --overwite", "--overwrite may be meant"),
+        ("lower in.onnx -o out.onnx --reciep=int16", "--recipe may be meant"),
+        ("lower in.onnx -o out.onnx --data in.npz", "--calibration may be meant"),
+        ("inspect in.onnx --jsn", "--json may be meant"),
+    ],
+)
+def test_unknown_options(arguments: str, action: str, cli: Callable[..., Result]) -> None:
+    """The one that may be meant, and the command's own help."""
+    command, *others = arguments.split()
+    result = cli(command, *others)
+    assert (result.code, result.out) == (2, "")
+    assert f"Resolution: {action}; see `rnnqc {command} --help`." in result.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_nothing_resembles(command: str, cli: Callable[..., Result]) -> None:
+    given = {"run": "m -i x -o y", "dump": "m -i x -o y", "verify": "m q", "report": "m q -o y", "recipes": "",
+             "passes": "", "doctor": "", "calibrate": "m --data x -o y", "tune": "m --data x -o y", "inspect": "m",
+             "bench": "m"}.get(command, "m -o y")  # fmt: skip
+    result = cli(command, *given.split(), "--0123456789")
+    assert (result.code, result.out) == (2, "")
+    expected = f"unrecognized arguments: --0123456789. Resolution: see `rnnqc {command} --help`."
+    assert " ".join(result.err.split()) == f"rnnqc: error: {expected}"
+
+
 def test_same_bytes_every_time(source: Path, tmp_path: Path) -> None:
     """From two processes with different string hashes."""
     written = []

@@ -185,19 +185,19 @@ def test_overrides_turn_values_on(recipe: str) -> None:
     assert "--calibration" in without.action
 
 
-def test_static_scales_of_what_is_multiplied() -> None:
-    """As the recipe says, where there are statistics; rows otherwise, with a remark."""
+@pytest.mark.parametrize(("recipe", "overrides"), [("int8", ["*.hidden.mode=static"]), ("int8-static", [])])
+def test_static_scales_of_what_is_multiplied(recipe: str, overrides: list[str]) -> None:
+    """As the recipe says, where there are statistics; refused otherwise, as a layer of LSTMs is."""
     model = layer()
     statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
-    lowered = rnnqc.lower(model, stats=statistics, overrides=["*.hidden.mode=static"])
+    lowered = rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
     assert "ReduceMax" not in [n.op for g in lowered.model.graphs() for n in g.nodes]
     feeds = feeds_of(model, 9)
     for a, b in zip(run(model, feeds), run(lowered.proto, feeds), strict=True):
         assert sqnr_db(a, b) > 30.0
     assert_equal(run(lowered.proto, feeds), run(lowered.proto, feeds, "ORT_DISABLE_ALL"))
-    rows = rnnqc.lower(model, overrides=["*.hidden.mode=static"])
-    assert "ReduceMax" in [n.op for g in rows.model.graphs() for n in g.nodes]
-    assert "no statistics of layer.step/from_x.hidden" in rows.report.entries[0].found
+    with pytest.raises(rnnqc.CompileError, match=r"no statistics of layer.step/from_x.hidden .*--calibration DATA"):
+        rnnqc.lower(model, recipe, overrides=overrides)
 
 
 def test_vitis_formats() -> None:

@@ -32,7 +32,6 @@ from rnnqc.external_data import ALLOW_LINKS
 
 CASE = LstmCase()
 GIGABYTE = 2**30
-Prepared = Callable[[Path], Path]
 
 
 def _external(**entries: str) -> onnx.ModelProto:

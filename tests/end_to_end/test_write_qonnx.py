@@ -17,7 +17,7 @@ import pytest
 from commands import in_process
 from hypothesis import given, settings
 from lstm_models import LstmCase, stacked_model
-from running import assert_same_bits, run
+from running import assert_same_bits, run, save_arrays
 from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 from strategies import lstm_cases
 
@@ -236,7 +236,7 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert len(cells(onnx.load(target))) == 1
     inspected = in_process(capfd, "inspect", target)
     assert "QuantLSTMCell" in inspected.out
-    np.savez(tmp_path / "feeds.npz", **case.feeds())  # type: ignore[arg-type]
+    save_arrays(tmp_path / "feeds.npz", case.feeds())
     ran = in_process(capfd, "run", target, "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz")
     assert ran.code == 0, ran.text
     verified = in_process(capfd, "verify", source, target, "--data", tmp_path / "feeds.npz", "--min-sqnr", "15")

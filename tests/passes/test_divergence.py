@@ -18,7 +18,8 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.numerics import Bitwise, Close, Numerics
 from rnnqc.passes import Instrument, Pass, PassResult
-from rnnqc.passes.divergence import alias, first_divergence, inlined
+from rnnqc.passes.divergence import first_divergence, inlined
+from rnnqc.passes.point_names import alias
 
 Stages = dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Numerics]]
 

@@ -20,7 +20,8 @@ from rnnqc.calibrate import calibrate
 from rnnqc.cells.base import GATES, LSTM_POINTS
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.ir import Model, constant_array, graph_info
-from rnnqc.passes.formats import Points, resolve_formats
+from rnnqc.passes.derived_formats import Points
+from rnnqc.passes.formats import resolve_formats
 from rnnqc.recipe import Recipe, load_recipe, parse_recipe
 from rnnqc.statistics import Statistics
 

@@ -6,6 +6,8 @@ shared weights twice.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -17,6 +19,7 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.inventory import RecurrentNode, lowered_nodes, recurrent_nodes, weight_bytes
+from rnnqc.testing.recurrences import RecurrenceCase
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1, "onnx.brevitas": 1, "test.other": 1]>'
 
@@ -135,3 +138,27 @@ def test_shared_weights_count_once() -> None:
     first, second = model.cells.values()
     both, alone = weight_bytes(model, [first, second]), weight_bytes(model, [first])
     assert both < 2 * alone
+
+
+@pytest.mark.parametrize(
+    ("form", "known"),
+    [
+        ("scan", {"input_size": 5, "state_sizes": [6, 6], "sequence_length": 4, "batch": 3}),
+        ("loop", {"state_sizes": [6, 6], "batch": 3}),
+        ("unrolled", {"sequence_length": 4}),
+    ],
+)
+def test_sizes_of_other_recurrences(form: Any, known: dict[str, Any]) -> None:
+    """As far as they are known, before as after."""
+    proto = RecurrenceCase(op="highway", form=form, time=4, batch=3).model()
+    names = ("input_size", "state_sizes", "sequence_length", "batch")
+    done = lowered_nodes(rnnqc.lower(proto).model)
+    for nodes, expected in ((_nodes(proto), known), (done, {} if form == "unrolled" else known)):
+        (node,) = nodes
+        assert {k: node.attributes[k] for k in names if node.attributes.get(k) is not None} == expected
+
+
+def test_sizes_of_a_lowered_layer() -> None:
+    lowered = rnnqc.lower(LstmCase(T=6).model())
+    (node,) = lowered_nodes(lowered.model)
+    assert (node.attributes["sequence_length"], node.attributes["hidden_size"]) == (6, 4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -483,6 +484,15 @@ def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
     texts = [text for name, text in checks if name == "quantize-custom-cells"]
     assert not any(t.startswith("constants: 0") or "passed over" in t for t in texts)
     assert "without quantizers: max |difference| 0" in texts
+
+
+def test_right_recurrences_of_other_places_raise_no_alarm() -> None:
+    """The first step multiplies a constant state, the others what the step before has made, in another format."""
+    case = replace(HIGHWAY, form="unrolled", initial="constant", time=4)
+    proto = case.model()
+    statistics = calibrate(proto, [case.feeds(seed=s) for s in (1, 2, 3)])
+    checks = rnnqc.lower(proto, "brevitas-int8", stats=statistics, verify=True).report.checks
+    assert any(n == "quantize-custom-cells" and t.startswith("constants: ") for n, t in checks)
 
 
 STORED = {"weight-only-int8": "codes", "weight-only-int4": "packed", "fp16": "half"}

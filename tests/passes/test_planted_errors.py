@@ -22,9 +22,9 @@ from rnnqc.feeds import generate_feeds
 from rnnqc.ir import Model, Node
 from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.base import Equivalent
-from rnnqc.passes.divergence import alias
 from rnnqc.passes.equivalents import compare_equivalents
 from rnnqc.passes.grid_numbers import quantizers_of
+from rnnqc.passes.point_names import alias
 from rnnqc.pipeline import default_passes, exported_passes
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe

@@ -326,10 +326,14 @@ def test_products_of_other_kinds_stay(before: str, after: str, found: str) -> No
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(looped(), path)
-    assert "will be lowered: 4 products" in in_process(capfd, "inspect", path).out
+    listed = in_process(capfd, "inspect", path).out
+    assert "will be lowered: 4 products" in listed
     result = in_process(capfd, "lower", path, "-o", out, "--strict", "--verify")
     assert (result.code, out.exists()) == (0, True)
-    assert "done (products)" in in_process(capfd, "inspect", out).out
+    done = in_process(capfd, "inspect", out).out
+    assert "done (products)" in done
+    for text in (listed, done):
+        assert text.splitlines()[-1].split()[:6] == ["layer", "Scan", str(I), str(H), "T", "B"]
     again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx", "--strict")
     assert again.code == 0, again.text
 

@@ -1,0 +1,51 @@
+"""The editable model: onnx-graphsurgeon for editing, and a record of everything that library would lose.
+
+graphsurgeon 0.6 drops, on a round trip: metadata and documentation of models, graphs, nodes and values, quantization
+annotations, dimension denotations, `overload` of nodes and functions, attributes of unusual types, unused initializers,
+and initializers listed as graph inputs; and its topological sort recurses. `Model` keeps the original protobuf object
+of whatever was imported beside the graphsurgeon object and writes it back where nothing was changed.
+
+This package is the only one that imports onnx_graphsurgeon.
+"""
+
+from __future__ import annotations
+
+from rnnqc.ir.model import Model
+from rnnqc.ir.objects import (
+    CELL_TAG,
+    CELLS_KEY,
+    CUSTOM_TAG,
+    DOMAIN,
+    DOMAIN_VERSION,
+    FLOAT_TAG,
+    PROVENANCE_KEY,
+    Constant,
+    Graph,
+    GraphInfo,
+    Node,
+    NodeInfo,
+    Value,
+    Variable,
+    attribute,
+    attribute_reference,
+    constant_array,
+    dense_array,
+    display_name,
+    dtype_of,
+    graph_info,
+    graphs_below,
+    info,
+    input_or_none,
+    output_or_none,
+    safe_name,
+    shape_of,
+    subgraphs,
+)
+from rnnqc.ir.protos import export_nodes, with_released_cells
+
+__all__ = [
+    "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "Constant",
+    "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
+    "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes", "graph_info", "graphs_below", "info",
+    "input_or_none", "output_or_none", "safe_name", "shape_of", "subgraphs", "with_released_cells",
+]  # fmt: skip

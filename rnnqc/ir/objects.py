@@ -1,0 +1,227 @@
+"""graphsurgeon's objects, the records beside them, and what can be asked of both."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx_graphsurgeon import Constant, Graph, Node, Variable
+from onnx_graphsurgeon import Tensor as Value
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+
+__all__ = [
+    "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
+    "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
+    "captured_values", "constant_array", "dense_array", "display_name", "dtype_of", "graph_info", "graphs_below",
+    "info", "input_or_none", "names_in", "note_shape", "output_or_none", "safe_name", "shape_of", "subgraphs",
+]  # fmt: skip  # fmt: skip
+
+DOMAIN = "ai.rnnqc"
+DOMAIN_VERSION = 1
+CELLS_KEY = "rnnqc.cells"
+PROVENANCE_KEY = "rnnqc.provenance"
+CELL_TAG = "rnnqc.cell"
+FLOAT_TAG = "rnnqc.float"
+CUSTOM_TAG = "rnnqc.custom"
+RELEASED_TAG = "rnnqc.released"
+"""Of nodes the name of the cell that they were, and of models what is known of such cells."""
+
+
+@dataclass
+class NodeInfo:
+    """What graphsurgeon does not hold of a node."""
+
+    proto: onnx.NodeProto | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    doc_string: str = ""
+    overload: str = ""
+
+
+@dataclass
+class GraphInfo:
+    """What graphsurgeon does not hold of a graph."""
+
+    proto: onnx.GraphProto | None = None
+    initializers: dict[str, Constant] = field(default_factory=dict)
+    input_order: list[str] = field(default_factory=list)
+    value_infos: dict[str, tuple[onnx.ValueInfoProto, Any, Any]] = field(default_factory=dict)
+
+
+def info(node: Node) -> NodeInfo:
+    """The record beside `node`, made on first use."""
+    record: NodeInfo | None = node.__dict__.get("_rnnqc")
+    if record is None:
+        record = NodeInfo()
+        node.__dict__["_rnnqc"] = record
+    return record
+
+
+def graph_info(graph: Graph) -> GraphInfo:
+    """The record beside `graph`, made on first use."""
+    record: GraphInfo | None = graph.__dict__.get("_rnnqc")
+    if record is None:
+        record = GraphInfo()
+        graph.__dict__["_rnnqc"] = record
+    return record
+
+
+def subgraphs(node: Node) -> list[tuple[str, Graph]]:
+    """Attribute name and graph of every subgraph of `node`."""
+    return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
+
+
+def graphs_below(graph: Graph) -> Iterator[Graph]:
+    """A graph and every subgraph in it, outer graphs first."""
+    queue = deque([graph])
+    while queue:
+        current = queue.popleft()
+        yield current
+        queue.extend(g for node in current.nodes for _, g in subgraphs(node))
+
+
+def display_name(node: Node) -> str:
+    """How messages call `node`: its name, or its first output."""
+    if node.name:
+        return str(node.name)
+    return next((t.name for t in node.outputs if t.name), f"unnamed {node.op}")
+
+
+def attribute_reference(name: str, kind: type) -> Any:
+    """An attribute value that stands for attribute `name` of the function the node is in."""
+    return Node.AttributeRef(name, kind)
+
+
+def attribute(node: Node, name: str, default: Any) -> Any:
+    """Value of an attribute of `node`, or `default`."""
+    return node.attrs.get(name, default)
+
+
+def input_or_none(node: Node, index: int) -> Value | None:
+    """Input `index` of `node`; None if it is absent or empty."""
+    if index >= len(node.inputs) or node.inputs[index].name == "":
+        return None
+    return node.inputs[index]
+
+
+def output_or_none(node: Node, index: int) -> Value | None:
+    """Output `index` of `node`; None if it is absent or empty."""
+    if index >= len(node.outputs) or node.outputs[index].name == "":
+        return None
+    return node.outputs[index]
+
+
+_CONSTANT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
+    """The array of an initializer or of a Constant node's output; None for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, Constant):
+        held = value._values
+        if isinstance(held, SparseValues):
+            return dense_array(held.tensor)  # graphsurgeon would make float64 of it for good
+        if isinstance(held, LazyValues):
+            return onnx.numpy_helper.to_array(held.tensor)  # not cached: two copies of every weight would stay
+        return np.asarray(value.values)
+    if len(value.inputs) == 1 and value.inputs[0].op == "Constant":
+        node = value.inputs[0]
+        held = node.attrs.get("value")
+        if isinstance(held, Constant):
+            return np.asarray(held.values)
+        for key, value_held in node.attrs.items():
+            if key in _CONSTANT_TYPES:
+                return np.asarray(value_held, dtype=_CONSTANT_TYPES[key])
+    return None
+
+
+def dense_array(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
+    """The whole array that a sparse tensor, which was checked when it was loaded, stands for."""
+    values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
+    dense = np.zeros(list(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values  # also of no dimension
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def shape_of(value: Value | None) -> list[int | str | None] | None:
+    """Shape of `value` as far as it is declared or was inferred; None if not even the rank is known."""
+    if value is None:
+        return None
+    if isinstance(value, Constant):
+        return [int(d) for d in value.shape]
+    noted = value.__dict__.get("_rnnqc_shape")
+    shape = noted[1] if noted is not None else value.shape
+    return None if shape is None else [d if d != "" else None for d in shape]
+
+
+def dtype_of(value: Value | None) -> np.dtype[Any] | None:
+    """Element type of `value` as far as it is declared or was inferred."""
+    if value is None:
+        return None
+    noted = value.__dict__.get("_rnnqc_shape")
+    dtype = noted[0] if noted is not None and noted[0] is not None else value.dtype
+    return (
+        np.dtype(dtype) if isinstance(dtype, type | np.dtype) else None
+    )  # graphsurgeon has others, without numpy type
+
+
+def note_shape(value: Value, described: onnx.TypeProto | None) -> None:
+    """Notes type and shape beside `value`, where `shape_of` and `dtype_of` find them."""
+    if described is None or not described.HasField("tensor_type") or isinstance(value, Constant):
+        return
+    tensor = described.tensor_type
+    shape: list[int | str | None] | None = None
+    if tensor.HasField("shape"):
+        shape = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else None
+    except (KeyError, TypeError):
+        dtype = None
+    value.__dict__["_rnnqc_shape"] = (dtype, shape)
+
+
+def names_in(graph: Graph) -> set[str]:
+    """Names of all nodes and values of one graph."""
+    names = {v.name for v in [*graph.inputs, *graph.outputs]} | set(graph_info(graph).initializers)
+    for node in graph.nodes:
+        names.add(node.name)
+        names.update(v.name for v in [*node.inputs, *node.outputs])
+    names.discard("")
+    return names
+
+
+def captured_values(node: Node) -> list[Value]:
+    """Values that the subgraphs of `node` use and do not make themselves."""
+    captured: list[Value] = []
+    work = [g for _, g in subgraphs(node)]
+    made: set[int] = set()
+    used: list[Value] = []
+    while work:
+        graph = work.pop()
+        made.update(id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()])
+        for inner in graph.nodes:
+            made.update(id(v) for v in inner.outputs)
+            used.extend(inner.inputs)
+            work.extend(g for _, g in subgraphs(inner))
+        used.extend(graph.outputs)
+    seen: set[int] = set()
+    for value in used:
+        if value.name and id(value) not in made and id(value) not in seen:
+            seen.add(id(value))
+            captured.append(value)
+    return captured
+
+
+def safe_name(text: str) -> str:
+    """`text` with everything but letters, digits, `_`, `-`, `.` and `/` replaced by `_`."""
+    return re.sub(r"[^0-9A-Za-z_./-]", "_", text)

@@ -1,0 +1,49 @@
+"""Nodes in topological order, stably and without recursion."""
+
+from __future__ import annotations
+
+import heapq
+
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir.objects import Graph, Node, captured_values, display_name
+
+
+def sorted_nodes(graph: Graph, source: str) -> list[Node]:
+    """The nodes of one graph, producers first; of those that are ready the first stays first.
+
+    Raises:
+        CompileError: The graph has a cycle.
+    """
+    index = {id(n): k for k, n in enumerate(graph.nodes)}
+    consumers: list[list[int]] = [[] for _ in graph.nodes]
+    missing = [0] * len(graph.nodes)
+    for k, node in enumerate(graph.nodes):
+        producers = [p for v in [*node.inputs, *captured_values(node)] for p in v.inputs]
+        if any(p is node for p in producers):
+            raise _cyclic(source, node)
+        sources = {index[id(p)] for p in producers if id(p) in index}
+        missing[k] = len(sources)
+        for p in sources:
+            consumers[p].append(k)
+    ready = [k for k, count in enumerate(missing) if count == 0]
+    heapq.heapify(ready)
+    order: list[Node] = []
+    while ready:
+        k = heapq.heappop(ready)
+        order.append(graph.nodes[k])
+        for c in consumers[k]:
+            missing[c] -= 1
+            if missing[c] == 0:
+                heapq.heappush(ready, c)
+    if len(order) != len(graph.nodes):
+        k = next(k for k, count in enumerate(missing) if count > 0)
+        raise _cyclic(source, graph.nodes[k])
+    return order
+
+
+def _cyclic(source: str, node: Node) -> CompileError:
+    return CompileError(
+        f"{source}: the graph has a cycle through node {display_name(node)!r} ({node.op}).",
+        supported="graphs without cycles; loops are Loop or Scan nodes",
+        action="export the model again",
+    )

@@ -1,0 +1,285 @@
+"""Graphs from protobuf messages and back: what was not changed is written as it was read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from rnnqc.graph_walks import blocks_of
+from rnnqc.ir.objects import (
+    CELL_TAG,
+    CELLS_KEY,
+    RELEASED_TAG,
+    Constant,
+    Graph,
+    GraphInfo,
+    Node,
+    NodeInfo,
+    Value,
+    Variable,
+    graph_info,
+    info,
+    names_in,
+    subgraphs,
+)
+
+G_LOGGER.severity = G_LOGGER.ERROR  # it warns about types and attributes that are kept here
+_SMALL = 1024
+
+
+def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """What a model says beside its graph, its functions and its metadata."""
+    header = onnx.ModelProto()
+    for descriptor, value in proto.ListFields():
+        if descriptor.name in ("graph", "functions", "metadata_props"):
+            continue
+        if isinstance(value, (int, str, bytes)):
+            setattr(header, descriptor.name, value)
+        else:
+            getattr(header, descriptor.name).extend(value)
+    return header
+
+
+def import_graph(
+    proto: onnx.GraphProto, outer: Mapping[str, Value], opset: int, domains: Sequence[onnx.OperatorSetIdProto]
+) -> Graph:
+    """The graph of a message, which is kept beside it.
+
+    Args:
+        proto: The message; owned by the graph from now on.
+        outer: Values of the graphs around it, by name.
+        opset: Version of the standard operators.
+        domains: Versions of all.
+    """
+    bytes_held = [a for block in blocks_of([proto]) for n in block.node for a in n.attribute if not _is_text(a)]
+    kinds = [a.type for a in bytes_held]
+    for attr in bytes_held:
+        attr.type = onnx.AttributeProto.TYPE_PROTO  # a type that graphsurgeon leaves alone: it would decode the bytes
+    graph = OnnxImporter.import_graph(proto, dict(outer), opset=opset, import_domains=list(domains))
+    for attr, kind in zip(bytes_held, kinds, strict=True):
+        attr.type = kind
+    _attach(graph, proto)
+    return graph
+
+
+def _is_text(attr: onnx.AttributeProto) -> bool:
+    """Whether `attr` is anything but a string of bytes that are not UTF-8."""
+    strings = [attr.s] if attr.type == onnx.AttributeProto.STRING else []
+    strings += attr.strings if attr.type == onnx.AttributeProto.STRINGS else []
+    try:
+        for text in strings:
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
+    """Puts the originals beside the imported objects; node order is the same on both sides."""
+    pending = [(graph, proto)]
+    while pending:
+        current, source = pending.pop()
+        record = graph_info(current)
+        record.proto = source
+        record.input_order = [v.name for v in source.input]
+        stored = [t.name for t in source.initializer] + [s.values.name for s in source.sparse_initializer]
+        local: dict[str, Value] = {}
+        for node in current.nodes:
+            for value in [*node.inputs, *node.outputs]:
+                if isinstance(value, Constant):
+                    local.setdefault(value.name, value)
+        for value in [*current.inputs, *current.outputs]:
+            local.setdefault(value.name, value)
+        inner_constants = _constants_below(current)
+        for name, tensor in zip(stored, [*source.initializer, *source.sparse_initializer], strict=True):
+            constant = local.get(name) or inner_constants.get(name)
+            if not isinstance(constant, Constant):
+                constant = OnnxImporter.import_tensor(tensor)
+                constant.__dict__["_unused"] = True
+            record.initializers[name] = constant
+        shapes = {v.name: v for v in [*source.value_info, *source.input, *source.output]}
+        values = {v.name: v for n in current.nodes for v in n.outputs}
+        values.update({v.name: v for v in [*current.inputs, *current.outputs]})
+        for name, described in shapes.items():
+            value = values.get(name)
+            if isinstance(value, Variable):
+                record.value_infos[name] = (described, value.dtype, _shape_key(value.shape))
+        for node, original in zip(current.nodes, source.node, strict=True):
+            node.__dict__["_rnnqc"] = NodeInfo(
+                proto=original,
+                attrs=dict(node.attrs),
+                metadata={p.key: p.value for p in original.metadata_props},
+                doc_string=original.doc_string,
+                overload=original.overload,
+            )
+            graphs = {a.name: a.g for a in original.attribute if a.type == onnx.AttributeProto.GRAPH}
+            pending.extend((inner, graphs[name]) for name, inner in subgraphs(node))
+
+
+def _constants_below(graph: Graph) -> dict[str, Constant]:
+    """Constants that nodes of nested subgraphs use, by name; an outer initializer may be used only there."""
+    found: dict[str, Constant] = {}
+    stack = [g for n in graph.nodes for _, g in subgraphs(n)]
+    while stack:
+        inner = stack.pop()
+        for node in inner.nodes:
+            for value in node.inputs:
+                if isinstance(value, Constant):
+                    found.setdefault(value.name, value)
+            stack.extend(g for _, g in subgraphs(node))
+    return found
+
+
+def _shape_key(shape: Any) -> Any:
+    return None if shape is None else tuple(shape)
+
+
+def export_graph(graph: Graph, target: onnx.GraphProto) -> None:
+    """Writes a graph with its subgraphs into an empty message."""
+    record = graph_info(graph)
+    target.name = graph.name or "main"
+    if record.proto is not None:
+        target.doc_string = record.proto.doc_string
+        target.metadata_props.extend(record.proto.metadata_props)
+        known = names_in(graph)
+        target.quantization_annotation.extend(a for a in record.proto.quantization_annotation if a.tensor_name in known)
+    inputs = {v.name: v for v in graph.inputs}
+    order = [n for n in record.input_order if n in inputs or n in record.initializers]
+    order += [v.name for v in graph.inputs if v.name not in set(order)]
+    for name in order:
+        target.input.append(_value_info(inputs.get(name) or record.initializers[name], record))
+    for value in graph.outputs:
+        target.output.append(_value_info(value, record))
+    for constant in record.initializers.values():
+        if isinstance(constant._values, SparseValues):
+            target.sparse_initializer.append(OnnxExporter.export_sparse_tensor_proto(constant))
+        else:
+            target.initializer.append(_tensor(constant))
+    listed = set(order) | {v.name for v in graph.outputs}
+    for node in graph.nodes:
+        _export_node(node, target.node.add())
+        for value in node.outputs:
+            if value.name and value.name not in listed and (value.dtype is not None or value.shape is not None):
+                target.value_info.append(_value_info(value, record))
+    if record.proto is not None:
+        stored = set(record.initializers) - listed
+        target.value_info.extend(v for v in record.proto.value_info if v.name in stored)
+
+
+def _tensor(constant: Constant) -> onnx.TensorProto:
+    if isinstance(constant._values, LazyValues):
+        tensor: onnx.TensorProto = constant._values.tensor
+        if tensor.name != constant.name:
+            renamed = onnx.TensorProto()
+            renamed.CopyFrom(tensor)
+            renamed.name = constant.name
+            return renamed
+        return tensor
+    return onnx.numpy_helper.from_array(np.asarray(constant.values), constant.name)
+
+
+def _value_info(value: Value, record: GraphInfo) -> onnx.ValueInfoProto:
+    original = record.value_infos.get(value.name)
+    if isinstance(value, Constant):
+        if record.proto is not None:
+            listed: onnx.ValueInfoProto
+            for listed in record.proto.input:
+                if listed.name == value.name:
+                    return listed
+    elif original is not None and (original[1], original[2]) == (value.dtype, _shape_key(value.shape)):
+        return original[0]
+    exported: onnx.ValueInfoProto = OnnxExporter.export_value_info_proto(value, do_type_check=False)
+    if original is not None:
+        exported.doc_string = original[0].doc_string
+        exported.metadata_props.extend(original[0].metadata_props)
+    return exported
+
+
+def _export_node(node: Node, target: onnx.NodeProto) -> None:
+    record = info(node)
+    target.op_type = node.op
+    target.name = node.name or ""
+    if node.domain:
+        target.domain = node.domain
+    target.overload = record.overload
+    target.doc_string = record.doc_string
+    target.input.extend(v.name for v in node.inputs)
+    target.output.extend(v.name for v in node.outputs)
+    for key, text in record.metadata.items():
+        target.metadata_props.add(key=key, value=text)
+    if record.proto is not None and hasattr(target, "device_configurations"):  # from onnx 1.18 on
+        target.device_configurations.extend(record.proto.device_configurations)
+    originals = {a.name: a for a in record.proto.attribute} if record.proto is not None else {}
+    for name, original in originals.items():
+        if name not in record.attrs and name not in node.attrs:
+            target.attribute.append(original)  # of a type graphsurgeon does not import
+    for name, value in node.attrs.items():
+        if isinstance(value, Graph):
+            attr = target.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
+            if name in originals:
+                attr.doc_string = originals[name].doc_string
+            export_graph(value, attr.g)
+        elif name in originals and record.attrs.get(name) is value:
+            target.attribute.append(originals[name])
+        elif isinstance(value, Constant):
+            target.attribute.append(onnx.helper.make_attribute(name, _tensor(value)))
+        else:
+            target.attribute.extend(OnnxExporter.export_attributes({name: value}))
+
+
+def export_nodes(nodes: Iterable[Node]) -> list[onnx.NodeProto]:
+    """`nodes` as NodeProtos, e.g. for the body of a function."""
+    result = []
+    for node in nodes:
+        proto = onnx.NodeProto()
+        _export_node(node, proto)
+        result.append(proto)
+    return result
+
+
+@contextlib.contextmanager
+def without_large_contents(graphs: Iterable[Graph]) -> Iterator[None]:
+    """Takes the contents out of large initializers as long as it lasts; their dimensions stay."""
+    stripped: list[tuple[Constant, Any]] = []
+    for graph in graphs:
+        for constant in graph_info(graph).initializers.values():
+            held = constant._values
+            if isinstance(held, SparseValues) or np.prod(constant.shape, dtype=np.int64) <= _SMALL:
+                continue
+            tensor = onnx.TensorProto(name=constant.name, dims=list(constant.shape))
+            kind = constant.dtype
+            tensor.data_type = kind if isinstance(kind, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+            stripped.append((constant, held))
+            constant._values = LazyValues(tensor)
+    try:
+        yield
+    finally:
+        for constant, held in stripped:
+            constant._values = held
+
+
+def with_released_cells(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as it was before it released the cells that it remembers; itself if there are none."""
+    known = next((p.value for p in proto.metadata_props if p.key == RELEASED_TAG), None)
+    if known is None:
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    properties = [p for b in blocks_of([made.graph]) for n in b.node for p in n.metadata_props]
+    for entry in properties:
+        entry.key = CELL_TAG if entry.key == RELEASED_TAG else entry.key
+    cells = json.loads(next((p.value for p in proto.metadata_props if p.key == CELLS_KEY), "[]"))
+    for key in (CELLS_KEY, RELEASED_TAG):
+        for k in reversed([k for k, p in enumerate(made.metadata_props) if p.key == key]):
+            del made.metadata_props[k]
+    made.metadata_props.add(key=CELLS_KEY, value=json.dumps([*cells, *json.loads(known)]))
+    return made
