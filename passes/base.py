@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
+from rnnqc.clipping import Clipping
 from rnnqc.diagnostics import InternalError, Outcome, Remark
 from rnnqc.ir import Model
 from rnnqc.numerics import Numerics
@@ -80,6 +81,7 @@ class PassResult:
             constants, a loss comes of roundings.
         calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
             recipe's own, if the constants are right and the model without its quantizers is the one before.
+        clipped: Points whose ranges overrides make too small for the calibration data.
     """
 
     modified: bool
@@ -89,6 +91,7 @@ class PassResult:
     equivalents: tuple[Equivalent, ...] = ()
     covered: bool = False
     calibrated: bool = False
+    clipped: tuple[Clipping, ...] = ()
 
 
 class Pass(abc.ABC):

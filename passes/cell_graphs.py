@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes.emit_cell import boundary_of
-from rnnqc.passes.movers import MOVERS
+from rnnqc.passes.movers import sources_of
 from rnnqc.passes.quant_operators import CELL_OP
 
 
@@ -46,22 +46,10 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
     """The cells whose hidden states make up `value`, moved but not changed; None if anything else is in it."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     found: list[tuple[Cell, Value]] = []
-    stack, seen = [value], set()
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if current.name in by_output:
-            found.append((by_output[current.name], current))
-            continue
-        if len(current.inputs) != 1:
+    for source, cell in sources_of(value, lambda v: by_output.get(v.name)):
+        if cell is None:
             return None
-        node = current.inputs[0]
-        if node.domain or node.op not in MOVERS or info(node).metadata.get(CELL_TAG):
-            return None
-        moved = MOVERS[node.op]
-        stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
+        found.append((cell, source))
     return found
 
 

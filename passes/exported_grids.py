@@ -12,7 +12,7 @@ from rnnqc.passes.chain_codes import NEAREST
 from rnnqc.passes.fold_quant_lstm import check_one_scale, grid_of
 from rnnqc.passes.grid_numbers import Grid
 from rnnqc.passes.lstm_node import NotHandled
-from rnnqc.passes.movers import MOVERS
+from rnnqc.passes.movers import MOVERS, sources_of
 from rnnqc.passes.quant_operators import QuantLstm, is_quant, read_quant
 from rnnqc.qonnx import QonnxQuantizer
 
@@ -36,29 +36,23 @@ class Grids:
             NotHandled: It lies on none, or its parts on different ones.
         """
         found: QonnxQuantizer | None = None
-        stack, seen = [value], set()
-        while stack:
-            current = stack.pop()
-            if id(current) in seen:
-                continue
-            seen.add(id(current))
-            grid = self.known.get(current.name)
-            node = current.inputs[0] if len(current.inputs) == 1 else None
-            if grid is None and node is not None and is_quant(node):
-                grid = read_quant(node)
+        for source, grid in sources_of(value, self._known, _MOVED):
             if grid is None:
-                if node is None or node.domain or node.op not in _MOVED:
-                    made = f"{current.name!r}" + (f" is made by {node.op}" if node is not None else "")
-                    raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
-                moved = _MOVED[node.op]
-                stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
-            elif found is not None and not found.same_format(grid):
+                node = source.inputs[0] if len(source.inputs) == 1 else None
+                made = f"{source.name!r}" + (f" is made by {node.op}" if node is not None else "")
+                raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
+            if found is not None and not found.same_format(grid):
                 raise NotHandled(f"{what} lies on several grids.", f"{value.name!r}", "share io_quant")
-            else:
-                found = found or grid
+            found = found or grid
         assert found is not None
         check_one_scale(what, found)
         return found
+
+    def _known(self, value: Value) -> QonnxQuantizer | None:
+        """The grid of what a cell or a quantizer makes."""
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        grid = self.known.get(value.name)
+        return read_quant(node) if grid is None and node is not None and is_quant(node) else grid
 
 
 def input_of(node: QuantLstm, grids: Grids) -> tuple[Value, Grid]:

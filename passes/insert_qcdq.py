@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
+from rnnqc.clipping import find_clipping
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import Graph, Model
 from rnnqc.numerics import Lossy
@@ -17,6 +19,7 @@ from rnnqc.passes.cell_graphs import chain_input, chain_sources, graphs_of_cells
 from rnnqc.passes.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
@@ -78,6 +81,13 @@ class InsertQcdq(Pass):
                 self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
                 for note in limit_shifts(cell)
             ]
+        clipped = find_clipping(
+            self.recipe,
+            _by_path(formats),
+            statistics,
+            activations_of(cells),
+            lambda recipe: _by_path(resolve_formats(cells, recipe, arrays, statistics)),
+        )
         count = 0
         for cell in cells:
             if not cell.points:
@@ -114,7 +124,8 @@ class InsertQcdq(Pass):
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(count > 0, tuple(remarks), {"cells": count}, numerics, calibrated=calibrated)
+        counts = {"cells": count}
+        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped))
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -166,6 +177,15 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
 def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """For each cell's name the names of the quantization points that its type has."""
     return {c.name: [p.name for p in c.type.points] for c in cells}
+
+
+def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
+    """The activations of all gates, by the paths of their pre-activations."""
+    return {f"{c.name}.{gate}.acc": c.gate_activation(k) for c in cells for k, gate in enumerate(c.type.gates)}
+
+
+def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, Mapping[str, Any]]:
+    return {f"{cell}.{p}": made for cell, points in formats.items() for p, made in (points or {}).items()}
 
 
 def emit_flags(cell: Cell) -> dict[str, Any]:

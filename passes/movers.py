@@ -1,11 +1,44 @@
-"""Operators that move values without computing with them."""
+"""Operators that move values without computing with them, and what moved values come from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from rnnqc.ir import CELL_TAG, Value, info
+
+Source = TypeVar("Source")
 MOVERS: dict[str, Sequence[int] | None] = {
     "Identity": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,), "Reshape": (0,), "Flatten": (0,),
     "Slice": (0,), "Gather": (0,), "Expand": (0,), "Concat": None,
 }  # fmt: skip
 """With the inputs that they move; None for all."""
+
+
+def sources_of(
+    value: Value, known: Callable[[Value], Source | None], movers: Mapping[str, Sequence[int] | None] = MOVERS
+) -> Iterator[tuple[Value, Source | None]]:
+    """What a value consists of: the values behind the operators that move them.
+
+    Args:
+        value: The value.
+        known: What is known of a value; None to look behind it.
+        movers: The operators.
+
+    Yields:
+        Each value that is known, and each that is neither known nor moved, with None. Nodes of cells move nothing.
+    """
+    stack, seen = [value], set()
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        found = known(current)
+        node = current.inputs[0] if len(current.inputs) == 1 else None
+        moves = node is not None and not node.domain and node.op in movers and not info(node).metadata.get(CELL_TAG)
+        if found is not None or node is None or not moves:
+            yield current, found
+            continue
+        moved = movers[node.op]
+        stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))

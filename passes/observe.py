@@ -102,7 +102,7 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
 
 
 @dataclass(frozen=True)
-class _Level:
+class Level:
     """A subgraph on the way to a value: the node it belongs to, and itself."""
 
     owner: onnx.NodeProto
@@ -113,27 +113,23 @@ class NotObservableError(Exception):
     """A value that cannot be brought out of the subgraphs it is in."""
 
 
-def with_outputs(
-    proto: onnx.ModelProto, values: Sequence[Observed], kept: Sequence[str], *, equal_trips: bool = False
-) -> dict[str, str]:
+def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Sequence[str]) -> dict[str, str]:
     """Makes values outputs of `proto`, in place, and removes its other outputs.
 
     Args:
         proto: The model, whose names are unique over all graphs.
         values: What to bring out.
         kept: Names of outputs that stay.
-        equal_trips: Whether a Loop inside a Scan makes as many trips in each step of the Scan: only then its values can
-            be brought out, along one more axis.
 
     Returns:
         For each value the name of the output: a tensor, or a sequence of tensors where it is inside If or Loop.
 
     Raises:
-        NotObservableError: A value is in an If inside a Scan, or in a Loop there that is not known to be as above.
+        NotObservableError: A value is in an If or a Loop inside a Scan.
     """
     outputs = [o for o in proto.graph.output if o.name in set(kept)]
-    where = dict(_places(proto.graph, ()))
-    result = {v.value: _bring_out(proto.graph, v, where[v.value], equal_trips) for v in values}
+    where = dict(places(proto.graph))
+    result = {v.value: _bring_out(proto.graph, v, where[v.value]) for v in values}
     del proto.graph.output[:]
     proto.graph.output.extend(outputs)
     present = {o.name for o in outputs}
@@ -143,7 +139,8 @@ def with_outputs(
     return result
 
 
-def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tuple[str, tuple[_Level, ...]]]:
+def places(graph: onnx.GraphProto, levels: tuple[Level, ...] = ()) -> Iterator[tuple[str, tuple[Level, ...]]]:
+    """Every value of a graph and of those in it, with the subgraphs on the way to it."""
     for value in (*graph.input, *graph.initializer):
         yield value.name, levels
     for node in graph.node:
@@ -151,33 +148,33 @@ def _places(graph: onnx.GraphProto, levels: tuple[_Level, ...]) -> Iterator[tupl
             yield name, levels
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _places(attribute.g, (*levels, _Level(node, attribute.g)))
+                yield from places(attribute.g, (*levels, Level(node, attribute.g)))
 
 
 def levels_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
     """For each value the operators of the nodes in whose subgraphs it is, from outside to inside."""
-    return {name: tuple(v.owner.op_type for v in levels) for name, levels in _places(proto.graph, ())}
+    return {name: tuple(v.owner.op_type for v in levels) for name, levels in places(proto.graph)}
 
 
-def count_stacked(levels: Sequence[str], *, equal_trips: bool) -> int:
-    """How many of the innermost levels become axes in front: Scans and what is in them; others make sequences.
+def count_stacked(levels: Sequence[str]) -> int:
+    """How many of the innermost levels, Scans, become axes in front; others make sequences.
 
     Raises:
-        NotObservableError: There is something inside a Scan that cannot be an axis (see `with_outputs`).
+        NotObservableError: There is something else than a Scan inside a Scan.
     """
     if "Scan" not in levels:
         return 0
     stacked = levels[levels.index("Scan") :]
-    if any(op not in ("Scan", "Loop")[: 1 + equal_trips] for op in stacked):
+    if any(op != "Scan" for op in stacked):
         raise NotObservableError
     return len(stacked)
 
 
-def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...], equal_trips: bool) -> str:
+def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[Level, ...]) -> str:
     """Makes the value known in the main graph; its name there."""
     kind = value.kind
     current, rank = value.value, value.rank - value.step
-    inner = len(levels) - count_stacked([v.owner.op_type for v in levels], equal_trips=equal_trips)
+    inner = len(levels) - count_stacked([v.owner.op_type for v in levels])
     if inner < len(levels) and value.rank == ANY_RANK:
         # onnxruntime has to know ranks in loops in loops.
         current, rank = f"{value.value}/observed.rows", 2
@@ -185,8 +182,7 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...
     for depth in range(len(levels) - 1, inner - 1, -1):
         fresh, owner = f"{value.value}/observed{depth}", levels[depth].owner
         described = helper.make_tensor_value_info("", kind, [None] * rank)
-        add = add_scan_output if owner.op_type == "Scan" else _add_loop_output
-        add(owner, current, fresh, described)
+        add_scan_output(owner, current, fresh, described)
         current, rank = fresh, rank + 1
     if any(level.owner.op_type not in ("If", "Loop") for level in levels[:inner]):
         raise NotObservableError
@@ -195,25 +191,6 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[_Level, ...
     empty = f"{value.value}/observed"
     main.node.insert(0, helper.make_node("SequenceEmpty", [], [empty], empty, dtype=kind))
     return _threaded(levels[:inner], current, empty, kind, value.value)
-
-
-def _add_loop_output(loop: onnx.NodeProto, name: str, fresh: str, described: onnx.ValueInfoProto) -> None:
-    """Makes a value of the body of a Loop an output of it, in place: the values of all trips along a first axis."""
-    body = _with_output(loop, name, fresh, described)
-    loop.output.extend([""] * (len(body.output) - 2 - len(loop.output)))
-    loop.output.append(fresh)
-
-
-def _with_output(loop: onnx.NodeProto, name: str, fresh: str, described: onnx.ValueInfoProto | None) -> onnx.GraphProto:
-    """Adds a copy of a value to the outputs of a body, and returns the body."""
-    body: onnx.GraphProto = next(a.g for a in loop.attribute if a.name == "body")
-    inside = f"{fresh}.step"
-    body.node.append(helper.make_node("Identity", [name], [inside], inside))
-    output = body.output.add()
-    if described is not None:
-        output.CopyFrom(described)
-    output.name = inside
-    return body
 
 
 def add_scan_output(
@@ -233,7 +210,13 @@ def add_scan_output(
         described: Type and rank of the value. Where the Scan is in a Loop, onnxruntime needs them.
         backwards: Whether the slices stand in the reverse order.
     """
-    _with_output(scan, name, fresh, described)
+    body: onnx.GraphProto = next(a.g for a in scan.attribute if a.name == "body")
+    inside = f"{fresh}.step"
+    body.node.append(helper.make_node("Identity", [name], [inside], inside))
+    output = body.output.add()
+    if described is not None:
+        output.CopyFrom(described)
+    output.name = inside
     directions = next((a for a in scan.attribute if a.name == "scan_output_directions"), None)
     if directions is None and backwards:
         states = len(scan.input) - next(a.i for a in scan.attribute if a.name == "num_scan_inputs")
@@ -244,7 +227,7 @@ def add_scan_output(
     scan.output.append(fresh)
 
 
-def _threaded(levels: Sequence[_Level], value: str, sequence: str, kind: int, name: str) -> str:
+def _threaded(levels: Sequence[Level], value: str, sequence: str, kind: int, name: str) -> str:
     """Appends `value`, made inside `levels`, to `sequence`, known around them; the name of the longer sequence."""
     level, depth = levels[0], len(levels)
     owner, graph = level.owner, level.graph

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from rnnqc.builder import Builder
+from rnnqc.cells.activations import Activation, make_activation
+from rnnqc.clipping import Clipping, find_clipping
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.encoding import Rounding
 from rnnqc.grids import is_power_of_two
@@ -40,6 +42,7 @@ from rnnqc.recipe import Recipe
 from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
+_ACTIVATIONS = {"Sigmoid", "Tanh"}
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
@@ -85,6 +88,7 @@ class QuantizeCustomCells(Pass):
     def run(self, model: Model) -> PassResult:
         """Quantizes every such recurrence."""
         remarks: list[Remark] = []
+        clipped: list[Clipping] = []
         counts = {"products": 0, "edges": 0}
         widths: list[int] = []
         works: list[_Work] = []
@@ -94,6 +98,7 @@ class QuantizeCustomCells(Pass):
             work = _Work(self, model, cell)
             works.append(work)
             remarks += work.run()
+            clipped += work.clipped
             counts["products"] += work.products
             counts["edges"] += work.edges
             widths += work.widths if work.products + work.edges else []
@@ -106,7 +111,7 @@ class QuantizeCustomCells(Pass):
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated)
+        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped))
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -133,6 +138,8 @@ class _Work:
         self.kinds: dict[str, list[str]] = {}
         self.exchanged: dict[int, Value] = {}
         self.marks = ValueMarks(cell)
+        self.used: set[str] = set()
+        self.clipped: list[Clipping] = []
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
@@ -153,6 +160,8 @@ class _Work:
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
         left = constant_bytes(n for n in cell.recurrence.products if id(n) not in stored)
+        self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
+        self.clipped = self._clipped()
         for name, product, code in suitable:
             self._product(name, product, code)
         self.model.remove_nodes(cell.graph, self.replaced)
@@ -166,8 +175,27 @@ class _Work:
         self.products, self.edges = len(suitable), len(edges)
         self.marks.put(self.inside, self.exchanged)
         size = left + sum(w.nbytes for w in self.stored.values() if w is not None)
-        self._record({*edges, *(p for s in suitable for p in self._operands(*s))}, size, float_bytes)
+        self._record(size, float_bytes)
         return self._notes(refusals)
+
+    def _clipped(self) -> list[Clipping]:
+        """Points that quantize something, with ranges that overrides make too small; before anything is rewritten."""
+        cell, recipe, statistics = self.cell, self.owner.recipe, self.owner.statistics
+        paths = {p: f"{cell.name}.{p}" for p in self.used}
+
+        def by_path(formats: CustomFormats) -> dict[str, dict[str, Any]]:
+            return {path: formats.points[p] for p, path in paths.items() if p in formats.points}
+
+        state = f"{cell.name}.{cell.state_point}"
+        sources = {path: state for path in paths.values() if recipe.settings(path).get("same_as") == HIDDEN}
+        return find_clipping(
+            recipe,
+            by_path(self.formats),
+            statistics,
+            activations_of(cell),
+            lambda other: by_path(custom_formats(cell, other, statistics)),
+            sources,
+        )
 
     def _operands(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> list[str]:
         """Points of a product that quantize something: what is on a grid already is not quantized again."""
@@ -343,17 +371,18 @@ class _Work:
                 loop.inputs[first + state.index] = nodes[-1].outputs[0]
         self.cell.outer.nodes.extend(nodes)
 
-    def _record(self, used: set[str], size: int, float_bytes: int) -> None:
+    def _record(self, size: int, float_bytes: int) -> None:
         """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
 
+        Of points that quantize something also the number formats are noted. Scales of channels are left out of integer
+        forms, as those of cells are.
+
         Args:
-            used: Points that quantize something; of them also the number formats are noted. Scales of channels are
-                left out of integer forms, as those of cells are.
             size: Of codes, scales and what stays float.
             float_bytes: Of what was there before.
         """
         at = self.cell.recurrence
-        formats = {p: dict(s) for p, s in self.formats.points.items() if p in used and s["bits"] is not None}
+        formats = {p: dict(s) for p, s in self.formats.points.items() if p in self.used and s["bits"] is not None}
         for s in formats.values() if self.owner.integer else ():
             if len(s.get("scale") or ()) > 1:
                 del s["scale"]
@@ -374,6 +403,17 @@ class _Work:
         left = [n for n in self.tagged if id(n) in alive]
         if self.text and left:
             info(left[0]).metadata[CUSTOM_TAG] = self.text
+
+
+def activations_of(cell: CustomCell) -> dict[str, Activation]:
+    """The activations of values that nothing but one activation uses, by the paths of their points."""
+    made = {}
+    results = {id(v) for v in cell.graph.outputs}
+    for point, values in cell.edges.items():
+        users = {n.op for v in values for n in v.outputs}
+        if len(users) == 1 and users <= _ACTIVATIONS and not any(id(v) in results for v in values):
+            made[f"{cell.name}.{point}"] = make_activation(users.pop())
+    return made
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:

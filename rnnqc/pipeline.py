@@ -13,6 +13,7 @@ import onnx
 
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
+from rnnqc.clipping import clipping_warnings
 from rnnqc.comparison import unlike_texts
 from rnnqc.comparison_feeds import CALIBRATION_DATA, FeedGenerator, Remembered, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
@@ -363,6 +364,7 @@ def lower(
             points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(remarks)]
+        report.warnings += clipping_warnings(c for r in results for c in r.clipped)
         exported = [e.node for e in report.entries if e.op == CELL_OP]
         if exported and not own and resolved != QONNX:
             report.warnings.append(

@@ -228,6 +228,7 @@ class Recipe:
         overrides: How many of them, from the first on, are overrides of the user.
         kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
         own: Of a recipe file: how many rules, from the first on, stand in it rather than in its base.
+        held: How many rules behind the overrides repeat scales of a model that is made again.
     """
 
     name: str
@@ -236,6 +237,7 @@ class Recipe:
     overrides: int = 0
     kind: str = "cells"
     own: int = 0
+    held: int = 0
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -249,7 +251,7 @@ class Recipe:
             )
         parsed = tuple(parse_override(o) for o in overrides)
         own = self.own + len(parsed) if self.own else 0
-        return Recipe(self.name, self.summary, (*parsed, *self.rules), len(parsed), self.kind, own)
+        return replace(self, rules=(*parsed, *self.rules), overrides=len(parsed) + self.overrides, own=own)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -308,6 +310,17 @@ def parse_override(text: str) -> Rule:
         )
     _check_points(points, f"override {text!r}")
     return Rule(points, {key: _checked(key, _literal(literal.strip()), f"override {text!r}")})
+
+
+def override_text(points: str, key: str, value: Any) -> str:
+    """The inverse of `parse_override`, of a rule of one key."""
+    if value is None:
+        text = "none"
+    else:
+        text = (
+            str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+        )
+    return f"{points}.{key}={text}"
 
 
 def _check_points(points: str, where: str) -> None:

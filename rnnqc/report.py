@@ -60,7 +60,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         notes: Everything else passes had to say.
-        warnings: What a recipe file says in vain, and what a calibration could not observe.
+        warnings: What a recipe file says in vain, what a calibration could not observe, overrides that clip its data.
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.

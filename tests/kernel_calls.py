@@ -183,6 +183,7 @@ class Product:
             if multipliers is not None:
                 packed_multipliers = guarded.empty((multipliers.shape[0] * self.columns,), np.uint8, alignment=64)
             NATIVE.rnnqc_test_pack_int4(
+                isa.encode(),
                 pointer(guarded.array(weights)),
                 pointer(None if multipliers is None else guarded.array(multipliers)),
                 ctypes.c_int64(group_size),

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("range_search", "ranges", "sharing"),
     (
         "builder",
+        "clipping",
         "numerics",
         "evaluate",
         "recipe",

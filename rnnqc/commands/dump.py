@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_repeated, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.diagnostics import UsageError, located
+
+if TYPE_CHECKING:
+    from rnnqc.tracing.compare import Choice
 
 
 def add(commands: Commands) -> None:
@@ -32,15 +36,24 @@ def add(commands: Commands) -> None:
         "--compare", metavar="DIR2",
         help="compare with the .npz files in DIR2; exit code 1, step and tensor if something differs",
     )  # fmt: skip
+    parser.add_argument("--codes", action="store_true", help="of --compare: integer codes alone")
+    add_repeated(parser, "--only", "GLOB", "of --compare: only tensors and parameters with such names")
+    parser.add_argument("--atol", type=_limit, metavar="X", help="of --compare: by how much real values may differ")
     parser.add_argument("--overwrite", action="store_true", help="replace the dump in DIR")
     parser.set_defaults(command=run)
 
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.tracing.compare import Choice
     from rnnqc.tracing.dump import dump
 
     steps = _steps(a.steps)
+    without = [o for o, given in (("--codes", a.codes), ("--only", a.only), ("--atol", a.atol is not None)) if given]
+    if a.compare is None and without:
+        raise UsageError(
+            f"{without[0]}: there is nothing to compare.", supported="with --compare", action="give --compare DIR2"
+        )
     if a.compare is not None and not Path(a.compare).is_dir():
         raise UsageError(f"--compare {a.compare}: no such folder.", action="check the path")
     if a.compare is not None and os.path.exists(a.output) and os.path.samefile(a.compare, a.output):
@@ -57,21 +70,30 @@ def run(a: argparse.Namespace) -> int:
     for name, cell in index["cells"].items():
         made = f"{cell['steps']} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}"
         out(f"{escape(name)}: {made if cell['runs'] else 'was not run'}")
-    return OK if a.compare is None else _compare(Path(a.output), index, Path(a.compare))
+    if a.compare is None:
+        return OK
+    return _compare(Path(a.output), index, Path(a.compare), Choice(a.codes, a.only or ["*"], a.atol or 0.0))
 
 
-def _compare(folder: Path, index: Mapping[str, Any], other: Path) -> int:
-    """Prints the first difference of each cell; the exit code."""
-    from rnnqc.tracing.compare import compare, unknown_texts
+def _compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice) -> int:
+    """Prints the first difference of each cell, and of all of them; the exit code."""
+    from rnnqc.tracing.compare import compare, not_compared
 
-    made = compare(folder, index, other)
-    for text in unknown_texts(made):
+    made = compare(folder, index, other, choice)
+    for text in not_compared(made):
         err(f"Not compared: {escape(text)}")
-    parted = {d.cell: d for d in made.differences}
-    for cell, count in made.counts.items():
-        difference = parted.get(cell)
-        out(escape(str(difference)) if difference is not None else f"{escape(cell)}: {count} arrays agree")
-    return CHECK_FAILED if made.differences else OK
+    for cell, compared in made.cells.items():
+        count = f"{compared.values} values"
+        if compared.first is None:
+            out(f"{escape(cell)}: {compared.arrays} arrays agree, {count}")
+        else:
+            out(f"{escape(str(compared.first))} ({compared.different} of {count} differ)")
+    text = f"Compared: {made.values} values, {made.values - made.different} equal, {made.different} different"
+    if not made.differences:
+        out(text)
+        return OK
+    out(f"{text}; the first one is {escape(str(made.differences[0]))}")
+    return CHECK_FAILED
 
 
 def _row(text: str) -> int:
@@ -82,6 +104,16 @@ def _row(text: str) -> int:
 
 
 _row.__name__ = "row"
+
+
+def _limit(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+_limit.__name__ = "difference"
 
 
 def _steps(text: str | None) -> tuple[int | None, int | None]:

@@ -31,8 +31,8 @@ from rnnqc.diagnostics import CompileError, UsageError
 
 if TYPE_CHECKING:
     from rnnqc.pipeline import Lowered
+    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
-    from rnnqc.reporting.sensitivity import Bounds
 
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""

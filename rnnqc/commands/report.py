@@ -18,8 +18,8 @@ from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.diagnostics import UsageError, located
 
 if TYPE_CHECKING:
+    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
-    from rnnqc.reporting.sensitivity import Bounds
     from rnnqc.reporting.subject import Options, Subject
 
 MODELS = 150
@@ -117,7 +117,7 @@ def bounds_of(a: argparse.Namespace, models: int) -> Bounds:
     Raises:
         UsageError: No model may be measured.
     """
-    from rnnqc.reporting.sensitivity import Bounds
+    from rnnqc.reporting.budget import Bounds
 
     check_positive("--models", a.models)
     return Bounds(models if a.models is None else a.models, math.inf if a.seconds is None else a.seconds)
@@ -134,6 +134,9 @@ def tell_unmeasured(evidence: Evidence) -> None:
     if evidence.unmeasured:
         left = len(evidence.unmeasured)
         err(f"[yellow]rnnqc:[/yellow] {left} points or groups were not measured (--models, --seconds).")
+    if evidence.untried:
+        left = len(evidence.untried)
+        err(f"[yellow]rnnqc:[/yellow] {left} overrides of groups of points were not tried (--models, --seconds).")
 
 
 def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidence:

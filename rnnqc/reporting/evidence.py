@@ -134,7 +134,7 @@ class Sensitivity:
         points: Their glob, as overrides take it.
         members: How many points that are.
         also: Points that had to be float with them, because their formats follow from these.
-        level: "cell", "group" or "point".
+        level: "cell", "kind" (points of all cells), "group" (points of one) or "point".
         sqnr_db: Of the outputs, with these points in float.
         gain_db: More than without.
         noise_share: Share of the noise of the outputs that goes away.
@@ -164,6 +164,7 @@ class Repair:
         bytes_before: Of the recurrent weights.
         bytes_after: With the override.
         forms: Forms without integers that cells change to with it, such as "qcdq".
+        members: How many points that quantize something it is about.
     """
 
     points: str
@@ -176,6 +177,7 @@ class Repair:
     bytes_before: int
     bytes_after: int
     forms: list[str] = field(default_factory=list)
+    members: int = 1
 
     @property
     def gain_db(self) -> float:
@@ -224,8 +226,9 @@ class Evidence:
         base_sqnr_db: What sensitivities are measured against: form qcdq.
         sensitivities: Worst first.
         unmeasured: Globs that were left out to bound the work.
-        repairs: Overrides that were tried, best first, those that keep the form of cells before others.
-        together: All in one that keep it.
+        untried: Overrides of groups that were left out to bound the work.
+        repairs: Overrides that gain something, best first, those that keep the form of cells before others.
+        together: All in one that keep it and can be combined.
         times: Of single layers, where they were asked for.
         remade: How well the model could be made again from what it says about itself.
         missing: Sections that are left out, and why.
@@ -247,6 +250,7 @@ class Evidence:
     base_sqnr_db: float | None = None
     sensitivities: list[Sensitivity] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
     together: Repair | None = None
     times: list[LayerTime] = field(default_factory=list)

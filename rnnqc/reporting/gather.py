@@ -14,6 +14,7 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
+from rnnqc.clipping import CLIPS
 from rnnqc.comparison import check_same_outputs
 from rnnqc.comparison_feeds import generated_feeds
 from rnnqc.diagnostics import CompileError, located
@@ -23,8 +24,10 @@ from rnnqc.outcomes import WEIGHT_ONLY
 from rnnqc.pipeline import Lowered, brings_its_own, executable
 from rnnqc.recipe_record import RecipeRecord, digest, read_record
 from rnnqc.report import Report
+from rnnqc.reporting.budget import Budget
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.groups import Groups, combined
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
 from rnnqc.reporting.origin import check_float, is_lowered, mismatch, same_outputs
@@ -32,7 +35,7 @@ from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.quality import Quality, mean_sqnr
 from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_recurrences, differences
-from rnnqc.reporting.repairs import CLIPS, Repairer, find_repairs
+from rnnqc.reporting.repairs import Repairer, find_repairs
 from rnnqc.reporting.sensitivity import find_sensitivities
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.reporting.weights import weights_evidence
@@ -41,6 +44,8 @@ from rnnqc.streaming import Piece, checked, state_pairs, stream
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
+SHARE_OF_GROUPS = 5
+"""One in how many models may be kept for overrides of groups."""
 OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
@@ -221,15 +226,23 @@ class _Gathering:
         def told(done: int, total: int) -> None:
             options.tell("sensitivity", done, total)
 
-        found = find_sensitivities(remaker, qcdq, self.quality, options.bounds, told)
+        budget = Budget(options.bounds)
+        repairer = Repairer(remaker, self.quality, made, {p.point: p for p in evidence.points})
+        groups = Groups(repairer)
+        kept = min(groups.count, options.bounds.models // SHARE_OF_GROUPS)
+        found = find_sensitivities(remaker, qcdq, self.quality, budget, kept, told)
         evidence.base_sqnr_db = found.base_db
         evidence.sensitivities = found.measured
         evidence.unmeasured = found.left
-        for points, why in sorted(found.refused.items()):
-            evidence.warnings.append(f"{points} cannot be float: {why}")
+        for why, refused in itertools.groupby(sorted(found.refused.items(), key=_reason), key=_reason):
+            names = ", ".join(sorted(points for points, _ in refused))
+            evidence.warnings.append(f"Not measured, because it cannot be float alone: {names} ({why}).")
         options.tell("repairs")
-        repairer = Repairer(remaker, self.quality, made, {p.point: p for p in evidence.points})
-        evidence.repairs, evidence.together = find_repairs(repairer, found.measured)
+        single = find_repairs(repairer, found.measured)
+        repairs = [*single, *groups.find(found.measured, single, budget)]
+        evidence.untried = groups.untried
+        evidence.repairs = sorted(repairs, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
+        evidence.together = combined(repairer, evidence.repairs, groups, budget)
 
     def _times(self, remaker: Remaker) -> None:
         self.options.tell("times")
@@ -238,3 +251,8 @@ class _Gathering:
         self.evidence.versions |= {"cpu": environment()["cpu"]}
         if not self.evidence.times:
             self.evidence.missing[TIMES] = "no recurrent node or loop of the main graph can be measured alone."
+
+
+def _reason(refused: tuple[str, str]) -> str:
+    """Why points cannot be float, without the point that it is said of."""
+    return refused[1].rpartition(": ")[2].rstrip(".")

@@ -9,10 +9,11 @@ from typing import Any
 
 import onnx
 
+from rnnqc.clipping import RANGE_KEYS
 from rnnqc.diagnostics import CompileError
 from rnnqc.outcomes import WEIGHT_ONLY
 from rnnqc.pipeline import Lowered, lower
-from rnnqc.recipe import Rule
+from rnnqc.recipe import Rule, override_text
 from rnnqc.recipe_record import RecipeRecord
 from rnnqc.reporting.recurrences import Point, Recurrence
 from rnnqc.statistics import Statistics
@@ -75,9 +76,13 @@ class Remaker:
             CompileError: It cannot be lowered so.
         """
         record = self.record
-        before = (*rules, *(self.held(rules) if pinned or not self.exact else ()))
+        held = self.held(rules) if pinned or not self.exact else []
+        given, others = record.recipe.rules[: record.recipe.overrides], record.recipe.rules[record.recipe.overrides :]
         recipe = replace(
-            record.recipe, rules=(*before, *record.recipe.rules), overrides=len(before) + record.recipe.overrides
+            record.recipe,
+            rules=(*rules, *given, *held, *others),  # what is held has no rival among the overrides
+            overrides=len(rules) + len(given),
+            held=len(held),
         )
         own = form is None
         asked = record.form if form is None else form
@@ -91,9 +96,9 @@ class Remaker:
         )
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:
-        """The pins as rules; a point that `rules` give another width has another scale, too."""
-        wide = [r for r in rules if r.settings.get("bits") is not None]
-        return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in wide)]
+        """The pins as rules; a point of which `rules` say what its scale follows from has another one."""
+        new = [r for r in rules if any(r.settings.get(k) is not None for k in ("rounding", *RANGE_KEYS))]
+        return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in new)]
 
     def pin(self, recurrences: Recurrences) -> None:
         """Holds the scales that followed from statistics as these recurrences have them.
@@ -152,10 +157,4 @@ def weights_of(lowered: Lowered) -> int:
 
 def settings_text(rules: Iterable[Rule]) -> list[str]:
     """Rules as `--set` takes them."""
-    return [f"{r.points}.{k}={_literal(v)}" for r in rules for k, v in r.settings.items()]
-
-
-def _literal(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+    return [override_text(r.points, k, v) for r in rules for k, v in r.settings.items()]

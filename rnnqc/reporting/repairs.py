@@ -10,12 +10,13 @@ from typing import Any
 from rnnqc.diagnostics import CompileError
 from rnnqc.grids import is_power_of_two, power_of_two_from
 from rnnqc.pipeline import Lowered
-from rnnqc.recipe import Rule, keys_of, parse_override
+from rnnqc.recipe import Rule, Settings, keys_of
 from rnnqc.reporting.evidence import PointEvidence, Repair, Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr, worst_sqnr
 from rnnqc.reporting.recurrences import Recurrence, point_of, quantized_points, recurrences_of
 from rnnqc.reporting.remaking import Remaker, exactly, settings_text, weights_of
-from rnnqc.reporting.sensitivity import CELL, members
+from rnnqc.reporting.sensitivity import CELL, KIND, members
+from rnnqc.vitis_tables import VITIS
 
 MOST = 5
 """How many repairs are looked for."""
@@ -25,13 +26,15 @@ ENOUGH = 0.8
 """Share of the gain of floats with which a cheaper override is good enough."""
 CLIPPED = 1e-4
 """Share of values beyond a range from which on another scale is tried."""
-CLIPS = 1e-3
-"""Share from which on a point is said to clip: ranges by percentiles leave out less on purpose."""
 FLOAT = "float"
+LEFT = "left in float"
 SUITABLE = ("fused", "integer", "products", "qonnx")
 """Forms that nothing is lost with."""
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
+BIASED = {"floor": "down", "ceil": "up", "toward_zero": "towards zero"}
+"""Roundings to one side, whose errors have a mean."""
+TO_NEAREST: Settings = {"rounding": "half_even"}
 WORTH_A_FORM_DB = 3.0
 """What is not worth an override that takes the integer form from a cell."""
 
@@ -59,13 +62,14 @@ class Repairer:
         self.lowered = lowered
         self.recurrences = recurrences_of(lowered.model)
         self.before = quality.ratios(quality.run(lowered.proto))
+        self._measured: dict[tuple[str, ...], Repair | None] = {}
 
     def repair(self, sensitivity: Sensitivity) -> Repair | None:
         """The first candidate that is good enough, or the best; None if none is worth anything."""
         points = list(members(sensitivity, self.recurrences))
         tried: list[Repair] = []
         for candidate in self._candidates(sensitivity, points):
-            result = self.measured(sensitivity.points, candidate)
+            result = self.measured(sensitivity.points, candidate, len(points))
             if result is None or result.gain_db < (WORTH_A_FORM_DB if result.forms else WORTH_DB):
                 continue
             if result.gain_db >= ENOUGH * sensitivity.gain_db and not result.forms:
@@ -73,8 +77,14 @@ class Repairer:
             tried.append(result)
         return max(tried, key=lambda r: (not r.forms, r.gain_db), default=None)
 
-    def measured(self, points: str, candidate: Candidate) -> Repair | None:
-        """What an override does; None if the model cannot be lowered with it, or a point that it quantizes is float."""
+    def measured(self, points: str, candidate: Candidate, members: int = 1) -> Repair | None:
+        """What an override of `members` points does; None if the model cannot be lowered with it, or loses formats."""
+        key = tuple(settings_text(candidate.rules))
+        if key not in self._measured:
+            self._measured[key] = self._measure(points, candidate, members)
+        return self._measured[key]
+
+    def _measure(self, points: str, candidate: Candidate, members: int) -> Repair | None:
         try:
             lowered = self.remaker.lower(candidate.rules, pinned=False)
             ratios = self.quality.ratios(self.quality.run(lowered.proto))
@@ -96,39 +106,79 @@ class Repairer:
             weights_of(self.lowered),
             weights_of(lowered),
             sorted({now.get(n, FLOAT) for n in was if now.get(n) not in (was[n], *SUITABLE)}),
+            members,
         )
 
     def _candidates(self, sensitivity: Sensitivity, points: Sequence[str]) -> list[Candidate]:
         found = []
-        ranges = [r for r in (self._range_rule(p) for p in points) if r is not None]
+        if any(is_biased(point_of(self.recurrences, p)) for p in points):
+            found.append(self.rounding(sensitivity.points, points))
+        found += self.exact_tables(sensitivity.points, points)
+        ranges = [r for r in map(self._range_rule, points) if r is not None]
         if ranges:
-            found.append(Candidate(tuple(r for r, _ in ranges), "; ".join(dict.fromkeys(why for _, why in ranges))))
-        widths = {point_of(self.recurrences, p).get("bits") or 0 for p in points}
-        for bits in WIDTHS if widths else ():
-            if bits > max(widths) and all("bits" in keys_of(p) for p in points):
-                extra = _undone(self.recurrences, points)
-                rule = Rule(sensitivity.points, {"bits": bits, **extra})
-                found.append(Candidate((rule,), f"{bits} bits instead of {max(widths)}"))
-                if ranges:
-                    continue
-        found.append(Candidate((Rule(sensitivity.points, {"bits": None}),), FLOAT))
+            found.append(Candidate(tuple(ranges), self._why_another_range([r.points for r in ranges], points)))
+        found += self.wider(sensitivity.points, points)
+        found.append(Candidate((Rule(sensitivity.points, {"bits": None}),), LEFT))
         return found
 
-    def _range_rule(self, name: str) -> tuple[Rule, str] | None:
+    def rounding(self, glob: str, points: Sequence[str]) -> Candidate:
+        """To nearest, for all of `points` that are rounded to one side."""
+        held = [point_of(self.recurrences, p) for p in points]
+        sides = dict.fromkeys(BIASED[p["rounding"]] for p in held if is_biased(p))
+        return Candidate((Rule(glob, TO_NEAREST),), f"rounded to nearest instead of {' or '.join(sides)}")
+
+    def wider(self, glob: str, points: Sequence[str]) -> list[Candidate]:
+        """More bits for all of `points` that have fewer, the fewest first."""
+        widths = [int(point_of(self.recurrences, p).get("bits") or 0) for p in points]
+        if not widths or not all("bits" in keys_of(p) for p in points):
+            return []
+        least, most = min(widths), max(widths)
+        extra, now = _undone(self.recurrences, points), f"{least}" if least == most else f"{least} to {most}"
+        follow = any(self.remaker.record.recipe.settings(p).get("same_as") for p in points)
+        ways: list[tuple[Settings, str]] = [
+            ({}, ""),
+            *([({"same_as": None}, ", and a scale of its own")] if follow else []),
+        ]
+        return [
+            Candidate((Rule(glob, {"bits": bits, **extra, **own}),), f"{bits} bits instead of {now}{more}")
+            for bits in WIDTHS
+            for own, more in ways
+            if bits >= most and bits > least
+        ]
+
+    def exact_tables(self, glob: str, points: Sequence[str]) -> list[Candidate]:
+        """Activations without the error of tables that have fewer entries than their arguments have codes."""
+        if not any(point_of(self.recurrences, p).get("table") == VITIS for p in points):
+            return []
+        return [Candidate((Rule(glob, {"table": "exact"}),), "exact activations instead of tables of 2048 entries")]
+
+    def _range_rule(self, name: str) -> Rule | None:
         """A scale that suits the values, for a format with one scale that does not."""
         seen = self.seen.get(name)
         if seen is None or seen.scale is None or seen.low is None or seen.range_used is None:
             return None
         if name.endswith((".weight", ".bias")) or "scale" not in keys_of(name):
             return None
-        if seen.clipped > CLIPPED:
-            why = f"{seen.clipped:.2%} of the values lie beyond the range of the format"
-        elif seen.range_used < UNUSED:
-            why = f"the values take {seen.range_used:.1%} of the range of the format"
-        else:
+        if seen.clipped <= CLIPPED and seen.range_used >= UNUSED:
             return None
-        point = point_of(self.recurrences, name)
-        return Rule(exactly(name), _scale_for(point, seen)), why
+        follows = self.remaker.record.recipe.settings(name).get("same_as")
+        own: Settings = {"same_as": None} if follows else {}
+        return Rule(exactly(name), {**_scale_for(point_of(self.recurrences, name), seen), **own})
+
+    def _why_another_range(self, globs: Sequence[str], points: Sequence[str]) -> str:
+        """What is wrong with the ranges of those of `points` that `globs` are."""
+        seen = [self.seen[p] for p in points if exactly(p) in globs]
+        clipped = [p.clipped for p in seen if p.clipped > CLIPPED]
+        shares = clipped or [p.range_used or 0.0 for p in seen]
+        many = "" if len(shares) == 1 else f"at {len(shares)} points, "
+        low, high = f"{min(shares):.2%}", f"{max(shares):.2%}"
+        text = f"{many}{low if low == high else f'{low} to {high}'} of the "
+        return text + ("values lie beyond the range of the format" if clipped else "range of the format are used")
+
+
+def is_biased(point: Mapping[str, Any]) -> bool:
+    """Whether the rounding of a format makes errors whose mean is not zero."""
+    return point.get("mode") == "static" and point.get("rounding") in BIASED
 
 
 def _scale_for(point: Mapping[str, Any], seen: PointEvidence) -> dict[str, Any]:
@@ -161,23 +211,18 @@ def _undone(recurrences: Mapping[str, Recurrence], points: Sequence[str]) -> dic
     return undone | ({"wide_channels": 0.0} if any(p.get("wide_channels") for p in held) else {})
 
 
-def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> tuple[list[Repair], Repair | None]:
-    """Repairs for what costs most, best first, and together those that keep the form of cells."""
+def find_repairs(repairer: Repairer, sensitivities: Sequence[Sensitivity]) -> list[Repair]:
+    """Repairs for the points, and groups of like points of a cell, that cost most."""
     found: list[Repair] = []
-    rules: list[Rule] = []
     mended: set[str] = set()
     for sensitivity in sensitivities:
         if len(found) == MOST or sensitivity.gain_db < WORTH_DB:
             break
         points = set(members(sensitivity, repairer.recurrences))
-        if sensitivity.level == CELL or not points or points & mended:
+        if sensitivity.level in (CELL, KIND) or not points or points & mended:
             continue
         repair = repairer.repair(sensitivity)
         if repair is not None:
             found.append(repair)
             mended |= points | (set(sensitivity.also) if repair.forms else set())
-            rules += map(parse_override, repair.overrides) if not repair.forms else ()
-    found.sort(key=lambda r: (bool(r.forms), -r.gain_db, r.points))
-    if sum(not r.forms for r in found) < 2:
-        return found, None
-    return found, repairer.measured("", Candidate(tuple(rules), "all of these"))
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element
 
+from rnnqc.clipping import CLIPS
 from rnnqc.reporting.charts import gauge, histogram, spark
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Evidence, PointEvidence, Repair, Sensitivity
-from rnnqc.reporting.repairs import CLIPS
 from rnnqc.reporting.sections_repairs import plain
 from rnnqc.reporting.tables import folded, table
 

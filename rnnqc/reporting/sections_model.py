@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from rnnqc.diagnostics import byte_count
-from rnnqc.reporting.elements import Child, decibels, element, name, number
+from rnnqc.reporting.elements import Child, decibels, difference, element, name, number
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.tables import folded, table
 
@@ -29,17 +30,29 @@ def facts(evidence: Evidence) -> Element:
     if sizes.get("float_weights"):
         cards.append(("Recurrent weights", _change(sizes["float_weights"], sizes["quantized_weights"])))
     cards.append(("File", _change(sizes["float_file"], sizes["quantized_file"])))
-    best = evidence.repairs[0].gain_db if evidence.repairs else 0.0
     if evidence.base_sqnr_db is not None:
-        measured, meant = evidence.tried
-        gain: tuple[Child, str] = (number(0.0, "nothing"), "no single override helps")
-        if best:
-            gain = number(best, f"+{best:.1f} dB"), "with one override, see below"
-        elif measured < meant:
-            found = f"nothing among the {measured} of {meant} points and groups that were measured"
-            gain = ("unknown", found) if measured else ("not measured", f"none of the {meant} points and groups")
-        cards.append(("To be gained", [gain[0], element("small", gain[1])]))
+        cards.append(("To be gained", _to_be_gained(evidence)))
     return element("dl", [element("div", element("dt", k), element("dd", v)) for k, v in cards], class_="facts")
+
+
+def _to_be_gained(evidence: Evidence) -> list[Child]:
+    """The best override, or why there is none."""
+    measured, meant = evidence.tried
+    if evidence.repairs:
+        best = evidence.repairs[0]
+        how = "with one override" if len(best.overrides) == 1 else f"with {len(best.overrides)} overrides"
+        how += f" of {best.members} points" if best.members > 1 else ""
+        more: list[Child] = []
+        if evidence.together is not None:
+            more = [difference(evidence.together.gain_db), " together, "]
+        return [difference(best.gain_db), element("small", f"{how}, ", more, "see below")]
+    if measured == meant and not evidence.untried:
+        exact = evidence.sqnr_db == math.inf
+        return [number(0.0, "nothing"), element("small", "the outputs are exact" if exact else "no override helps")]
+    if not measured:
+        return ["not measured", element("small", f"none of the {meant} points and groups")]
+    found = f"nothing among the {measured} of {meant} points and groups that were measured"
+    return ["unknown", element("small", found)]
 
 
 def _floats(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
@@ -18,41 +19,56 @@ def repairs(evidence: Evidence) -> list[Child]:
     """Overrides that were measured, best first."""
     if "sensitivity" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['sensitivity']}", class_="note")]
-    measured, meant = evidence.tried
-    if not evidence.repairs and measured < meant:
-        text = (
-            f"No override gains {WORTH_DB:g} dB or more ({WORTH_A_FORM_DB:g} dB where it would take the integer form "
-            f"from a cell) among the {measured} of {meant} points and groups that were measured; the others were NOT "
-            "measured, to bound the work (--models, --seconds)."
-            if measured
-            else f"Not measured: none of the {meant} points and groups, to bound the work (--models, --seconds)."
-        )
-        return [element("p", text, class_="note warning")]
+    left = left_out(evidence)
     if not evidence.repairs:
-        text = (
-            f"No override of a single point or group gains {WORTH_DB:g} dB or more in the form that the model has "
-            f"({WORTH_A_FORM_DB:g} dB where it would take the integer form from a cell). What is lost is spread over "
-            "many points; a recipe with more bits, or calibration data, changes all of them."
-        )
-        return [element("p", text)]
+        return [element("p", _nothing(evidence, left), class_="note warning" if left else None)]
     intro = (
         "Each override below was applied to this model, in its own form, and measured on this data. "
         "Put them in front of other options --set: the first match counts."
     )
+    if all(r.members > 1 for r in evidence.repairs):
+        intro += f" No override of a single point gains {WORTH_DB:g} dB or more: what is lost sits in many."
     made: list[Child] = [element("p", intro)]
     made += [_repair(r, evidence) for r in evidence.repairs]
     if evidence.together is not None:
         made.append(_repair(evidence.together, evidence))
+    made += [element("p", left, class_="note warning")] if left else []
     return made
+
+
+def left_out(evidence: Evidence) -> str:
+    """What was not measured, as a sentence; empty if that is nothing."""
+    measured, meant = evidence.tried
+    texts = [f"{meant - measured} of {meant} points and groups"] if measured < meant else []
+    texts += [f"{len(evidence.untried)} override{'s' if len(evidence.untried) > 1 else ''} of groups of points"] * bool(
+        evidence.untried
+    )
+    return f"NOT measured, to bound the work (--models, --seconds): {' and '.join(texts)}." if texts else ""
+
+
+def _nothing(evidence: Evidence, left: str) -> str:
+    """Why no override is proposed."""
+    if evidence.sqnr_db == math.inf:
+        return "There is nothing to gain: the outputs are those of the float model."
+    measured, meant = evidence.tried
+    if left and not measured:
+        return left
+    least = f"gains {WORTH_DB:g} dB or more ({WORTH_A_FORM_DB:g} dB where it would take the integer form from a cell)"
+    if left:
+        return f"No override {least} among the {measured} of {meant} points and groups that were measured. {left}"
+    data = "" if evidence.recipe["calibrated"] else ", or calibration data,"
+    return (
+        f"No override {least}: neither of a single point, nor of points of one kind or of all. What is lost is spread "
+        f"over many points; a recipe with more bits{data} changes all of them."
+    )
 
 
 def _repair(repair: Repair, evidence: Evidence) -> Element:
     together = not repair.points
-    title: list[Child] = ["Together, as far as cells keep their form"] if together else [name(plain(repair.points))]
-    measured = together or repair.reason == "float" or " instead of " in repair.reason
-    why = None if measured else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
+    title: list[Child] = ["Together, as far as cells keep their form"] if together else _title(repair)
+    why = None if together else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
     arrow: list[Child] = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]
-    worst: list[Child] = ["worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
+    worst: list[Child] = ["Worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
     size: list[Child] = ["; weights stay ", number(repair.bytes_after, byte_count(repair.bytes_after))]
     if repair.bytes_after != repair.bytes_before:
         size = [
@@ -71,6 +87,13 @@ def _repair(repair: Repair, evidence: Evidence) -> Element:
         folded_command(repair, evidence),
         class_="repair",
     )
+
+
+def _title(repair: Repair) -> list[Child]:
+    """The points, and how many they are."""
+    if repair.points == "*":
+        return [f"All {repair.members} points"]
+    return [name(plain(repair.points)), f" ({repair.members} points)" if repair.members > 1 else None]
 
 
 def _form_text(repair: Repair) -> str:

@@ -1,47 +1,34 @@
 """Which quantization points cost most: the outputs with one of them, or a few, in float, and everything else as it is.
 
-Measured in form qcdq, which is made fastest: cells first where there are many, then groups of points of like kind (the
-gates of a cell), then single points of the groups that matter. The order, and so what a bound leaves out, depends on
-the measurements alone.
+Measured in form qcdq, which is made fastest: all points of a kind first, then cells where there are many, then groups
+of points of like kind (the gates of a cell), then single points of the groups that matter. The order, and so what a
+bound leaves out, depends on the measurements alone.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.pipeline import Lowered
+from rnnqc.reporting.budget import Bounds, Budget
 from rnnqc.reporting.evidence import Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr
 from rnnqc.reporting.recurrences import ACCUMULATOR, Recurrence, quantized_points, recurrences_of
 from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
 
-CELL, GROUP, POINT = "cell", "group", "point"
+CELL, KIND, GROUP, POINT = "cell", "kind", "group", "point"
 BIAS = "bias"
 """Its format may be that of the products, which have none without those of their operands."""
 MANY_CELLS = 3
-LEVELS = (POINT, GROUP, CELL)
+LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
 MATTERS_DB = 0.05
 """Groups that gain less are not taken apart."""
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How much to measure.
-
-    Attributes:
-        models: How many models at most.
-        seconds: For how long; what is measured depends on the speed of the machine then.
-    """
-
-    models: int = 150
-    seconds: float = math.inf
 
 
 @dataclass
@@ -63,12 +50,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Unit:
-    """Points that are float together."""
+    """Points that are float together; `biases` is the glob of the biases of their cells."""
 
     glob: str
     members: tuple[str, ...]
     level: str
-    recurrence: str
+    biases: str
 
 
 def units_of(recurrence: Recurrence) -> list[Unit]:
@@ -82,36 +69,50 @@ def units_of(recurrence: Recurrence) -> list[Unit]:
     for kind, like in kinds.items():
         alone, members = len(like) == 1, tuple(f"{recurrence.name}.{n}" for n in like)
         glob = exactly(members[0]) if alone else f"{exactly(recurrence.name)}.*.{kind}"
-        units.append(Unit(glob, members, POINT if alone else GROUP, recurrence.name))
+        units.append(Unit(glob, members, POINT if alone else GROUP, _biases(recurrence.name)))
     return units
+
+
+def kinds_of(recurrences: Mapping[str, Recurrence]) -> list[Unit]:
+    """All points whose names end alike, of all cells; but those that are the units of one cell already."""
+    units = [u for r in recurrences.values() for u in units_of(r)]
+    known = {frozenset(u.members) for u in units}
+    kinds: dict[str, list[str]] = {}
+    for member in (m for u in units for m in u.members):
+        kinds.setdefault(kind_of(member), []).append(member)
+    made = [Unit(f"*.{kind}", tuple(members), KIND, f"*.{BIAS}") for kind, members in kinds.items()]
+    return [u for u in made if len(u.members) > 1 and frozenset(u.members) not in known]
+
+
+def kind_of(point: str) -> str:
+    """What all points have in common that are tried together in all cells: the last part of the name."""
+    return point.rpartition(".")[2]
+
+
+def _biases(recurrence: str) -> str:
+    return exactly(f"{recurrence}.{BIAS}")
 
 
 class _Search:
     def __init__(
-        self, remaker: Remaker, base: Lowered, quality: Quality, bounds: Bounds, progress: Progress | None
+        self, remaker: Remaker, base: Lowered, quality: Quality, budget: Budget, kept: int, progress: Progress | None
     ) -> None:
-        self.remaker, self.quality, self.bounds, self.progress = remaker, quality, bounds, progress
-        self.start = time.monotonic()
-        self.count = 0
+        self.remaker, self.quality, self.budget, self.kept, self.progress = remaker, quality, budget, kept, progress
         self.expected = 0
         self.groups: Sequence[Unit] = ()
         self.recurrences = recurrences_of(base.model)
         self.found = Found(mean_sqnr(quality.ratios(quality.run_qcdq(base.proto))))
 
-    @property
-    def exhausted(self) -> bool:
-        return self.count >= self.bounds.models or time.monotonic() - self.start > self.bounds.seconds
-
     def measure(self, unit: Unit) -> Sensitivity | None:
         """None where that cannot be lowered."""
-        self.count += 1
         if self.progress is not None:
-            self.progress(self.count, max(self.count, min(self.expected, self.bounds.models)))
+            count, most = self.budget.count, self.budget.bounds.models
+            self.progress(count, max(count, min(self.expected, most)))
         try:
             level, also = self._level([unit.glob], unit)
         except CompileError as error:
             try:
-                level, also = self._level([unit.glob, exactly(f"{unit.recurrence}.{BIAS}")], unit)
+                level, also = self._level([unit.glob, unit.biases], unit)
             except CompileError:
                 self.found.refused[unit.glob] = error.message
                 return None
@@ -131,22 +132,24 @@ class _Search:
     def run(self) -> Found:
         units = {name: units_of(r) for name, r in self.recurrences.items()}
         units = {name: found for name, found in units.items() if found}
-        self.expected = sum(map(len, units.values())) + (len(units) if len(units) > MANY_CELLS else 0)
+        kinds = kinds_of(self.recurrences)
+        self.expected = len(kinds) + sum(map(len, units.values())) + (len(units) if len(units) > MANY_CELLS else 0)
+        self._ranked(kinds)
         if len(units) > MANY_CELLS:
             whole = [
-                Unit(f"{exactly(name)}.*", tuple(m for u in found for m in u.members), CELL, name)
+                Unit(f"{exactly(name)}.*", tuple(m for u in found for m in u.members), CELL, _biases(name))
                 for name, found in units.items()
             ]
             gains = dict(self._ranked(whole))
             units = dict(sorted(units.items(), key=lambda u: -gains.get(f"{exactly(u[0])}.*", 0.0)))
         groups = [u for found in units.values() for u in found]
-        self.groups = groups
+        self.groups = [*groups, *kinds]
         ranked = self._ranked(groups)
         by_glob = {u.glob: u for u in groups}
         for glob, gain in ranked:
             unit = by_glob[glob]
             if unit.level == GROUP and gain > MATTERS_DB:
-                singles = [Unit(exactly(m), (m,), POINT, unit.recurrence) for m in unit.members]
+                singles = [Unit(exactly(m), (m,), POINT, unit.biases) for m in unit.members]
                 self.expected += len(singles)
                 self._ranked(singles)
         self.found.measured = sorted(self.found.measured, key=self._rank)
@@ -155,7 +158,7 @@ class _Search:
     def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
         """Worst first; a group right behind the one of its points that accounts for it."""
         gain = measured.gain_db
-        if measured.level == GROUP:
+        if measured.level in (GROUP, KIND):
             members = {exactly(m) for u in self.groups if u.glob == measured.points for m in u.members}
             best = max((s for s in self.found.measured if s.points in members), key=lambda s: s.gain_db, default=None)
             if best is not None and best.noise_share >= MOST_OF_IT * measured.noise_share:
@@ -166,7 +169,7 @@ class _Search:
         """Measures units as far as the bounds allow; their globs and gains, the largest first."""
         gains: list[tuple[str, float]] = []
         for unit in units:
-            if self.exhausted:
+            if not self.budget.spend(self.kept):
                 self.found.left.append(unit.glob)
                 continue
             result = self.measure(unit)
@@ -176,7 +179,12 @@ class _Search:
 
 
 def find_sensitivities(
-    remaker: Remaker, base: Lowered, quality: Quality, bounds: Bounds | None = None, progress: Progress | None = None
+    remaker: Remaker,
+    base: Lowered,
+    quality: Quality,
+    budget: Budget | None = None,
+    kept: int = 0,
+    progress: Progress | None = None,
 ) -> Found:
     """Measures what each quantization point costs.
 
@@ -184,15 +192,18 @@ def find_sensitivities(
         remaker: The model.
         base: It, in form qcdq.
         quality: The data.
-        bounds: How much to measure.
+        budget: How much to measure.
+        kept: How many models to leave for something else.
         progress: Called with the number of models measured so far and how many there will be at least.
     """
-    return _Search(remaker, base, quality, bounds or Bounds(), progress).run()
+    return _Search(remaker, base, quality, budget or Budget(Bounds()), kept, progress).run()
 
 
 def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:
     """Names of the points of a measurement."""
-    for recurrence in recurrences.values():
-        for unit in units_of(recurrence):
-            if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
-                yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))
+    units = (
+        kinds_of(recurrences) if sensitivity.level == KIND else [u for r in recurrences.values() for u in units_of(r)]
+    )
+    for unit in units:
+        if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
+            yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from rnnqc.report import Report
-from rnnqc.reporting.sensitivity import Bounds
+from rnnqc.reporting.budget import Bounds
 from rnnqc.statistics import Statistics
 
 Tell = Callable[[str, int, int | None], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,11 @@ from rnnqc.evaluate import run_session
 from rnnqc.feeds import Feeds
 from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import dense_array
-from rnnqc.passes.observe import NotObservableError, Observed, count_stacked, levels_of, with_outputs
+from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.session import session
 from rnnqc.tracing.program import Program
+from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
+from rnnqc.tracing.scans_as_loops import write_as_loops
 
 Array = npt.NDArray[Any]
 _RANK = 3
@@ -33,10 +34,12 @@ class Run:
     Attributes:
         inputs: Arrays by the names that the cell's program uses; absent inputs are left out.
         outputs: The same of its outputs.
+        trips: In which trip of each loop around the cell.
     """
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
+    trips: Trips = ()
 
 
 class Recorder:
@@ -56,29 +59,29 @@ class Recorder:
         self, proto: onnx.ModelProto, wanted: Sequence[Observed], native: bool, *, optimize: bool = True
     ) -> None:
         self._given = {i.name for i in proto.graph.input}
-        values = list({v.value: v for v in wanted if v.value not in self._given}.values())
+        values = {v.value: v for v in wanted if v.value not in self._given}
         exposed = onnx.ModelProto()
         exposed.CopyFrom(proto)
-        self.outputs = [o.name for o in proto.graph.output]
-        levels = levels_of(proto)
+        self._outputs = [o.name for o in proto.graph.output]
         try:
-            self.stacked = {v.value: count_stacked(levels[v.value], equal_trips=True) for v in wanted}
-            self._where = with_outputs(exposed, values, self.outputs, equal_trips=True)
+            write_as_loops(exposed, values)
+            self._rounds = rounds_of(exposed, values)
+            values |= {c.value: c for r in self._rounds.values() for c in r.counters}
+            self._where = with_outputs(exposed, list(values.values()), self._outputs)
         except NotObservableError as error:
             raise CompileError(
-                "a cell stands in an If inside a Scan.",
-                supported="cells in the main graph, in If, in Loop, and in Loop and Scan inside a Scan",
-                action="unroll the Scan in the float model",
+                "a cell stands in an If or a Loop inside a Scan that stacks an output of unknown rank along another "
+                "axis than the first.",
+                supported="such Scans with outputs whose ranks are declared in their bodies",
+                action="declare them, or stack along the first axis and transpose behind the Scan",
             ) from error
         self._plain, self._exposed = (session(p, native=native, options=_options(optimize)) for p in (proto, exposed))
 
-    def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Any]]:
+    def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Made]]:
         """Runs the model once.
 
         Returns:
-            Its outputs, and the values by name: arrays, with `stacked` axes in front that count the steps of Scans and
-            what is in them, or lists of such arrays where the value is in an If or a Loop. A branch that was not taken
-            makes an empty array.
+            Its outputs, and the values by name.
 
         Raises:
             CompileError: The feed does not fit, or onnxruntime fails.
@@ -86,15 +89,15 @@ class Recorder:
         """
         expected = run_session(self._plain, feed)
         results = run_session(self._exposed, feed, sequences=True)
-        for name in self.outputs:
+        for name in self._outputs:
             if not same_bits(expected[name], results[name]):
                 raise InternalError(
                     f"Output {name!r} has other bits when the cells' values are outputs, too: onnxruntime "
                     "optimizes the float operators around the cells differently."
                 )
-        known = {name: results[output] for name, output in self._where.items()}
-        known |= {name: feed[name] for name in self._given if name in feed}
-        return {name: expected[name] for name in self.outputs}, known
+        known = {n: r.made(n, {v: results[o] for v, o in self._where.items()}) for n, r in self._rounds.items()}
+        known |= {name: {(): np.asarray(feed[name])} for name in self._given if name in feed}
+        return {name: expected[name] for name in self._outputs}, known
 
 
 def _options(optimize: bool) -> ort.SessionOptions:
@@ -117,43 +120,19 @@ def observed_of(program: Program, stored: Container[str]) -> list[Observed]:
     return [Observed(program.cell.name, f, n, False, _RANK, 0, _kind(program, f)) for f, n in formals]
 
 
-def runs_of(program: Program, known: Mapping[str, Any], stacked: Mapping[str, int]) -> list[Run]:
-    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all of them.
+def runs_of(program: Program, known: Mapping[str, Made]) -> list[Run]:
+    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all runs in its trip.
 
     Args:
         program: The cell.
         known: Values by name, as `Recorder.run` gives them, and the constants.
-        stacked: See there.
     """
-    names = [*program.inputs.values(), *program.outputs.values()]
-    known = {n: apart(known[n], stacked.get(n, 0)) for n in names}
-    counts = {len(known[n]) for n in names if isinstance(known[n], list)}
-    if len(counts) > 1:
-        raise CompileError(
-            f"Cell {program.cell.name!r} takes values from loops around it that run {sorted(counts)} times.",
-            supported="one If, Loop or Scan around a cell, or several whose values are made beside the cell",
-            action="inline the inner loop",
-        )
-
-    def pick(name: str, k: int) -> Array:
-        value = known[name]
-        return np.asarray(value[k] if isinstance(value, list) else value)
-
     made = []
-    for k in range(counts.pop() if counts else 1):
-        outputs = {f: pick(n, k) for f, n in program.outputs.items()}
-        if any(v.size == 0 for v in outputs.values()):
-            continue  # the branch was not taken
-        made.append(Run({f: pick(n, k) for f, n in program.inputs.items()}, outputs))
+    for trips in known[next(iter(program.outputs.values()))]:
+        outputs = {f: at(known[n], trips) for f, n in program.outputs.items()}
+        if all(v.size for v in outputs.values()):
+            made.append(Run({f: at(known[n], trips) for f, n in program.inputs.items()}, outputs, trips))
     return made
-
-
-def apart(held: Any, axes: int) -> Any:
-    """An array, or a list of arrays, with its first `axes` axes taken apart; itself for none."""
-    if not axes:
-        return held
-    arrays = [np.asarray(a) for a in (held if isinstance(held, list) else [held])]
-    return [part for a in arrays for part in a.reshape(math.prod(a.shape[:axes]), *a.shape[axes:])]
 
 
 def _kind(program: Program, formal: str) -> int:

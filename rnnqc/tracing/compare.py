@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,36 @@ from rnnqc.feeds import read_npz
 
 Array = npt.NDArray[Any]
 _SHOWN = 5
+_CODES = ".codes"
 _SUPPORTED = "a folder with the dump's .npz files: arrays [T,B,K] under the names of its tensors, or NAME.codes"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is compared, and when two values are equal.
+
+    Attributes:
+        codes: Whether to compare integers alone.
+        only: Patterns of the names of tensors and parameters, without `.codes`.
+        atol: By how much real values may differ.
+    """
+
+    codes: bool = False
+    only: Sequence[str] = ("*",)
+    atol: float = 0.0
+
+    def takes(self, name: str) -> bool:
+        """Whether the tensor or parameter of an array is compared."""
+        plain = name.removesuffix(_CODES)
+        return any(fnmatch.fnmatchcase(n, p) for p in self.only for n in {name, plain})
+
+    def differ(self, ours: Array, theirs: Array) -> Array:
+        """Which values are not equal: of real ones none that are close enough, and NaN is equal to NaN."""
+        differs: Array = np.asarray((ours != theirs) & ~((ours != ours) & (theirs != theirs)))
+        if self.atol and "f" in (ours.dtype.kind, theirs.dtype.kind):
+            with np.errstate(invalid="ignore"):
+                differs &= ~(np.abs(ours.astype(np.float64) - theirs) <= self.atol)
+        return differs
 
 
 @dataclass(frozen=True)
@@ -24,29 +54,37 @@ class Difference:
 
     Attributes:
         cell: The cell.
-        array: Name of the first array that differs, in the order in which a step makes them.
-        step: The first step, in the order in which the cell makes them, where any array differs.
-        row: Row of the batch.
-        column: Column of the array.
+        array: Name of the first array that differs, in the order in which a step makes them; parameters come first.
+        step: The first step, in the order in which the cell makes them, where any array differs; None of a parameter.
+        index: Row of the batch and column; of a parameter, its indices.
         expected: What the dump holds.
         found: What the other holds.
-        arrays: How many arrays were compared.
+        call: Number of the call of the model.
     """
 
     cell: str
     array: str
-    step: int
-    row: int
-    column: int
+    step: int | None
+    index: tuple[int, ...]
     expected: Any
     found: Any
-    arrays: int
+    call: int = -1
 
     def __str__(self) -> str:
-        return (
-            f"{self.cell}: step {self.step}, {self.array}, row {self.row}, column {self.column}: "
-            f"{self.expected}, the other {self.found}"
-        )
+        names = ("row", "column") if len(self.index) > 1 else ("column",)
+        places = [f"step {self.step}"] if self.step is not None else []
+        places += [self.array, *(f"{n} {k}" for n, k in zip(names, self.index, strict=False))]
+        return f"{self.cell}: {', '.join(places)}: {self.expected}, the other {self.found}"
+
+
+@dataclass
+class Compared:
+    """What was compared of one cell: how many arrays and values, and how many values differ."""
+
+    arrays: int
+    values: int
+    different: int = 0
+    first: Difference | None = None
 
 
 @dataclass
@@ -54,17 +92,33 @@ class Comparison:
     """What was compared.
 
     Attributes:
-        differences: The first difference of each cell that has one.
-        counts: For each cell that was compared the number of arrays.
+        cells: The cells that were compared.
         unknown: Arrays of the other that the dump does not have, by file; None for a whole file.
+        missing: Cells that the other does not have, by name, with their files.
     """
 
-    differences: list[Difference] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    cells: dict[str, Compared] = field(default_factory=dict)
     unknown: dict[str, list[str] | None] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The first difference of each cell that has one, in the order of calls and of cells."""
+        found = [c.first for c in self.cells.values() if c.first is not None]
+        return sorted(found, key=lambda d: d.call)
+
+    @property
+    def values(self) -> int:
+        """How many values were compared."""
+        return sum(c.values for c in self.cells.values())
+
+    @property
+    def different(self) -> int:
+        """How many of them differ."""
+        return sum(c.different for c in self.cells.values())
 
 
-def compare(folder: Path, index: Mapping[str, Any], other: Path) -> Comparison:
+def compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice | None = None) -> Comparison:
     """Finds the first difference of each cell.
 
     Codes are compared where the other has some, real values where it has none. NaN is equal to NaN.
@@ -73,50 +127,69 @@ def compare(folder: Path, index: Mapping[str, Any], other: Path) -> Comparison:
         folder: The dump.
         index: What its index says.
         other: The other folder; files and arrays that it does not have are left out.
+        choice: What is compared; by default everything, to the last bit.
 
     Returns:
-        The differences, what was compared, and what could not be because the dump has nothing of that name.
+        What was compared, and what could not be because one side has nothing of that name.
 
     Raises:
         CompileError: The other folder has nothing to compare, or an array of another shape or of no numbers.
     """
+    choice = choice or Choice()
     made = Comparison()
     known = {entry["file"] for entry in index["cells"].values()}
     made.unknown = {p.name: None for p in sorted(other.glob("*.npz")) if p.name not in known}
     for cell, entry in index["cells"].items():
         path = other / entry["file"]
-        if not entry["steps"] or not path.is_file():
+        if not entry["steps"]:
+            continue
+        if not path.is_file():
+            made.missing[cell] = entry["file"]
             continue
         ours, theirs = read_npz(folder / entry["file"]), read_npz(path)
         unknown = [n for n in theirs if n not in ours]
         if unknown:
             made.unknown[entry["file"]] = unknown
-        names = [n for t in entry["tensors"] for n in (f"{t}.codes", t) if n in ours and n in theirs]
-        names = [n for n in names if n.endswith(".codes") or f"{n}.codes" not in names]
-        if not names:
-            continue
-        made.counts[cell] = len(names)
+        names = _names(entry, ours, theirs, choice)
         for name in names:
             _check_alike(path, name, ours[name], theirs[name])
-        difference = _first(cell, entry, names, ours, theirs, index["row"] or 0)
-        if difference is not None:
-            made.differences.append(difference)
-    if not made.counts:
-        held = "".join(f" ({text})" for text in unknown_texts(made)[:_SHOWN])
+        if names:
+            made.cells[cell] = _Cell(cell, entry, choice, index["row"] or 0).compared(names, ours, theirs)
+    if not made.cells:
+        held = "".join(f" ({text})" for text in not_compared(made)[:_SHOWN])
+        chosen = " with --codes and --only as given" if choice.codes or "*" not in choice.only else ""
         raise CompileError(
-            f"{other}: holds nothing to compare{held}.",
+            f"{other}: holds nothing to compare{chosen}{held}.",
             supported=_SUPPORTED,
             action="name files and arrays as the dump does",
         )
     return made
 
 
-def unknown_texts(made: Comparison) -> list[str]:
-    """What the other has and the dump does not, a text for each file."""
-    return [
+def not_compared(made: Comparison) -> list[str]:
+    """What one side has and the other does not, a text for each file."""
+    unknown = [
         f"{file}: the dump has no such file" if names is None else f"{file}: the dump has no {_listed(names)}"
         for file, names in made.unknown.items()
     ]
+    return [*unknown, *(f"{cell}: the other folder has no {file}" for cell, file in made.missing.items())]
+
+
+def _names(
+    entry: Mapping[str, Any], ours: Mapping[str, Array], theirs: Mapping[str, Array], choice: Choice
+) -> list[str]:
+    """The arrays to compare: parameters, then tensors in the order of a step, codes where both have some."""
+    both = [n for n in (*entry.get("parameters", ()), *_with_codes(entry["tensors"])) if n in ours and n in theirs]
+    names = [n for n in both if n.endswith(_CODES) or f"{n}{_CODES}" not in both]
+    if choice.codes:
+        names = [n for n in names if ours[n].dtype.kind in "iu"]
+    return [n for n in names if choice.takes(n)]
+
+
+def _with_codes(tensors: Iterable[str]) -> Iterator[str]:
+    for tensor in tensors:
+        yield f"{tensor}{_CODES}"
+        yield tensor
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -142,40 +215,62 @@ def _check_alike(path: Path, name: str, ours: Array, theirs: Array) -> None:
         )
 
 
-def _first(
-    cell: str,
-    entry: Mapping[str, Any],
-    names: list[str],
-    ours: Mapping[str, Array],
-    theirs: Mapping[str, Array],
-    first_row: int,
-) -> Difference | None:
-    """The first difference of one cell."""
-    firsts = []
-    for k, name in enumerate(names):
-        a, b = ours[name], theirs[name]
-        differs = (a != b) & ~((a != a) & (b != b))  # only NaN differs from itself
-        absent = entry["tensors"][name.removesuffix(".codes")].get("absent", ())
-        differs[[t - entry["first_step"] for t in absent]] = False
-        places = np.argwhere(differs)
-        if len(places):
-            order = _order(entry, places[:, 0])
-            firsts.append((order.min(), k, tuple(places[order == order.min()][0].tolist())))
-    if not firsts:
-        return None
-    _, k, (step, row, column) = min(firsts)
-    expected, found = (array[names[k]][step, row, column].item() for array in (ours, theirs))
-    step, row = step + (entry["first_step"] or 0), row + first_row
-    return Difference(cell, names[k], step, row, column, expected, found, len(names))
+class _Cell:
+    """Compares the arrays of one cell."""
 
+    def __init__(self, name: str, entry: Mapping[str, Any], choice: Choice, first_row: int) -> None:
+        self._name, self._entry, self._choice, self._first_row = name, entry, choice, first_row
+        self._begin = entry["first_step"] or 0
 
-def _order(entry: Mapping[str, Any], entries: Array) -> Array:
-    """Numbers of steps in the order in which the cell makes them: run by run, a reverse cell's from the last one."""
-    steps = entries + (entry["first_step"] or 0)
-    if entry["direction"] != "reverse":
-        return steps
-    runs = [run for run in entry["runs"] if run["steps"]]
-    firsts, lengths = (np.array([run[key] for run in runs]) for key in ("first", "steps"))
-    k = np.searchsorted(firsts, steps, side="right") - 1
-    made: Array = 2 * firsts[k] + lengths[k] - 1 - steps
-    return made
+    def compared(self, names: Sequence[str], ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> Compared:
+        """Compares arrays that are alike."""
+        made = Compared(len(names), sum(ours[n].size for n in names))
+        firsts: list[tuple[int, int, tuple[int, ...]]] = []
+        for k, name in enumerate(names):
+            differs = self._choice.differ(ours[name], theirs[name])
+            self._leave_out(name, differs)
+            places = np.argwhere(differs)
+            made.different += len(places)
+            if not len(places):
+                continue
+            if self._is_parameter(name):
+                firsts.append((-1, k, tuple(places[0].tolist())))
+            else:
+                order = self._order(places[:, 0])
+                firsts.append((int(order.min()), k, tuple(places[order == order.min()][0].tolist())))
+        if firsts:
+            _, k, place = min(firsts)
+            values = (array[names[k]][place].item() for array in (ours, theirs))
+            made.first = self._difference(names[k], place, *values)
+        return made
+
+    def _is_parameter(self, name: str) -> bool:
+        return name in self._entry.get("parameters", ())
+
+    def _leave_out(self, name: str, differs: Array) -> None:
+        """Steps that do not make a tensor, and columns that nothing uses."""
+        tensor = self._entry["tensors"].get(name.removesuffix(_CODES), {})
+        if "absent" in tensor:
+            differs[[t - self._begin for t in tensor["absent"]]] = False
+        unused = self._entry.get("unused_columns")
+        if unused and differs.ndim and differs.shape[-1] > unused[1]:
+            differs[..., slice(*unused)] = False
+
+    def _difference(self, name: str, place: tuple[int, ...], expected: Any, found: Any) -> Difference:
+        if self._is_parameter(name):
+            return Difference(self._name, name, None, place, expected, found)
+        step, row, column = place
+        step += self._begin
+        call = next(r["call"] for r in self._entry["runs"] if r["first"] <= step < r["first"] + r["steps"])
+        return Difference(self._name, name, step, (row + self._first_row, column), expected, found, call)
+
+    def _order(self, entries: Array) -> Array:
+        """Numbers of steps in the order in which the cell makes them: run by run, a reverse cell's from the last."""
+        steps = entries + self._begin
+        if self._entry["direction"] != "reverse":
+            return steps
+        runs = [run for run in self._entry["runs"] if run["steps"]]
+        firsts, lengths = (np.array([run[key] for run in runs]) for key in ("first", "steps"))
+        k = np.searchsorted(firsts, steps, side="right") - 1
+        made: Array = 2 * firsts[k] + lengths[k] - 1 - steps
+        return made

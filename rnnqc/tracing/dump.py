@@ -73,20 +73,18 @@ def dump(
         InternalError: Looking into the model changed one of its outputs.
     """
     target = Path(folder)
+    tracer = Tracer(model, native=native, cells=cells)
+    pieces = tracer.trace(feeds, state)
+    place = Path(os.path.realpath(target))
     try:
         check_folder(target, overwrite=overwrite)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    place = Path(os.path.realpath(target))
-    tracer = Tracer(model, native=native, cells=cells)
-    try:
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".rnnqc.", suffix=".tmp"))
     except OSError as error:
         raise _cannot_write(target, error) from error
     try:
         writer = _Writer(tracer, temporary, _Options(row, steps, text))
-        for piece in tracer.trace(feeds, state):
+        for piece in pieces:
             writer.add(piece)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
         (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
@@ -120,7 +118,7 @@ class _CellFile:
 
     file: str
     spool: Spool
-    runs: list[dict[str, int]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)  # one step of each, for their formats
     absent: dict[str, list[int]] = field(default_factory=dict)
     total: int = 0
@@ -142,7 +140,8 @@ class _Writer:
         """Writes some steps."""
         held = self._cells[steps.cell]
         if steps.first == 0:
-            held.runs.append({"call": steps.call, "first": held.total, "steps": steps.length})
+            run: dict[str, Any] = {"call": steps.call, "first": held.total, "steps": steps.length}
+            held.runs.append(run | ({"trips": list(steps.trips)} if steps.trips else {}))
             held.total += steps.length
         start = held.runs[-1]["first"] + steps.first
         count = len(next(iter(steps.tensors.values())).values)
@@ -190,12 +189,12 @@ class _Writer:
         """Writes the files of all cells; what the index says."""
         cells = {}
         for name, held in self._cells.items():
-            constants, codes = self._tracer.constants(name), self._tracer.weights(name)
-            for key, array in {**codes, **{f"operand.{k}": v for k, v in constants.items()}}.items():
+            constants, weights = self._tracer.constants(name), self._tracer.weights(name)
+            for key, array in {**weights, **{f"operand.{k}": v for k, v in constants.items()}}.items():
                 held.spool.fix(key, array)
             held.spool.write(self._folder / held.file)
             if self._text is not None and held.written:
-                self._text.write_weights(name, codes)
+                self._text.write_weights(name, weights)
             cells[name] = {
                 "file": held.file,
                 **self._tracer.describe(name),
@@ -204,6 +203,7 @@ class _Writer:
                 "steps": held.written,
                 "text": {} if self._text is None else self._text.files[name],
                 "tensors": {t.name: _description(t, held) for t in held.tensors.values()},
+                "parameters": {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in weights.items()},
             }
         if not any(h.written for h in self._cells.values()):
             total = max((h.total for h in self._cells.values()), default=0)

@@ -45,7 +45,8 @@ class GridReader:
         yield self._sums("x.product", values, self.constants["x_multiplier"])
         exact = values["x.product.scaled"] if self.numbers.bias_last else values["x.projection.exact"]
         for k in range(len(self.cell.type.gates)):
-            yield self._product("input_product", k, values, exact, "input_product")
+            if not (self.cell.input_forget and k == FORGET):
+                yield self._product("input_product", k, values, exact, "input_product")
 
     def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
         """What is computed in the loop."""

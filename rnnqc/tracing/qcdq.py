@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, Cell
-from rnnqc.passes.emit_step import rounds_output
-from rnnqc.tracing.tables import moved
+from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.passes.emit_step import ACCUMULATORS, rounds_output
+from rnnqc.passes.fold_grid import needs_grid
+from rnnqc.passes.quant_operators import CELL_OP
+from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]
 F32 = np.float32
 _INPUT = "input"
+_OF_X, _OF_H, _OF_RESET = ACCUMULATORS
 _MADE = ("hidden.value", "hidden.next", "hidden.step")
 _PARTS = ("codes", "clipped", "rounded", "zero_point", "scale")
 
@@ -24,19 +28,25 @@ _PARTS = ("codes", "clipped", "rounded", "zero_point", "scale")
 class QcdqReader:
     """Reads the values of a program; see `rnnqc.tracing.tables.TablesReader`."""
 
-    before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product")
+    before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product", f"{_OF_X}.limited")
 
     def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
         self.cell = cell
+        # Only there do parts of pre-activations stand for the same values in the integer forms.
+        self._grid = cell.op == CELL_OP or needs_grid(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
         """What is computed before the loop."""
         yield self._point(_INPUT, values, x)
-        yield Tensor("x.product", values["x.product"])
+        yield _product("x.product", _OF_X, values)
 
     def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
         """What is computed in the loop."""
         cell = self.cell
+        if self._grid:
+            for k in range(len(cell.type.gates)):
+                if not self._is_coupled(k):
+                    yield self._part(k, "input_product", values, values["x.projection.step"])
         if rounds_output(cell):
             yield self._rounded("hidden.previous", values["hidden.previous"])
             hidden = self._point("hidden", values, values["hidden.previous"])
@@ -45,15 +55,51 @@ class QcdqReader:
             following = self._point("hidden", after, after["hidden.previous"])
             yield replace(entering, name="hidden.previous")
             hidden = _moved(entering, following, backwards)
-        yield Tensor("hidden.product", values["hidden.product"])
-        for point in (p.name for p in cell.type.points if p.name != "hidden"):
-            if cell.input_forget and point == f"{GATES[FORGET]}.acc":
-                continue  # f = 1 - i
+        yield _product("hidden.product", _OF_H, values)
+        for k in range(len(cell.type.gates)):
+            yield from self._gate(k, values)
+        points = [p.name for p in cell.type.points]
+        state = points[points.index(f"{cell.type.gates[-1]}.activation") + 1 :]
+        yield from self._points([p for p in state if p != RESET_PRODUCT], values)
+        yield Tensor("hidden.value", next(values[n] for n in _MADE if n in values))
+        yield hidden
+
+    def _gate(self, k: int, values: Mapping[str, Array]) -> Iterator[Tensor]:
+        """Pre-activation and value of one gate, in the order in which the integer forms have them."""
+        cell, name = self.cell, self.cell.type.gates[k]
+        if self._is_coupled(k):
+            yield from self._points([f"{name}.activation"], values)
+            return
+        candidate = cell.type.reads_hidden and k == CANDIDATE
+        if candidate and not cell.linear_before_reset:
+            yield Tensor(f"{RESET_HIDDEN}.value", values[RESET_HIDDEN])
+            yield self._point(RESET_HIDDEN, values, values[RESET_HIDDEN])
+            yield _product(f"{RESET_HIDDEN}.product", _OF_RESET, values, f"{name}.hidden_product")
+        if self._grid:
+            yield self._part(k, "hidden_product", values, values["hidden.product"])
+        if candidate and cell.linear_before_reset:
+            yield from self._points([RESET_PRODUCT], values)
+        sums = first_of(values, f"{name}.sum", f"{name}.product")
+        if self._grid and sums is not None:
+            yield Tensor(f"{name}.preactivation", sums)
+        yield from self._points([f"{name}.acc", f"{name}.activation"], values)
+
+    def _is_coupled(self, k: int) -> bool:
+        """Whether gate k is f = 1 - i, without products of its own."""
+        return self.cell.input_forget and k == FORGET
+
+    def _part(self, k: int, point: str, values: Mapping[str, Array], whole: Array) -> Tensor:
+        """The part of gate k of a product, quantized if it has a quantizer."""
+        name, hidden = f"{self.cell.type.gates[k]}.{point}", self.cell.hidden_size
+        held = values.get(name)
+        return self._point(name, values, whole[..., k * hidden : (k + 1) * hidden] if held is None else held)
+
+    def _points(self, points: Iterable[str], values: Mapping[str, Array]) -> Iterator[Tensor]:
+        """The tensors at those of some quantization points that the loop has."""
+        for point in points:
             held = self._value(point, values)
             if held is not None:
                 yield self._point(point, values, held)
-        yield Tensor("hidden.value", next(values[n] for n in _MADE if n in values))
-        yield hidden
 
     def _value(self, point: str, values: Mapping[str, Array]) -> Array | None:
         """What is quantized at a point of the loop, or was not because the point is float."""
@@ -97,6 +143,13 @@ class QcdqReader:
         zero: Any = values.get(f"{point}.zero_point")
         zero = 0 if zero is None else zero
         return dequantized(point, np.asarray(codes, np.int64), row_scale=rows, zero_point=zero)
+
+
+def _product(name: str, limits: str, values: Mapping[str, Array], held: str = "") -> Tensor:
+    """Sums of products, after the limits of their accumulator."""
+    sums = first_of(values, f"{limits}.limited", held or name)
+    assert sums is not None
+    return Tensor(name, sums)
 
 
 def _moved(entering: Tensor, following: Tensor, backwards: bool) -> Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from rnnqc.graph_walks import inner_graphs
 from rnnqc.ir import CUSTOM_TAG
 from rnnqc.passes.observe import ANY_RANK, Observed
 from rnnqc.passes.point_marks import Mark, copy_of, marks_of
+from rnnqc.tracing.rounds import Made, Trips, at
 
 Array = npt.NDArray[Any]
 Levels = tuple[str, ...]
@@ -53,14 +53,12 @@ class Recurrence:
         record: What quantize-custom-cells says of it.
         levels: The operators of the nodes in whose subgraphs its nodes are, from outside to inside.
         sites: Its values, in the order of the file.
-        counter: Of a Loop that has not been written out, the value that counts its trips.
     """
 
     name: str
     record: Mapping[str, Any]
     levels: Levels
     sites: list[Site] = field(default_factory=list)
-    counter: str = ""
 
     @property
     def looped(self) -> bool:
@@ -80,10 +78,12 @@ class RecurrenceRun:
     Attributes:
         steps: How many steps it has.
         values: For each part of each tensor its arrays by step; constants at step 0 alone.
+        trips: In which trip of each loop around the recurrence.
     """
 
     steps: int
     values: Mapping[Key, Mapping[int, Array]]
+    trips: Trips = ()
 
 
 def recurrences(proto: onnx.ModelProto) -> dict[str, Recurrence]:
@@ -94,29 +94,27 @@ def recurrences(proto: onnx.ModelProto) -> dict[str, Recurrence]:
     """
     found: dict[str, Recurrence] = {}
     records: dict[str, Mapping[str, Any]] = {}
-    for node, levels, counter in _nodes(proto.graph):
+    for node, levels in _nodes(proto.graph):
         metadata = {p.key: p.value for p in node.metadata_props}
         if CUSTOM_TAG in metadata:
             record = json.loads(metadata[CUSTOM_TAG])
             records[record["name"]] = record
         for mark in marks_of(metadata):
-            held = found.setdefault(mark.cell, Recurrence(mark.cell, {}, levels, [], counter))
+            held = found.setdefault(mark.cell, Recurrence(mark.cell, {}, levels, []))
             held.sites.append(Site(mark, mark.value(node), copy_of(metadata)))
     for name, recurrence in found.items():
         recurrence.record = records.get(name, {})
     return {name: r for name, r in found.items() if "given" in r.record}
 
 
-def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels, str]]:
-    """Every node with the operators around it, and the trip counter of the Loop whose body it stands in."""
-    pending: list[tuple[onnx.GraphProto, Levels, str]] = [(main, (), "")]
+def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:
+    """Every node with the operators around it."""
+    pending: list[tuple[onnx.GraphProto, Levels]] = [(main, ())]
     while pending:
-        graph, levels, counter = pending.pop(0)
+        graph, levels = pending.pop(0)
         for node in graph.node:
-            yield node, levels, counter
-            for inner in inner_graphs(node):
-                own = inner.input[0].name if node.op_type == "Loop" else ""
-                pending.append((inner, (*levels, node.op_type), own))
+            yield node, levels
+            pending.extend((inner, (*levels, node.op_type)) for inner in inner_graphs(node))
 
 
 class Runs:
@@ -139,75 +137,55 @@ class Runs:
                 self._varying.append(site)
 
     def _within(self, site: Site) -> bool:
-        """Whether a value is made in each step, once for each run, or once in all."""
-        own = self.recurrence.levels
-        return self._levels[site.value] in (own, own[:-1], ())
+        """Whether a value is made in each step, or around the recurrence."""
+        own, levels = self.recurrence.levels, self._levels[site.value]
+        return levels == own[: len(levels)]
 
     def observed(self) -> list[Observed]:
         """What the model has to bring out."""
-        recurrence, values = self.recurrence, []
+        values = []
         for mark, value in ((s.mark, s.value) for s in self._varying):
             rank = ANY_RANK if mark.rank is None else mark.rank
-            values.append(Observed(recurrence.name, mark.tensor, value, False, rank, 0, mark.kind))
-        if recurrence.looped and recurrence.counter:
-            kind = onnx.TensorProto.INT64
-            values.append(Observed(recurrence.name, "trips", recurrence.counter, False, 0, 0, kind))
+            values.append(Observed(self.recurrence.name, mark.tensor, value, False, rank, 0, mark.kind))
         return values
 
-    def of(self, known: Mapping[str, Any], stacked: Mapping[str, int]) -> list[RecurrenceRun]:
+    def of(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
         """The runs of one call.
 
         Args:
-            known: Arrays and lists of arrays by the names of values.
-            stacked: For each value how many axes in front count steps of loops.
+            known: What values are, by their names.
         """
-        made = [s for s in self._varying if self._levels[s.value] == self.recurrence.levels]
         if self.recurrence.looped:
-            return self._of_loop(known, stacked, made)
+            return self._of_loop(known)
         runs: list[RecurrenceRun] = []
         groups: dict[tuple[int, ...], list[Site]] = {}
         for site in self._varying:
             groups.setdefault(site.copy[:-1] if site.mark.step is None else site.copy, []).append(site)
         count = 1 + max(_step(s) for s in self._varying)
         for _, sites in sorted(groups.items(), key=lambda g: g[0]):
-            arrays = [_flat(known[s.value], stacked[s.value]) for s in sites]
-            for k in range(max(len(a) for a in arrays)):
+            for trips in self._trips(sites, known):
                 values: dict[Key, dict[int, Array]] = {}
-                for site, held in zip(sites, arrays, strict=True):
-                    if not held:
-                        continue
-                    _put(values, site, _step(site), held[k if len(held) > 1 else 0])
-                runs.append(RecurrenceRun(count, values))
+                for site in sites:
+                    _put(values, site, _step(site), at(known[site.value], trips))
+                runs.append(RecurrenceRun(count, values, trips))
         return runs
 
-    def _of_loop(
-        self, known: Mapping[str, Any], stacked: Mapping[str, int], made: Sequence[Site]
-    ) -> list[RecurrenceRun]:
+    def _of_loop(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
         """The runs of a loop; what is made around it is the same in all steps of a run."""
-        whole: dict[str, list[Any]] = {}
-        for site in made:
-            axes, entries = stacked[site.value], _entries(known[site.value])
-            if axes:
-                whole[site.value] = [run for a in entries for run in _apart(a, axes - 1)]
-            else:
-                whole[site.value] = _runs_of_trips(entries, _entries(known[self.recurrence.counter]))
         runs = []
-        count = max((len(r) for r in whole.values()), default=0)
-        for k in range(count):
-            length = len(whole[made[0].value][k])
+        for trips, steps in itertools.groupby(self._trips(self._varying, known), lambda t: t[:-1]):
             values: dict[Key, dict[int, Array]] = {}
-            for site in self._varying:
-                if site.value in whole:
-                    steps: Iterable[Array] = whole[site.value][k]
-                else:
-                    held = _flat(known[site.value], stacked[site.value])
-                    if len(held) not in (1, count):
-                        continue
-                    steps = [held[k if len(held) > 1 else 0]] * length
-                for step, array in enumerate(steps):
-                    _put(values, site, step, array)
-            runs.append(RecurrenceRun(length, values))
+            made = list(steps)
+            for step in made:
+                for site in self._varying:
+                    _put(values, site, step[-1], at(known[site.value], step))
+            runs.append(RecurrenceRun(len(made), values, trips))
         return runs
+
+    def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
+        """The trips in which values of a recurrence are made."""
+        own = self.recurrence.levels
+        return list(known[next(s.value for s in sites if self._levels[s.value] == own)])
 
 
 def _step(site: Site) -> int:
@@ -223,27 +201,3 @@ def _put(values: dict[Key, dict[int, Array]], site: Site, step: int, array: Arra
         if step not in values.setdefault(key, {}):
             values[key][step] = np.asarray(array)
             return
-
-
-def _entries(held: Any) -> list[Array]:
-    """The arrays of a value, without those of branches that were not taken."""
-    if not isinstance(held, list):
-        return [np.asarray(held)]
-    arrays = [np.asarray(a) for a in held]
-    return [a for a in arrays if a.ndim != 1 or a.size]
-
-
-def _flat(held: Any, axes: int) -> list[Array]:
-    """The same, with the first `axes` axes taken apart."""
-    return [part for a in _entries(held) for part in _apart(a, axes)]
-
-
-def _apart(array: Array, axes: int) -> Array:
-    """An array with its first `axes` axes made one; a new one for none."""
-    return array.reshape(math.prod(array.shape[:axes]), *array.shape[axes:])
-
-
-def _runs_of_trips(arrays: Sequence[Array], trips: Sequence[Array]) -> list[Sequence[Array]]:
-    """The values of all trips of a Loop, run by run: each begins with trip 0."""
-    starts = [k for k, t in enumerate(trips) if int(np.ravel(t)[0]) == 0]
-    return [arrays[a:b] for a, b in itertools.pairwise([*starts, len(arrays)])]

@@ -50,10 +50,10 @@ class TextFrames:
             for k in range(len(array)):
                 self._put(self._frame(first + k), name, array[k, 0])
 
-    def write_weights(self, cell: str, codes: Mapping[str, Array]) -> None:
+    def write_weights(self, cell: str, weights: Mapping[str, Array]) -> None:
         """Writes constants once, to the first frame of the cell."""
-        for name, array in codes.items():
-            file = self._name(cell, name, f"{name.removesuffix(CODES)}{FIXED}")
+        for name, array in weights.items():
+            file = self._name(cell, name, f"{name.removesuffix(CODES)}{FIXED if array.dtype.kind in 'iu' else ''}")
             self._put(self._frame(self._first[cell]), file, array)
 
     def finish(self) -> None:

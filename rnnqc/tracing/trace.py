@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,11 @@ from rnnqc.ir import Model, with_released_cells
 from rnnqc.passes.observe import levels_of
 from rnnqc.passes.quantize_weights import stored_weight_bytes
 from rnnqc.pipeline import runnable
-from rnnqc.streaming import calls_of, run_calls, state_pairs
+from rnnqc.streaming import Piece, calls_of, run_calls, state_pairs
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.program import programs
 from rnnqc.tracing.recurrences import Recurrence, Runs, recurrences
+from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.traced_cell import TracedCell
 from rnnqc.tracing.traced_recurrence import TracedRecurrence
@@ -40,6 +42,7 @@ class CellSteps:
         first: Number of the first step in the run.
         length: How many steps the run has.
         tensors: By name, `[n,B,K]`, in time order whatever the direction.
+        trips: In which trip of each Loop and Scan around the cell, from outside to inside, this run was made.
         absent: Steps that do not compute a tensor, because it is constant there or nothing uses it, by its name; it is
             0 there.
     """
@@ -50,6 +53,7 @@ class CellSteps:
     first: int
     length: int
     tensors: Mapping[str, Tensor]
+    trips: tuple[int, ...] = ()
     absent: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
@@ -110,7 +114,7 @@ class Tracer:
         return self._traced[cell].constants
 
     def weights(self, cell: str) -> dict[str, Array]:
-        """The codes of a cell's weights, unpacked; nothing for a cell without integer form."""
+        """The codes of a cell's weights, unpacked, and its other parameters; nothing for a cell that was not run."""
         return self._traced[cell].weights
 
     def describe(self, cell: str) -> dict[str, Any]:
@@ -125,10 +129,10 @@ class Tracer:
         """Runs the model on data.
 
         Args:
-            feeds: Feeds, or the name of a file as `rnnqc run` takes it.
+            feeds: Feeds, or the name of a file as `rnnqc run` takes it; the first one is read and checked at once.
             state: States that go from call to call, `IN:OUT`.
 
-        Yields:
+        Returns:
             For each call, for each cell in the order of the model, its steps in order, in pieces that fit into memory.
 
         Raises:
@@ -137,7 +141,12 @@ class Tracer:
             InternalError: Bringing the values out changed an output of the model.
         """
         carried = state_pairs(state, self.proto)
-        recorded: list[dict[str, Any]] = []
+        calls = calls_of(feeds, self.proto, carried)
+        first = next(calls)
+        return self._traced_calls(itertools.chain([first], calls), carried)
+
+    def _traced_calls(self, calls: Iterable[Piece], carried: Mapping[str, str]) -> Iterator[CellSteps]:
+        recorded: list[dict[str, Made]] = []
 
         def run(feed: Any) -> dict[str, Array]:
             outputs, values = self._recorder.run(feed)
@@ -145,18 +154,19 @@ class Tracer:
             return outputs
 
         counts = dict.fromkeys(self._traced, 0)
-        stacked = self._recorder.stacked
-        for call, _ in enumerate(run_calls(run, calls_of(feeds, self.proto, carried), carried)):
-            known = self._stored | recorded.pop()
+        stored: dict[str, Made] = {n: {(): a} for n, a in self._stored.items()}
+        for call, _ in enumerate(run_calls(run, calls, carried)):
+            known = stored | recorded.pop()
             for name, traced in self._traced.items():
                 if isinstance(traced, TracedRecurrence):
-                    pieces = ((traced.steps(r), traced.absent(r)) for r in self._runs[name].of(known, stacked))
+                    found = self._runs[name].of(known)
+                    pieces = ((r.trips, traced.steps(r), traced.absent(r)) for r in found)
                 else:
-                    program = self._programs[name]
-                    pieces = ((traced.steps(made), {}) for made in runs_of(program, known, stacked))
-                for steps, absent in pieces:
+                    made = runs_of(self._programs[name], known)
+                    pieces = ((r.trips, traced.steps(r), {}) for r in made)
+                for trips, steps, absent in pieces:
                     for first, length, tensors in steps:
-                        yield CellSteps(name, call, counts[name], first, length, tensors, absent)
+                        yield CellSteps(name, call, counts[name], first, length, tensors, trips, absent)
                     counts[name] += 1
 
 

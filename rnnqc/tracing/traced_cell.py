@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.base import FORGET, Cell
 from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.passes.cell_function import stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
-from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.boundaries import Run, same_bits
 from rnnqc.tracing.evaluator import Evaluator
 from rnnqc.tracing.grids import GridReader
 from rnnqc.tracing.native_steps import NativeSteps, steps_alone
+from rnnqc.tracing.parameters import parameters_of
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.qcdq import QcdqReader
 from rnnqc.tracing.tables import TablesReader
@@ -125,6 +125,7 @@ class TracedCell:
     def description(self) -> dict[str, Any]:
         """What an index says of the cell."""
         cell = self.program.cell
+        coupled = [FORGET * cell.hidden_size, (FORGET + 1) * cell.hidden_size] if cell.input_forget else None
         return {
             "op": cell.op,
             "form": cell.form,
@@ -132,25 +133,15 @@ class TracedCell:
             "arithmetic": cell.integer.get("arithmetic", "tables") if cell.integer else "float",
             "hidden_size": cell.hidden_size,
             "input_size": cell.input_size,
+            **({"unused_columns": coupled} if coupled else {}),
         }
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The codes of W and R, unpacked; nothing for a cell without integer form."""
-        cell, constants = self.program.cell, self.constants
-        made = {}
-        columns = len(cell.type.gates) * cell.hidden_size
-        for key in ("W", "R"):
-            if key in constants and constants[key].dtype.kind in "iu":
-                if cell.form == "integer" and constants[key].dtype == np.uint8:
-                    # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
-                    rows = cell.input_size if key == "W" else cell.hidden_size
-                    made[f"{key}.weight.codes"] = (constants[key][:rows].astype(np.int16) - 128).astype(np.int8)
-                    continue
-                size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
-                codes = weight_codes(constants[key], constants.get(f"{key}_group_multiplier"), size, columns)
-                made[f"{key}.weight.codes"] = np.asarray(codes)
-        return made
+        """Codes of W and R, unpacked, and the other parameters that the cell has as such."""
+        if self._evaluator is None:  # it was not run
+            return {}
+        return parameters_of(self.program, self._constants if self.program.cell.form == "qcdq" else self.constants)
 
     @contextlib.contextmanager
     def _as_written(self) -> Iterator[None]:
@@ -190,7 +181,7 @@ class TracedCell:
             constants = {n: v for n, v in run.inputs.items() if n not in runtime}
             operands = program.cell.operands
             self.constants = dict(sorted(constants.items()))
-            if program.node is None and operands:
+            if program.node is None:
                 self.constants = {k: constants[n] for k, n in sorted(operands.items()) if n in constants}
             if program.cell.form == "qcdq":
                 self._reader = QcdqReader(program.cell, None, {})

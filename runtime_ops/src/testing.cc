@@ -66,7 +66,7 @@ class TeamProbe {
 extern "C" {
 
 struct rnnqc_test_product {
-  int32_t int4;  // whether the weights are in kS4Blocks
+  int32_t int4;  // whether the weights have four bits
   const uint8_t* a;
   int64_t a_stride;
   int64_t rows;
@@ -137,8 +137,8 @@ RNNQC_EXPORT int32_t rnnqc_test_same_steps(const char* isa, const char* other) {
 RNNQC_EXPORT int32_t rnnqc_test_same_products(const char* isa, const char* other) {
   const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
   const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
-  return a.format == b.format && a.project == b.project && a.recurrent == b.recurrent && a.project_s4 == b.project_s4 &&
-                 a.recurrent_s4 == b.recurrent_s4
+  return a.format == b.format && a.format_s4 == b.format_s4 && a.project == b.project && a.recurrent == b.recurrent &&
+                 a.project_s4 == b.project_s4 && a.recurrent_s4 == b.recurrent_s4
              ? 1
              : 0;
 }
@@ -159,7 +159,8 @@ RNNQC_EXPORT void rnnqc_test_quantize_row(const char* isa, const float* x, int64
 }
 
 static rnnqc::PackedFormat Format(const char* isa, int32_t int4) {
-  return int4 != 0 ? rnnqc::PackedFormat::kS4Blocks : rnnqc::FindTable(isa)->format;
+  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
+  return int4 != 0 ? table.format_s4 : table.format;
 }
 
 static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& product) {
@@ -198,12 +199,13 @@ RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_
 }
 
 // `multipliers` of [GroupCount(k, group_size), 4 * units] groups, or null.
-RNNQC_EXPORT void rnnqc_test_pack_int4(const int8_t* weights, const uint8_t* multipliers, int64_t group_size, int64_t k,
-                                       int64_t units, int32_t zero_point, void* packed, uint8_t* packed_multipliers,
-                                       int32_t* start) {
+RNNQC_EXPORT void rnnqc_test_pack_int4(const char* isa, const int8_t* weights, const uint8_t* multipliers,
+                                       int64_t group_size, int64_t k, int64_t units, int32_t zero_point, void* packed,
+                                       uint8_t* packed_multipliers, int32_t* start) {
   const rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
+  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   const rnnqc::PackedMatrix result =
-      rnnqc::PackMatrix(rnnqc::PackedFormat::kS8Blocks, rnnqc::Width::kFour, matrix, zero_point);
+      rnnqc::PackMatrix(table.format, table.format_s4, rnnqc::Width::kFour, matrix, zero_point);
   std::memcpy(packed, result.weights.data(), static_cast<size_t>(result.weights.size()));
   std::memcpy(start, result.start.data(), static_cast<size_t>(result.start.size()) * sizeof(int32_t));
   if (multipliers == nullptr) return;

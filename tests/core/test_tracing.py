@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.evaluate import make_session
 from rnnqc.graph_walks import needed, reads
+from rnnqc.passes.observe import NotObservableError
 from rnnqc.passes.point_names import plain_name
 from rnnqc.tracing.names import FileNames
+from rnnqc.tracing.rounds import at
+from rnnqc.tracing.scans_as_loops import write_as_loops
 from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tables import moved
 from rnnqc.tracing.tensors import Tensor, dequantized
@@ -118,3 +122,49 @@ def test_file_names_are_stable_and_differ() -> None:
     made = [names.of(k, w) for k, w in wanted.items()]
     assert made == ["x", "x_2", "x_2_2", "X_3", "y"]
     assert [names.of(k, w) for k, w in reversed(wanted.items())] == made[::-1]
+
+
+SCAN = """
+<ir_version: 8, opset_import: ["" : 17]>
+model (float[2] start, float[2,4] a, float[4,3] b, bool[4] take) => (float[2] last, float[2,4] back, float[4,3] plain) {
+  last, unused, back, plain = Scan <num_scan_inputs = 3, scan_input_axes = [-1, 0, 0],
+      scan_input_directions = [1, 0, 0], scan_output_axes = [0, 1, 0], scan_output_directions = [0, 1, 0],
+      body = step (float[2] h, float[2] ak, float[3] bk, bool t)
+                  => (float[2] h_next, float[2] unused_k, float[2] back_k, float[3] plain_k) {
+    h_next = If (t) < then_branch = yes () => (float[2] added) { added = Add (h, ak) },
+                      else_branch = no () => (float[2] kept) { kept = Identity (h) } >
+    unused_k = Neg (h)
+    back_k = Add (h_next, h)
+    plain_k = Abs (bk)
+  }> (start, a, b, take)
+}
+"""
+
+
+def test_a_scan_is_the_same_as_a_loop() -> None:
+    """Directions and axes of sequences and results, and a result that nothing uses."""
+    proto = onnx.parser.parse_model(SCAN)
+    made = onnx.ModelProto.FromString(proto.SerializeToString())
+    write_as_loops(made, ["back", "h_next"])
+    assert made == proto, "nothing stands inside of something else than the Scan"
+    write_as_loops(made, ["added"])
+    assert [n.op_type for n in made.graph.node if any(a.HasField("g") for a in n.attribute)] == ["Loop"]
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in {"start": 2, "a": (2, 4), "b": (4, 3)}.items()}
+    for take in ([True, False, True, True], [False] * 4):
+        results = [make_session(m).run(None, {**feeds, "take": np.array(take)}) for m in (proto, made)]
+        for one, other in zip(*results, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_a_scan_with_a_result_of_unknown_rank() -> None:
+    proto = onnx.parser.parse_model(SCAN)
+    (body,) = (a.g for n in proto.graph.node for a in n.attribute if a.HasField("g"))
+    body.output[2].type.tensor_type.ClearField("shape")
+    with pytest.raises(NotObservableError):
+        write_as_loops(proto, ["added"])
+
+
+def test_a_value_around_serves_all_trips_inside() -> None:
+    made = {(0, k): np.array(k) for k in (1, 2)}
+    assert at(made, (0, 2, 5)) == 2 and at({(): np.array(7)}, (0, 2)) == 7

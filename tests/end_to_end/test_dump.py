@@ -260,10 +260,6 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     del model.functions[at]
     onnx.save(model, tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")
-    branch = in_scan(case.replace(placement="if", outputs=("Y",)).model(), "X")
-    rnnqc.lower(branch).save(tmp_path / "model.onnx")
-    save_arrays(tmp_path / "in.npz", {**case.feeds(), "condition": np.array(True)})
-    refused(dump("out"), "If inside a Scan", "in Loop and Scan inside a Scan")
 
 
 def test_folders(tmp_path: Path, dump: Dump) -> None:
@@ -280,6 +276,23 @@ def test_folders(tmp_path: Path, dump: Dump) -> None:
     assert dump("empty", "--steps", "0:1", "--overwrite").code == 0
     assert arrays(tmp_path / "empty")["hidden"].shape[0] == 1
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".rnnqc")]
+
+
+def test_a_folder_that_is_there_hides_nothing(tmp_path: Path, dump: Dump) -> None:
+    """Other mistakes are named first, as other commands do it; the folder is checked before the model runs."""
+    prepare(tmp_path, RecurrentCase())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("mine")
+    (tmp_path / "in.npz").rename(tmp_path / "data.npz")
+    assert "in.npz: No such file" in " ".join(dump("mine").err.split())
+    save_arrays(tmp_path / "in.npz", {"Y": np.zeros(3)})
+    assert "'X'" in dump("mine").err
+    (tmp_path / "data.npz").rename(tmp_path / "in.npz")
+    assert "no cell has such a name" in " ".join(dump("mine", "--cells", "nothing").err.split())
+    assert "no output 'Z'" in " ".join(dump("mine", "--state", "X:Z").err.split())
+    result = dump("mine")
+    assert result.code == 2 and "is not empty" in " ".join(result.err.split()), result.text
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("form", ["integer", "qcdq"])

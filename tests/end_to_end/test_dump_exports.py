@@ -14,8 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
-from dumped import assert_equals_brevitas, assert_follows_the_rule, assert_same, traced
+from brevitas_models import CASES, read_lstms
+from dumped import (
+    BREVITAS,
+    POWERS_OF_TWO,
+    assert_equals_brevitas,
+    assert_follows_the_rule,
+    assert_same,
+    assert_weights_of_brevitas,
+    brevitas_like,
+    traced,
+    traced_with_parameters,
+)
 from lstm_models import RecurrentCase
 from torch_exports import exported, needed
 
@@ -23,27 +33,16 @@ import rnnqc
 from rnnqc.ir import Model
 
 Array = npt.NDArray[Any]
-BREVITAS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "reverse": {"reverse": True},
-    "coupled": {"cifg": True},
-    "no bias": {"bias": False},
-    "4 bits": {"weight_bits": 4, "changes": {"*": {"bits": 6}}},
-    "binary": {"weight_bits": 1},
-    "zero points": {"changes": {"output": {"zero_point": 5.0}, "cell_state": {"zero_point": -9.0}}},
-    "floor": {"changes": {"*": {"mode": "FLOOR"}}},
-}
 
 
 @pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
 @pytest.mark.parametrize("name", BREVITAS)
 def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
-    lstm = random_lstm(len(name), pow2=True, **BREVITAS[name])
-    feeds = dict(draw_feeds(lstm, len(name), False, True))
-    proto = rnnqc.lower(one_cell(lstm, feeds), form="qcdq", unroll=unroll).proto
-    lstm.run(lstm.quantizers["output"](feeds["x"]))
-    (steps,) = traced(proto, feeds).values()
+    lstm, model, feeds = brevitas_like(name)
+    cells, parameters = traced_with_parameters(rnnqc.lower(model, form="qcdq", unroll=unroll).proto, feeds)
+    (steps,), (weights,) = cells.values(), parameters.values()
     assert_equals_brevitas(lstm, steps, name)
+    assert_weights_of_brevitas(lstm, weights, name)
 
 
 @pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
@@ -52,11 +51,12 @@ def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Call
     path = shared(f"brevitas/{name}/model.onnx")
     with np.load(path.parent / "inputs.npz") as given:
         feeds = dict(given)
-    cells = traced(rnnqc.lower(path, form="qcdq", unroll=unroll).proto, feeds)
+    cells, weights = traced_with_parameters(rnnqc.lower(path, form="qcdq", unroll=unroll).proto, feeds)
     for node, lstm in read_lstms(onnx.load(path)).items():
         lstm.run(lstm.quantizers["output"](feeds["x"]))
-        (steps,) = (s for cell, s in cells.items() if cell.startswith(node))
-        assert_equals_brevitas(lstm, steps, f"{name}: {node}")
+        (cell,) = (c for c in cells if c.startswith(node))
+        assert_equals_brevitas(lstm, cells[cell], f"{name}: {node}")
+        assert_weights_of_brevitas(lstm, weights[cell], f"{name}: {node}")
 
 
 def test_a_file_that_was_changed_since(shared: Callable[[str], Path]) -> None:
@@ -93,11 +93,6 @@ def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
 
 
-POWERS_OF_TWO = [
-    "*.weight.granularity=per-tensor", f"*.weight.scale={2.0**-7}", "*.bias.bits=none", f"*.scale={2.0**-6}",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
     """Float sums of such codes are exact, and tables hold what the activations make."""
@@ -115,6 +110,33 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
                 assert np.array_equal(one.codes, other.codes), f"{cell}: {tensor}"
                 assert np.array_equal(one.values, other.values), f"{cell}: {tensor}"
                 assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
+
+
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int8", "brevitas-int8"])
+@pytest.mark.parametrize("name", CELLS)
+def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
+    """Tensors in the same order, parameters with the same values, and nothing of how the file stores them."""
+    case = CELLS[name]
+    arguments: dict[str, Any] = {"recipe": recipe, "calibration": [case.feeds()]}
+    made = {f: rnnqc.lower(case.model(), form=f, **arguments).proto for f in ("fused", "integer", "qcdq")}
+    found = {f: traced_with_parameters(p, case.feeds()) for f, p in made.items()}
+    in_units = recipe == "int8"  # there pre-activations and biases are in units of codes
+    for cell, steps in found["qcdq"][0].items():
+        for form in ("fused", "integer"):
+            expected = [n for n in found[form][0][cell] if not (in_units and n.endswith(".preactivation"))]
+            assert list(steps) == expected, f"{cell}: {form}"
+            ours, theirs = found["qcdq"][1][cell], found[form][1][cell]
+            real = {n for n in ours if in_units and not n.endswith(".codes")}
+            assert set(theirs) == set(ours) - real - {"W.weight.scale", "R.weight.scale"}
+            assert {"W.weight.codes", "R.weight.codes"} <= set(theirs)
+            used = np.ones(theirs["W.weight.codes"].shape[1], bool)
+            used[2 * case.H : 3 * case.H] = not case.input_forget  # gate f = 1 - i
+            for n, array in theirs.items():
+                columns = used if array.shape[-1] == len(used) else slice(None)
+                assert np.array_equal(array[..., columns], ours[n][..., columns]), f"{cell}: {form}: {n}"
+    tracer = rnnqc.Tracer(made["qcdq"])
+    list(tracer.trace([case.feeds()]))
+    assert all(not tracer.constants(cell) for cell in tracer.names)
 
 
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16", "brevitas-int8"])

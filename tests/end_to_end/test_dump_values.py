@@ -15,9 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
-from brevitas_reference import Lstm
-from dumped import Steps, assert_equals_brevitas, assert_follows_the_rule, assert_same, traced
+from brevitas_models import CASES, read_lstms
+from dumped import (
+    BREVITAS,
+    Steps,
+    assert_equals_brevitas,
+    assert_follows_the_rule,
+    assert_same,
+    assert_weights_of_brevitas,
+    brevitas_like,
+    traced,
+    traced_with_parameters,
+)
 from lstm_models import RecurrentCase, stacked_model
 from recorded_reference import GATES, attributes_of, record_grid, record_tables
 
@@ -208,31 +217,15 @@ def test_lengths(op: Any, recipe: str, direction: Any) -> None:
     assert checked > 30
 
 
-def _brevitas(seed: int, **flags: Any) -> tuple[Lstm, onnx.ModelProto, dict[str, Array]]:
-    lstm = random_lstm(seed, pow2=True, **flags)
-    feeds = draw_feeds(lstm, seed, False, True)
-    return lstm, one_cell(lstm, feeds), dict(feeds)
-
-
-BREVITAS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "reverse": {"reverse": True},
-    "coupled": {"cifg": True},
-    "no bias": {"bias": False},
-    "4 bits": {"weight_bits": 4, "changes": {"*": {"bits": 6}}},
-    "zero points": {"changes": {"output": {"zero_point": 5.0}, "cell_state": {"zero_point": -9.0}}},
-    "floor": {"changes": {"*": {"mode": "FLOOR"}}},
-}
-
-
 @pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("name", BREVITAS)
+@pytest.mark.parametrize("name", [n for n in BREVITAS if n != "binary"])  # no integer form
 def test_brevitas_like(name: str, native: bool) -> None:
     """As Brevitas exported it, without lowering it before, against Brevitas' arithmetic."""
-    lstm, model, feeds = _brevitas(len(name), **BREVITAS[name])
-    lstm.run(lstm.quantizers["output"](feeds["x"]))
-    (steps,) = traced(model, feeds, native).values()
+    lstm, model, feeds = brevitas_like(name)
+    cells, parameters = traced_with_parameters(model, feeds, native)
+    (steps,), (weights,) = cells.values(), parameters.values()
     assert_equals_brevitas(lstm, steps, name)
+    assert_weights_of_brevitas(lstm, weights, name)
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -243,10 +236,11 @@ def test_exported_by_brevitas(name: str, native: bool, shared: Callable[[str], P
         feeds = dict(given)
     assert list(feeds) == ["x"]
     model = onnx.load(path)
-    cells = traced(model, feeds, native)
+    cells, weights = traced_with_parameters(model, feeds, native)
     lstms = read_lstms(model)
     assert len(lstms) == len(cells) == (2 if "bidir" in name else 1)
     for node, lstm in lstms.items():
         lstm.run(lstm.quantizers["output"](feeds["x"]))
-        (steps,) = (s for cell, s in cells.items() if cell.startswith(node))
-        assert_equals_brevitas(lstm, steps, f"{name}: {node}")
+        (cell,) = (c for c in cells if c.startswith(node))
+        assert_equals_brevitas(lstm, cells[cell], f"{name}: {node}")
+        assert_weights_of_brevitas(lstm, weights[cell], f"{name}: {node}")

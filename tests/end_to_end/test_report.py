@@ -504,14 +504,18 @@ def test_what_was_not_measured_is_not_said_to_gain_nothing(
     assert left > 5
     read = Page.read(page.read_text(encoding="utf-8"))
     [gained] = [d.strip() for d in read.texts["div"] if d.startswith("To be gained")]
-    assert "no single override helps" not in read.text
-    assert "No override of a single point" not in read.text
+    assert "no override helps" not in read.text
+    assert "is spread over many points" not in read.text
     if measured:
         assert gained == f"To be gainedunknownnothing among the 1 of {1 + left} points and groups that were measured"
         assert f"among the 1 of {1 + left} points" in read.texts["section"][0]
+        assert f"{left} of {1 + left} points and groups" in read.texts["section"][0]
     else:
         assert gained == f"To be gainednot measurednone of the {left} points and groups"
-        assert f"Not measured: none of the {left} points" in read.texts["section"][0]
+        assert (
+            f"NOT measured, to bound the work (--models, --seconds): {left} of {left} points"
+            in read.texts["section"][0]
+        )
 
 
 def test_times_of_layers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.pipeline import Lowered
+from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.recurrences import recurrences_of
-from rnnqc.reporting.sensitivity import Bounds
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.statistics import Statistics
 from rnnqc.testing.recurrences import RecurrenceCase
@@ -145,7 +145,9 @@ def test_a_stream(tmp_path: Path) -> None:
     [layer] = evidence.layers
     assert layer.curve is not None
     assert layer.curve.unit == "call"
-    assert layer.curve.sqnr_db == pytest.approx(next(o for o in evidence.outputs if o.name == names[1]).curve.sqnr_db)  # type: ignore[union-attr]
+    output = next(o for o in evidence.outputs if o.name == names[1])
+    assert output.curve is not None
+    assert layer.curve.sqnr_db == pytest.approx(output.curve.sqnr_db)
 
 
 def test_both_kinds_on_one_page(tmp_path: Path) -> None:

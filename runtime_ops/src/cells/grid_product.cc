@@ -8,7 +8,7 @@ namespace {
 
 PackedMatrix PackPlane(const KernelTable& kernels, const int8_t* weights, const GridMatrix& shape, int64_t zero_point) {
   const Matrix matrix{weights, shape.k, shape.units, nullptr, 0, shape.gates};
-  return PackMatrix(kernels.format, Width::kEight, matrix, static_cast<int32_t>(zero_point));
+  return PackMatrix(kernels.format, kernels.format_s4, Width::kEight, matrix, static_cast<int32_t>(zero_point));
 }
 
 template <typename Code>

@@ -90,13 +90,14 @@ PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kerne
   const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
   const int64_t zero_point = rows ? 1 : config.x_zero_point;
   const Width width = kernels.recurrent_s4 != nullptr ? Width::kFour : Width::kEight;
-  return PackMatrix(kernels.format, width, w, static_cast<int32_t>(zero_point));
+  return PackMatrix(kernels.format, kernels.format_s4, width, w, static_cast<int32_t>(zero_point));
 }
 
 PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,
                                int64_t zero_point) {
   const Width width = kernels.recurrent_s4 != nullptr ? Width::kMixed : Width::kEight;
-  return PackMatrix(kernels.format, width, r, config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
+  return PackMatrix(kernels.format, kernels.format_s4, width, r,
+                    config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
 }
 
 void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
@@ -339,7 +340,7 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   project.bias = packed_.bias.data();
   project.p = p_ + begin * stride_;
   project.p_stride = stride_;
-  (packed_.w.format == PackedFormat::kS4Blocks ? kernels_.project_s4 : kernels_.project)(project);
+  (HasFourBits(packed_.w.format) ? kernels_.project_s4 : kernels_.project)(project);
 }
 
 void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride,

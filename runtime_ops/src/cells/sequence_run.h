@@ -179,7 +179,7 @@ inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a
 }
 
 inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
-  (matrix.format == PackedFormat::kS4Blocks ? kernels.recurrent_s4 : kernels.recurrent)(args);
+  (HasFourBits(matrix.format) ? kernels.recurrent_s4 : kernels.recurrent)(args);
 }
 
 inline SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {

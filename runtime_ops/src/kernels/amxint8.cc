@@ -24,14 +24,12 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileBytes = 64;
 constexpr int64_t kMostRows = 2 * kTileRows;  // of a tile or a pair of tiles
 
-// Factors of gf2p8affineqb for each byte: its lower and its upper half as a number in two's complement.
-constexpr long long kLowerNumber = 0x0102040808080808;
-constexpr long long kUpperNumber = 0x1020408080808080;
-// The lower half, moved up.
-constexpr long long kLowerMoved = 0x0000000001020408;
-
-inline __m512i Affine(__m512i bytes, long long factor) {
-  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(factor), 0);
+// The weights of 64 bytes of kS4Pairs: each byte's half times a matrix of bits, and the lower one less 8.
+inline __m512i LowerWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x0102040808080808), 0xf8);
+}
+inline __m512i UpperWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x1020408080808080), 0);
 }
 
 // --- One row ---
@@ -67,50 +65,6 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
     RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + b * kBlockColumns + g * 16, sum[b][g]);
   }
-}
-
-// The same of one block of int4 weights.
-template <bool kDescending>
-RNNQC_NOINLINE void RowSumsS4(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
-  constexpr int64_t kStep = kDescending ? -1 : 1;
-  const Groups groups(m, block);
-  const int64_t count = groups.count();
-  const int64_t first = kDescending ? groups.depth - 1 : 0;
-  const uint8_t* a = m.a + 8 * first;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * groups.depth + first) * kGates;
-  __m512i total[kGates];
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) {
-    total[g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t group = kDescending ? count - 1 - i : i;
-    const int64_t left = groups.depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
-    __m512i sum[2][kGates];
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < eights; ++j) {
-      const __m512i lower = BroadcastCodes(a);
-      const __m512i upper = BroadcastCodes(a + 4);
-      RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) {
-        const __m512i bytes = _mm512_load_si512(w + g);
-        AddProducts(&sum[0][g], lower, Affine(bytes, kLowerMoved));
-        AddProducts(&sum[1][g], upper, _mm512_and_si512(bytes, _mm512_set1_epi8(-16)));
-      }
-      a += 8 * kStep;
-      w += kGates * kStep;
-    }
-    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      const __m512i both = _mm512_add_epi32(sum[0][g], sum[1][g]);
-      total[g] = _mm512_add_epi32(total[g], Scaled(both, multipliers == nullptr ? nullptr : multipliers + g * 16));
-    }
-  }
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + g * 16, total[g]);
 }
 
 using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
@@ -372,14 +326,15 @@ class Panel {
       }
       RNNQC_UNROLL(4)
       for (int line = 0; line < kLines; ++line) {
-        __m512i lower = Affine(from[line], kLowerNumber);
-        __m512i upper = Affine(from[line], kUpperNumber);
+        const int gate = 2 * line % kLines;
+        __m512i lower = LowerWeights(from[line]);
+        __m512i upper = UpperWeights(from[line]);
         if (groups.multipliers != nullptr) {
-          lower = Product(multipliers[line], lower);
-          upper = Product(multipliers[line], upper);
+          lower = Product(multipliers[gate], lower);
+          upper = Product(multipliers[gate + 1], upper);
         }
-        _mm512_store_si512(to + line, lower);
-        _mm512_store_si512(to + kLines + line, upper);
+        _mm512_store_si512(to + 2 * line, lower);
+        _mm512_store_si512(to + 2 * line + 1, upper);
       }
       from += kLines;
       to += 2 * kLines;
@@ -456,17 +411,27 @@ void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, cons
   }
 }
 
-struct RecurrentPlace {
-  int32_t* operator()(int64_t row, int64_t block) const {
-    return args.acc + row * args.acc_stride + block * kBlockColumns;
-  }
+// all_sums is Sums or SumsS4.
+template <typename AllSums>
+void RecurrentTiles(const RecurrentArgs& args, const AllSums& all_sums) {
+  all_sums(
+      args.matmul, args.matmul.start, args.acc_stride,
+      [&args](int64_t row, int64_t block) { return args.acc + row * args.acc_stride + block * kBlockColumns; },
+      [](int64_t, int64_t, int64_t) {});
+}
 
-  const RecurrentArgs& args;
-};
+template <typename AllSums>
+void ProjectTiles(const ProjectArgs& args, const AllSums& all_sums) {
+  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
+  all_sums(
+      args.matmul, nullptr, kBlockColumns, [&sums](int64_t, int64_t) { return sums; },
+      [&args, &sums](int64_t row, int64_t rows, int64_t block) {
+        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
+      });
+}
 
-struct NoFinish {
-  void operator()(int64_t, int64_t, int64_t) const {}
-};
+constexpr auto kSums = [](const auto&... arguments) { Sums(arguments...); };
+constexpr auto kSumsS4 = [](const auto&... arguments) { SumsS4(arguments...); };
 
 }  // namespace
 
@@ -474,38 +439,28 @@ void u8s8_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return Row(m, m.start, args.acc);
   if (IsFew(m)) return u8s8_s32_recurrent_6x64__avx512vnni(args);
-  Sums(m, m.start, args.acc_stride, RecurrentPlace{args}, NoFinish());
+  RecurrentTiles(args, kSums);
 }
 
 void u8s8_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, Row);
   if (IsFew(m)) return u8s8_f32_project_6x64__avx512vnni(args);
-  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
-  Sums(
-      m, nullptr, kBlockColumns, [&](int64_t, int64_t) { return sums; },
-      [&](int64_t row, int64_t rows, int64_t block) {
-        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
-      });
+  ProjectTiles(args, kSums);
 }
 
 void u8s4_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return RowS4(m, m.start, args.acc);
   if (IsFewS4(m)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
-  SumsS4(m, m.start, args.acc_stride, RecurrentPlace{args}, NoFinish());
+  RecurrentTiles(args, kSumsS4);
 }
 
 void u8s4_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, RowS4);
   if (IsFewS4(m)) return u8s4_f32_project_6x64__avx512vnni(args);
-  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
-  SumsS4(
-      m, nullptr, kBlockColumns, [&](int64_t, int64_t) { return sums; },
-      [&](int64_t row, int64_t rows, int64_t block) {
-        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
-      });
+  ProjectTiles(args, kSumsS4);
 }
 
 }  // namespace rnnqc

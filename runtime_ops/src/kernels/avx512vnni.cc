@@ -19,7 +19,6 @@ constexpr int kTileRows = 6;
 
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
-constexpr int64_t kPrefetchBytes = 2048;
 constexpr int64_t kTilePrefetchBytes = 8192;
 constexpr int64_t kInputPrefetchBytes = 4096;
 
@@ -116,54 +115,13 @@ using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const i
 constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
                                               TileSums<4>, TileSums<5>, TileSums<6>};
 
-// The lower and the upper int4 numbers of 64 bytes as int8 numbers of 16 times their value.
-inline __m512i UpperHalves(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
-inline __m512i LowerHalves(__m512i bytes) { return UpperHalves(_mm512_slli_epi16(bytes, 4)); }
-
-// Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
-template <bool kDescending>
-RNNQC_NOINLINE void RowSumsS4(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
-  constexpr int64_t kStep = kDescending ? -1 : 1;
-  const Groups groups(m, block);
-  const int64_t depth = groups.depth;
-  const int64_t count = groups.count();
-  const int64_t first = kDescending ? depth - 1 : 0;
-  const uint8_t* a = m.a + 8 * first;
-  const char* w = static_cast<const char*>(m.weights) + (block * depth + first) * kEightBytes;
-  __m512i total[kGates];
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g)
-    total[g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t group = kDescending ? count - 1 - i : i;
-    const int64_t left = depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
-    __m512i sum[2][kGates];
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < eights; ++j) {
-      const __m512i lower = BroadcastCodes(a);
-      const __m512i upper = BroadcastCodes(a + 4);
-      RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) {
-        _mm_prefetch(w + g * 64 + kStep * kPrefetchBytes, _MM_HINT_T0);
-        const __m512i bytes = _mm512_load_si512(w + g * 64);
-        AddProducts(&sum[0][g], lower, LowerHalves(bytes));
-        AddProducts(&sum[1][g], upper, UpperHalves(bytes));
-      }
-      a += kStep * 8;
-      w += kStep * kEightBytes;
-    }
-    const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      const __m512i both = _mm512_add_epi32(sum[0][g], sum[1][g]);
-      total[g] = _mm512_add_epi32(total[g], Scaled(both, multipliers == nullptr ? nullptr : multipliers + g * 16));
-    }
-  }
-  RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + g * 16, total[g]);
+// Weights of 64 bytes of kS4Pairs as int8 numbers of 16 times their value.
+inline __m512i LowerWeights(__m512i bytes) {
+  constexpr int kAndThenXor = 0x6a;  // (a & b) ^ c
+  return _mm512_ternarylogic_epi32(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi8(-16), _mm512_set1_epi8(-128),
+                                   kAndThenXor);
 }
+inline __m512i UpperWeights(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 
 // Sums of kRows rows and one block.
 template <int kRows>
@@ -194,10 +152,14 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     for (int64_t j = 0; j < eights; ++j) {
       RNNQC_UNROLL(2)
       for (int half = 0; half < 2; ++half) {
-        const __m512i w0 = half == 0 ? LowerHalves(w[0]) : UpperHalves(w[0]);
-        const __m512i w1 = half == 0 ? LowerHalves(w[1]) : UpperHalves(w[1]);
-        const __m512i w2 = half == 0 ? LowerHalves(w[2]) : UpperHalves(w[2]);
-        const __m512i w3 = half == 0 ? LowerHalves(w[3]) : UpperHalves(w[3]);
+        __m512i first = _mm512_load_si512(w);
+        __m512i second = _mm512_load_si512(w + 1);
+        Keep(&first);
+        Keep(&second);
+        const __m512i w0 = LowerWeights(first);
+        const __m512i w1 = UpperWeights(first);
+        const __m512i w2 = LowerWeights(second);
+        const __m512i w3 = UpperWeights(second);
         RNNQC_UNROLL(6)
         for (int r = 0; r < kRows; ++r) {
           const __m512i codes = BroadcastCodes(a + r * a_stride + 4 * half);
@@ -206,9 +168,9 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
           AddProducts(&sum[r][2], codes, w2);
           AddProducts(&sum[r][3], codes, w3);
         }
+        w += kPairs;
       }
       a += 8;
-      w += kGates;
     }
     const uint8_t* multipliers = groups.multipliers == nullptr ? nullptr : groups.multipliers + group * kBlockColumns;
     RNNQC_UNROLL(4)
@@ -216,7 +178,8 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
       RNNQC_UNROLL(6)
       for (int r = 0; r < kRows; ++r) {
         int32_t* to = sums + r * sums_stride + g * 16;
-        const __m512i scaled = Scaled(sum[r][g], multipliers == nullptr ? nullptr : multipliers + g * 16);
+        const __m512i scaled =
+            Scaled(_mm512_srai_epi32(sum[r][g], 4), multipliers == nullptr ? nullptr : multipliers + g * 16);
         _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), scaled));
       }
     }

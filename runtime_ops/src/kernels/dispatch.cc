@@ -11,14 +11,15 @@ namespace {
 std::vector<KernelTable> BuiltTables() {
   std::vector<KernelTable> tables;
   KernelTable current{};
-#define RNNQC_ISA(name, packed_format, rows)    \
-  current.isa = #name;                          \
-  current.format = PackedFormat::packed_format; \
-  current.rows_at_once = rows;                  \
-  current.project = nullptr;                    \
-  current.recurrent = nullptr;                  \
-  current.project_s4 = nullptr;                 \
-  current.recurrent_s4 = nullptr;               \
+#define RNNQC_ISA(name, packed_format, packed_s4, rows) \
+  current.isa = #name;                                  \
+  current.format = PackedFormat::packed_format;         \
+  current.format_s4 = PackedFormat::packed_s4;          \
+  current.rows_at_once = rows;                          \
+  current.project = nullptr;                            \
+  current.recurrent = nullptr;                          \
+  current.project_s4 = nullptr;                         \
+  current.recurrent_s4 = nullptr;                       \
   tables.push_back(current);
 #define RNNQC_KERNEL(name, entry, type, symbol) \
   current.entry = symbol;                       \

@@ -20,10 +20,10 @@ struct MatmulArgs {
   const uint8_t* a;  // `rows` rows of k_padded codes; what stands in the padding does not matter
   int64_t a_stride;
   int64_t rows;
-  const void* weights;  // in the table's packed format, or in kS4Blocks
+  const void* weights;  // in the table's packed format, or in that of four bits
   int64_t k_padded;
-  // kS4Blocks only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its int4 number times
-  // its multiplier, -128 .. 127.
+  // Of four bits only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its int4 number
+  // times its multiplier, -128 .. 127.
   const uint8_t* multipliers;
   int64_t group_size;
   const int32_t* start;  // block order
@@ -171,7 +171,8 @@ using TableCellFn = void(const TableCellArgs& args);
 struct KernelTable {
   const char* isa;
   PackedFormat format;
-  int64_t rows_at_once;  // as many as take about the time of one, because the weights are read all the same
+  PackedFormat format_s4;  // of weights of four bits
+  int64_t rows_at_once;    // as many as take about the time of one, because the weights are read all the same
   MaxAbsFn* max_abs;
   MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
@@ -179,7 +180,7 @@ struct KernelTable {
   JoinFn* join;
   ProjectFn* project;
   RecurrentFn* recurrent;
-  ProjectFn* project_s4;      // for kS4Blocks; null if there is none: such matrices are packed as int8 then
+  ProjectFn* project_s4;      // of format_s4; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
   TableCellFn* table_cell;
   GridBytesFn* grid_bytes;
@@ -189,7 +190,7 @@ struct KernelTable {
   HiddenCellFn* rnn_cell;  // acc [1], p [1]: y = look(0, a + p), h its codes
 };
 
-#define RNNQC_ISA(isa, format, rows)
+#define RNNQC_ISA(isa, format, format_s4, rows)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
 #include "kernels/kernels.inc"
 #undef RNNQC_KERNEL

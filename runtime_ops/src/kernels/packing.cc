@@ -76,6 +76,23 @@ void PackS4Blocks(const int8_t* weights, int64_t k, const Columns& columns, int6
   }
 }
 
+void PackS4Pairs(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
+  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
+    for (int64_t first = 0; first < k_padded; first += 4) {
+      for (int64_t group = 0; group < kBlockColumns; group += 2 * kBlockUnits) {
+        int8_t lower[4 * kBlockUnits] = {};
+        int8_t upper[4 * kBlockUnits] = {};
+        PackQuad(weights, k, columns, first, block + group, lower);
+        PackQuad(weights, k, columns, first, block + group + kBlockUnits, upper);
+        for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
+          packed[i] = static_cast<uint8_t>((lower[i] + 8) | (upper[i] & 15) << 4);
+        }
+        packed += 4 * kBlockUnits;
+      }
+    }
+  }
+}
+
 // For each column of [k, columns] whether it needs more than four bits.
 std::vector<bool> WideColumns(const Matrix& matrix) {
   const size_t columns = static_cast<size_t>(matrix.columns());
@@ -104,7 +121,7 @@ PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* wei
 }
 
 // Groups: the weights divided by their multipliers.
-PackedMatrix PackGroups(const Matrix& matrix, int32_t zero_point) {
+PackedMatrix PackGroups(PackedFormat format_s4, const Matrix& matrix, int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
   for (int64_t i = 0; i < matrix.k; ++i) {
@@ -114,7 +131,7 @@ PackedMatrix PackGroups(const Matrix& matrix, int32_t zero_point) {
           static_cast<int8_t>(matrix.weights[i * columns + j] / multipliers[j]);
     }
   }
-  PackedMatrix packed = PackAs(PackedFormat::kS4Blocks, matrix, numbers.data(), zero_point);
+  PackedMatrix packed = PackAs(format_s4, matrix, numbers.data(), zero_point);
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
@@ -123,7 +140,8 @@ PackedMatrix PackGroups(const Matrix& matrix, int32_t zero_point) {
 }
 
 // The wide columns in a matrix of their own, in block order.
-PackedMatrix PackMixed(PackedFormat format, const Matrix& matrix, const std::vector<bool>& wide, int32_t zero_point) {
+PackedMatrix PackMixed(PackedFormat format, PackedFormat format_s4, const Matrix& matrix, const std::vector<bool>& wide,
+                       int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
   Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
@@ -146,7 +164,7 @@ PackedMatrix PackMixed(PackedFormat format, const Matrix& matrix, const std::vec
     }
   }
   apart.weights = columns_apart.data();
-  PackedMatrix packed = PackAs(PackedFormat::kS4Blocks, matrix, narrow.data(), zero_point);
+  PackedMatrix packed = PackAs(format_s4, matrix, narrow.data(), zero_point);
   packed.wide = std::make_unique<PackedMatrix>(PackAs(format, apart, apart.weights, 0));
   for (const auto& place : places) packed.wide_columns.push_back(place.first);
   return packed;
@@ -169,6 +187,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
     case PackedFormat::kS16Columns:
       return RoundUp(k, 16);
     case PackedFormat::kS4Blocks:
+    case PackedFormat::kS4Pairs:
       return RoundUp(k, 8);
     case PackedFormat::kS8Blocks:
     case PackedFormat::kS8BlocksWithSums:
@@ -179,7 +198,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
 }
 
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates) {
-  const int64_t bits = format == PackedFormat::kS16Columns ? 16 : format == PackedFormat::kS4Blocks ? 4 : 8;
+  const int64_t bits = format == PackedFormat::kS16Columns ? 16 : HasFourBits(format) ? 4 : 8;
   const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
   return ColumnBlockCount(units, gates) * (kBlockColumns * PaddedDepth(format, k) * bits / 8 + sums);
 }
@@ -208,6 +227,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     }
     case PackedFormat::kS4Blocks:
       PackS4Blocks(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kS4Pairs:
+      PackS4Pairs(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
   }
 }
@@ -244,13 +266,15 @@ void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, 
   }
 }
 
-PackedMatrix PackMatrix(PackedFormat format, Width width, const Matrix& matrix, int32_t zero_point) {
+PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
+                        int32_t zero_point) {
   if (width != Width::kEight) {
-    if (matrix.multipliers != nullptr) return PackGroups(matrix, zero_point);
+    if (matrix.multipliers != nullptr) return PackGroups(format_s4, matrix, zero_point);
     const std::vector<bool> wide = WideColumns(matrix);
     const int64_t count = std::count(wide.begin(), wide.end(), true);
-    if (count == 0) return PackAs(PackedFormat::kS4Blocks, matrix, matrix.weights, zero_point);
-    if (width == Width::kMixed && 2 * count <= matrix.columns()) return PackMixed(format, matrix, wide, zero_point);
+    if (count == 0) return PackAs(format_s4, matrix, matrix.weights, zero_point);
+    if (width == Width::kMixed && 2 * count <= matrix.columns())
+      return PackMixed(format, format_s4, matrix, wide, zero_point);
   }
   return PackAs(format, matrix, matrix.weights, zero_point);
 }

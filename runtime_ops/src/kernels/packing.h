@@ -58,6 +58,12 @@ enum class PackedFormat {
   //
   // k padded to 8. Four-way dot products take the halves as int8 numbers of 16 times the weight.
   kS4Blocks,
+  // int4, the weights of two gates to a byte, [blocks][k_padded / 4][group / 2][16 units][4 k]: the lower half is the
+  // weight of the first group + 8, the upper half that of the second one in two's complement.
+  //
+  // k padded to 8. Four-way dot products take bytes as they are, for 16 times the sums of the second group and what the
+  // lower halves add to them, and the lower halves again.
+  kS4Pairs,
   // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
   kU8Blocks,
 };
@@ -85,10 +91,14 @@ class AlignedArray {
   int64_t size_ = 0;
 };
 
+constexpr bool HasFourBits(PackedFormat format) {
+  return format == PackedFormat::kS4Blocks || format == PackedFormat::kS4Pairs;
+}
+
 int64_t PaddedDepth(PackedFormat format, int64_t k);
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates = kGates);
 
-// Writes PackedBytes(format, k, units, gates) bytes; weights of kS4Blocks are -8 .. 7.
+// Writes PackedBytes(format, k, units, gates) bytes; weights of four bits are -8 .. 7.
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed,
                  int64_t gates = kGates);
 
@@ -132,8 +142,8 @@ struct PackedMatrix {
   AlignedArray<int32_t> start;
   AlignedArray<uint8_t> multipliers;  // empty without groups
   int64_t group_size = 0;
-  // Columns of a kS4Blocks matrix that need eight bits are zero in it and stand in a matrix of their own, without start
-  // values: its column j belongs to column wide_columns[j] (in block order) of this one.
+  // Columns of a matrix of four bits that need eight bits are zero in it and stand in a matrix of their own, without
+  // start values: its column j belongs to column wide_columns[j] (in block order) of this one.
   std::unique_ptr<PackedMatrix> wide;
   std::vector<int32_t> wide_columns;
 
@@ -147,8 +157,9 @@ enum class Width {
   kMixed,  // or if at most half the columns have more
 };
 
-// `format` is that of matrices of eight bits.
-PackedMatrix PackMatrix(PackedFormat format, Width width, const Matrix& matrix, int32_t zero_point);
+// `format` is that of matrices of eight bits, `format_s4` that of four.
+PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
+                        int32_t zero_point);
 
 }  // namespace rnnqc
 

@@ -1,0 +1,100 @@
+"""Values of subgraphs, told apart by the trips of the loops around them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+from rnnqc.passes.observe import Level, Observed, count_stacked, places
+
+Array = npt.NDArray[Any]
+Trips = tuple[int, ...]
+"""Numbers of the trips of the loops around a value, from outside to inside, in the order in which they are made."""
+Made = dict[Trips, Array]
+"""What a value is in each trip that makes it."""
+
+
+def at(made: Made, trips: Trips) -> Array:
+    """What a value is in a trip of loops that stand around it, or in it."""
+    return made[trips[: len(next(iter(made)))]]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How the trips of a value are told apart.
+
+    Attributes:
+        counters: Values that count the trips of the Loops around it, from outside to inside; they stand in the same
+            branch.
+        stacked: How many axes in front of its arrays count steps of Scans.
+    """
+
+    counters: tuple[Observed, ...]
+    stacked: int
+
+    def made(self, name: str, results: Mapping[str, Any]) -> Made:
+        """Takes a value apart.
+
+        Args:
+            name: The value.
+            results: Arrays by the names of values, and lists of arrays of those in an If or a Loop; a branch that was
+                not taken makes an empty one.
+        """
+        held = [results[n] for n in (*(c.value for c in self.counters), name)]
+        found: Made = {}
+        for trip in zip(*(h if isinstance(h, list) else [h] for h in held), strict=True):
+            *numbers, array = map(np.asarray, trip)
+            if _is_nothing(numbers[0] if numbers else array):
+                continue
+            outer = tuple(int(n) for n in numbers)
+            for inner in itertools.product(*map(range, array.shape[: self.stacked])):
+                found[(*outer, *inner)] = array[inner] if inner else array
+        return found
+
+
+def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds]:
+    """How the trips of each value are told apart; adds nodes that count them to the graphs with the values.
+
+    Args:
+        proto: The model, whose names are unique over all graphs.
+        values: Names of values.
+
+    Raises:
+        NotObservableError: There is something else than a Scan inside a Scan.
+    """
+    where = dict(places(proto.graph))
+    known: dict[int, tuple[Observed, ...]] = {}
+    found = {}
+    for name in values:
+        levels = where[name]
+        stacked = count_stacked([level.owner.op_type for level in levels])
+        listed = levels[: len(levels) - stacked]
+        place = id(listed[-1]) if listed else 0  # the values of a graph have one tuple of levels
+        if place not in known:
+            known[place] = _counters(listed, len(known))
+        found[name] = Rounds(known[place], stacked)
+    return found
+
+
+def _counters(levels: tuple[Level, ...], number: int) -> tuple[Observed, ...]:
+    """Copies of the trip counters of all Loops, in the innermost graph."""
+    made = []
+    for depth, level in enumerate(levels):
+        if level.owner.op_type != "Loop":
+            continue
+        name = f"rnnqc/trips{number}_{depth}"
+        levels[-1].graph.node.append(helper.make_node("Identity", [level.graph.input[0].name], [name], name))
+        made.append(Observed("", "trips", name, False, 0, 0, TensorProto.INT64))
+    return tuple(made)
+
+
+def _is_nothing(array: Array) -> bool:
+    """Whether this is what a branch makes in the place of a value of the other one."""
+    return array.ndim == 1 and not array.size
