@@ -69,18 +69,14 @@ def test_functions_with_recurrence_are_inlined() -> None:
     assert model.functions == []
 
 
+def _twice(opset: int) -> onnx.FunctionProto:
+    node = helper.make_node("Add", ["a", "a"], ["b"])
+    return helper.make_function("test.functions", "Twice", ["a"], ["b"], [node], [helper.make_opsetid("", opset)])
+
+
 def test_other_functions_stay() -> None:
     proto = LstmCase(placement="function", opset=17).model()
-    proto.functions.append(
-        helper.make_function(
-            "test.functions",
-            "Twice",
-            ["a"],
-            ["b"],
-            [helper.make_node("Add", ["a", "a"], ["b"])],
-            [helper.make_opsetid("", 17)],
-        )
-    )
+    proto.functions.append(_twice(17))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
     model = Model.load(proto)
@@ -170,16 +166,7 @@ def test_conversion_keeps_documentation_of_nodes() -> None:
 def test_conversion_keeps_functions() -> None:
     proto = LstmCase(opset=12).model()
     proto.ir_version = 8
-    proto.functions.append(
-        helper.make_function(
-            "test.functions",
-            "Twice",
-            ["a"],
-            ["b"],
-            [helper.make_node("Add", ["a", "a"], ["b"])],
-            [helper.make_opsetid("", 12)],
-        )
-    )
+    proto.functions.append(_twice(12))
     proto.opset_import.append(helper.make_opsetid("test.functions", 1))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
