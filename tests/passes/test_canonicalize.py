@@ -186,6 +186,24 @@ def test_ancient_operator_sets_are_refused() -> None:
         Canonicalize()(Model.load(proto))
 
 
+def test_a_scan_over_a_batch_is_refused() -> None:
+    """That of operator set 8: onnx's converter drops the axis, and writes a model that does not run."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 3, opset_import: ["" : 8]>
+        sums (float[1,2] initial, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {
+           y, z = Scan ("", initial, x) <num_scan_inputs: int = 1, body: graph =
+             step (float[2] sum, float[2] next) => (float[2] total, float[2] copy) {
+               total = Add (sum, next)
+               copy = Identity (total)
+             }>
+        }"""
+    )
+    with pytest.raises(
+        CompileError, match=r'"Scan" \(node \'y\'\) of operator set 8 .* batch.*Supported: Scan of .* 9'
+    ):
+        Canonicalize()(Model.load(proto))
+
+
 @pytest.mark.parametrize(("before", "after"), [(8, 10), (10, 10), (12, 12), (13, 13)])
 def test_ir_version(before: int, after: int) -> None:
     proto = LstmCase(opset=17).model()
