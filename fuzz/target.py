@@ -5,7 +5,11 @@ Only rnnqc's own refusals may come of it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+import shutil
 import tempfile
 import traceback
 from dataclasses import dataclass, field
@@ -62,7 +66,7 @@ class Target:
     """
 
     def __init__(self, defects: Path | None = None) -> None:
-        self.home = Home(Path(tempfile.mkdtemp(prefix="rnnqc_fuzz.")))
+        self.home = Home(_own_folder())
         self.defects = defects
         self.lowered = self.refused = 0
         self.seen: dict[str, int] = {}
@@ -110,6 +114,21 @@ class Target:
             if not str(error).strip():
                 raise
             self.refused += 1
+
+
+_PREFIX, _LOCK = "rnnqc_fuzz.", "lock"
+
+
+def _own_folder() -> Path:
+    """A new folder, locked as long as this process lives; those of processes that were ended are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), left.open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError where its process lives
+            shutil.rmtree(left.parent)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_WRONLY)  # open to the end
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder
 
 
 def _place(error: Exception) -> str:

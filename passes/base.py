@@ -36,6 +36,10 @@ class PassInfo:
     clears: frozenset[Property] = frozenset()
 
 
+MOVED = (0.02, 0.006)
+"""Tolerance of products of states that are moved one way, as by tables of Vitis AI, which the form before has not."""
+
+
 @dataclass(frozen=True)
 class Equivalent:
     """What one value before a pass is after it, column by column: `after = factor * before + offset`, roundings apart.
@@ -50,7 +54,7 @@ class Equivalent:
             without, where that is measured in steps itself.
         tolerance: Of the factor, as a share of it: of a column, and of the columns of a gate together.
         source: A value that both follow from. Where it is not the same before and after, as behind another cell, the
-            offset is not compared: means of values that drift apart are.
+            offset is not compared, and the tolerance is at least `MOVED`: values may drift apart one way.
     """
 
     before: str
@@ -73,6 +77,8 @@ class PassResult:
         statistics: Counts, e.g. of sites lowered.
         numerics: What this run may have changed, where that is less than the pass declares.
         equivalents: Values inside that the pass measures in other units: what a bounded loss hides shows there.
+        covered: Whether the equivalents are of everything that the pass rewrote: where they are all right, and the
+            constants, a loss comes of roundings.
         calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
             recipe's own, if the constants are right and the model without its quantizers is the one before.
         clipped: Points whose ranges overrides make too small for the calibration data.
@@ -83,6 +89,7 @@ class PassResult:
     statistics: Mapping[str, int] = field(default_factory=dict)
     numerics: Numerics | None = None
     equivalents: tuple[Equivalent, ...] = ()
+    covered: bool = False
     calibrated: bool = False
     clipped: tuple[Clipping, ...] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,14 @@ _VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
 
 @dataclass
 class _Product:
-    """A product as it was: its weights `[K,N]`, what is added to it, and the formats of both sides."""
+    """A product as it was: its weights `[K,N]`, what is added to it, and the formats of what it multiplies.
+
+    Where it stands in several places, such as the steps of a loop that is written out, there may be several of each.
+    """
 
     weights: list[Array] = field(default_factory=list)
     biases: list[Array] = field(default_factory=list)
-    code: Format | None = None
+    codes: list[Format | None] = field(default_factory=list)
 
 
 class CustomCellsCheck(ConstantCheck):
@@ -57,8 +60,11 @@ class CustomCellsCheck(ConstantCheck):
             formats = custom_formats(cell, recipe, statistics)
             self._points |= {f"{cell.name}.{p}": f for p, f in formats.points.items()}
             for name, sites in cell.products.items():
-                product = _Product(code=operand_format(cell, formats, name, sites[0]))
+                product = _Product()
                 for site in sites:
+                    code = operand_format(cell, formats, name, site)
+                    if code not in product.codes:
+                        product.codes.append(code)
                     product.weights.append(site.weights)
                     bias = cell.bias_of(site)
                     if bias is not None:
@@ -80,8 +86,8 @@ class CustomCellsCheck(ConstantCheck):
                     self._check_value(found, path, what, nodes)
         return found
 
-    def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """Quantizers let their values pass, and products are those of the floats."""
+    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
+        """Quantizers let their values pass, and products are those of the floats, or of the codes of weights."""
         passed: dict[str, str] = {}
         products: dict[str, tuple[str, Array]] = {}
         constants: dict[str, Array] = {}
@@ -93,13 +99,13 @@ class CustomCellsCheck(ConstantCheck):
                         passed[nodes["quantized"].outputs[0].name] = WrittenQuantizer(path, nodes).source.name
                     continue
                 last, source = nodes.get("product.real") or nodes.get("product"), _multiplied(nodes)
-                weights = self._weights_of(path)
+                weights = self._codes_of(path, held) if keep_weights else self._weights_of(path)
                 if last is None or source is None or weights is None:
                     return None
                 products[last.outputs[0].name] = source.name, weights
         for path, product in self._products.items():
             for k, (name, _) in enumerate(held.get(f"{path}.{BIAS}", [])):
-                if k < len(product.biases):
+                if k < len(product.biases) and not keep_weights:
                     constants[name] = product.biases[k]
         return bypassed(after.proto, passed, constants, products) if products or passed else None
 
@@ -107,6 +113,14 @@ class CustomCellsCheck(ConstantCheck):
         """The float weights of a product; None where steps of one name have different ones."""
         first, *others = self._products[path].weights
         return first if all(np.array_equal(w, first) for w in others) else None
+
+    def _codes_of(self, path: str, held: dict[str, list[tuple[str, Array]]]) -> Array | None:
+        """What the codes of the weights of a product stand for; None where steps of one name have different ones."""
+        floats, point = self._weights_of(path), self._points[f"{path}.{WEIGHT}"]
+        if floats is None or point["bits"] is None:
+            return floats
+        e, codes = encoding_of(point), [a for _, a in held.get(f"{path}.{WEIGHT}.codes", [])]
+        return e.dequantize(_decoded(codes[0], e, floats.shape[1])) if len(codes) == 1 else None
 
     def _check_weight(
         self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]
@@ -130,9 +144,7 @@ class CustomCellsCheck(ConstantCheck):
                 own, made = Findings(), _decoded(codes, e, columns)
                 check_codes(own, what, made, point, weights, moment, slice(0, columns))
                 results.append(own)
-            best = min(results, key=lambda r: len(r.wrong))
-            found.compared += best.compared
-            found.wrong += best.wrong
+            _add_best(found, results)
 
     def _check_bias(
         self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]
@@ -156,11 +168,18 @@ class CustomCellsCheck(ConstantCheck):
         check_static(found, path, WrittenQuantizer(path, nodes), e)
 
     def _check_product(self, found: Findings, path: str, nodes: dict[str, Node]) -> None:
-        code, weight = self._products[path].code, self._points[f"{path}.{WEIGHT}"]
-        what = f"{path}.{HIDDEN}"
-        if code is None or code.get("mode") != "static":
+        codes = [code for code in self._products[path].codes if code is not None and code.get("mode") == "static"]
+        if not codes or len(codes) < len(self._products[path].codes):
             return
-        scale = float(code["scale"][0])
+        results = []
+        for code in codes:  # it has that of one of the places
+            own = Findings()
+            self._check_scales(own, path, nodes, float(code["scale"][0]))
+            results.append(own)
+        _add_best(found, results)
+
+    def _check_scales(self, found: Findings, path: str, nodes: dict[str, Node], scale: float) -> None:
+        weight, what = self._points[f"{path}.{WEIGHT}"], f"{path}.{HIDDEN}"
         for name in ("hidden.codes", "hidden.units", "hidden.codes.units"):
             node = nodes.get(name)
             if node is not None and node.op in ("QuantizeLinear", "Div"):
@@ -175,6 +194,13 @@ class CustomCellsCheck(ConstantCheck):
             node = nodes.get(name)
             if node is not None and node.op == "Mul":
                 found.input(f"multiplier of {path}", node, 1, np.maximum(unit, TINY), ulps=1.0)
+
+
+def _add_best(found: Findings, results: Sequence[Findings]) -> None:
+    """Adds those findings of which the fewest constants are wrong."""
+    best = min(results, key=lambda r: len(r.wrong))
+    found.compared += best.compared
+    found.wrong += best.wrong
 
 
 def _decoded(stored: Array, e: Encoding, columns: int) -> Array:

@@ -22,6 +22,7 @@ from rnnqc.passes.written_quantizers import nodes_of_cell
 Array = npt.NDArray[Any]
 _FLOAT_TABLE_BITS = INDEX_BITS
 _WIDE = 16
+LIMITING = ("Clip", "Max")
 
 
 class TablesCheck:
@@ -58,9 +59,13 @@ class TablesCheck:
         self._operands()
         self._numbers()
         self._tables()
-        wanted = self._in_nodes()
+        wanted, limiting = self._in_nodes(), self._limiting()
         for name, node in nodes_of_cell(model, self.cell):
             self._node(wanted, name, node)
+            if name in limiting and node.op in LIMITING:
+                limiting.remove(name)
+        for name in sorted(limiting):
+            self.found.word(f"limits of {self.cell.name}/{name}", "missing", "there", node=self.cell.name)
 
     def _array(self, key: str, wanted: npt.ArrayLike, ulps: float = 0.0) -> None:
         name = self.cell.operands.get(key, "")
@@ -105,6 +110,16 @@ class TablesCheck:
         if self.kinds[k] != TABLE:
             return -min(clip, GATE_LIMIT), min(clip, GATE_LIMIT)
         return max(0.0, n + 0.5 - clip / self.step[k]), min(2 * n - 0.5, n + 0.5 + clip / self.step[k])
+
+    def _limiting(self) -> set[str]:
+        """Values that are limited, so that codes and entries of tables are those that there are."""
+        type_, uniform = self.cell.type, self.cell.integer["gate_table_size"] > 0 and "P" not in self.before.floats
+        joint = (CANDIDATE if type_.reads_hidden else len(type_.gates)) if uniform else 0
+        coupled = FORGET if self.cell.input_forget else -1
+        names = {f"{gate}.limited" for k, gate in enumerate(type_.gates) if k >= joint and k != coupled}
+        names |= {"preactivation.limited"} if joint else set()
+        wide = self.cell_scale and self.cell_max >= STATE_LIMIT
+        return names | ({"cell_state"} if type_.cell_state and not wide else set())
 
     def _numbers(self) -> None:
         n, points = self.cell.integer, self.before.cell.points

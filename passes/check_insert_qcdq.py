@@ -68,8 +68,8 @@ class InsertQcdqCheck(ConstantCheck):
                 self._check_cell(found, after, made, cell.points, arrays[cell.name], statistics)
         return found
 
-    def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """Every quantizer lets its values pass, and weights and biases are the floats."""
+    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
+        """Every quantizer lets its values pass, and weights and biases are the floats, unless they are kept."""
         passed: dict[str, str] = {}
         constants: dict[str, npt.NDArray[Any]] = {}
         for name, cell in after.cells.items():
@@ -80,11 +80,13 @@ class InsertQcdqCheck(ConstantCheck):
             for point, quantizers in written_quantizers(after, cell).items():
                 for quantizer in quantizers:
                     made = quantizer.last.outputs[0].name
-                    if point in WEIGHTS:
-                        constants[made] = arrays[WEIGHTS[point]]
-                    else:
+                    if point not in WEIGHTS:
                         passed[made] = quantizer.source.name
-            constants |= {n: arrays[k] for k, n in (("B", cell.B), ("hidden_bias", cell.hidden_bias)) if n is not None}
+                    elif not keep_weights:
+                        constants[made] = arrays[WEIGHTS[point]]
+            if not keep_weights:
+                biases = (("B", cell.B), ("hidden_bias", cell.hidden_bias))
+                constants |= {n: arrays[k] for k, n in biases if n is not None}
         return bypassed(after.proto, passed, constants) if passed or constants else None
 
     def _equalized(

@@ -56,6 +56,7 @@ class ComputeInFloat32(Pass):
 
     * A node with weights that are not constant, or beyond float32, keeps its type, and with it stays float.
     * So does one of bfloat16, which onnxruntime does not load.
+    * What is transposed is cast in front of the Transpose.
     """
 
     info = PassInfo(
@@ -104,7 +105,7 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
     for k in VALUES:
         value = input_or_none(node, k)
         if value is not None:
-            node.inputs[k] = around.cast(value, np.float32, f"{INPUT_NAMES[k]}.float32")
+            node.inputs[k] = _cast(around, value, INPUT_NAMES[k])
     before, around.nodes = around.nodes, []
     for k, name in enumerate(output_names(CELL_TYPES[node.op])):
         target = output_or_none(node, k)
@@ -115,6 +116,18 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
     model.insert_nodes(graph, node, before)
     position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
     graph.nodes[position:position] = around.nodes
+
+
+def _cast(b: Builder, value: Value, name: str) -> Value:
+    """A value as float32; one that is transposed is cast in front of that.
+
+    onnxruntime 1.31 ends the process over `Transpose -> Cast -> MatMul`, which a decomposed layer would have.
+    """
+    transpose = value.inputs[0] if value.inputs else None
+    if transpose is None or transpose.op != "Transpose" or transpose.domain:
+        return b.cast(value, np.float32, f"{name}.float32")
+    source = b.cast(transpose.inputs[0], np.float32, f"{name}.source.float32")
+    return b.op("Transpose", [source], f"{name}.float32", **dict(transpose.attrs))
 
 
 def _weight(model: Model, value: Value, converted: dict[int, Constant]) -> Constant:

@@ -8,32 +8,19 @@ operands. Passes may measure such a value in other units: then it is passed over
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-from onnx import AttributeProto, helper
+from onnx import AttributeProto
 
-from rnnqc.diagnostics import CompileError
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.graph_walks import captured
 from rnnqc.numerics import Numerics, sqnr_db
-from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.passes.point_names import alias
-from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
-Array = npt.NDArray[Any]
-Steps = tuple[int, ...]
-"""The iterations of the loops around a value, from outside to inside; loops of one kind in each other count as one."""
-Series = list[tuple[Steps, Array]]
-Types = Mapping[str, tuple[int, int]]
 OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
-_SMALL = 1024
-_LOOPS = ("Scan", "Loop")
 
 
 @dataclass(frozen=True)
@@ -61,15 +48,6 @@ class Divergence:
         return {"value": self.value, "inside": list(self.inside), "step": self.step, "difference": self.text}
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A value of a model: where it is made."""
-
-    name: str
-    inside: tuple[str, ...]
-    looped: bool
-
-
 def first_divergence(
     before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], numerics: Numerics
 ) -> Divergence | None:
@@ -82,11 +60,11 @@ def first_divergence(
     """
     sides = [inlined(model) for model in (before, after)]
     made = [names_by_alias(model) for model in sides]
-    pairs = [(place, _matching(place, *made)) for place in _places(sides[0].graph)]
+    pairs = [(place, _matching(place, *made)) for place in places(sides[0].graph)]
     common = [(place, names) for place, names in pairs if names]
-    values = values_of(sides[0], [p.name for p, _ in common], feeds)
-    other = values_of(sides[1], [n for _, names in common for n in names], feeds)
-    failing: list[tuple[_Place, Steps, str]] = []
+    values = InnerValues(sides[0], [p.name for p, _ in common]).of(feeds)
+    other = InnerValues(sides[1], [n for _, names in common for n in names]).of(feeds)
+    failing: list[tuple[Place, Steps, str]] = []
     for place, names in common:
         if place.name not in values or any(n not in other for n in names):
             continue
@@ -103,7 +81,7 @@ def first_divergence(
     # Of one loop, the first iteration at which anything differs; of loops inside it, again.
     first = failing[0][0].inside[:1]
     there = [f for f in failing if f[0].inside[:1] == first]
-    if first and first[0].startswith(_LOOPS):
+    if first and first[0].startswith(LOOPS):
         least = min(f[1][:1] for f in there)
         there = [f for f in there if f[1][:1] == least]
     same = [f for f in there if f[0].inside == there[0][0].inside]
@@ -142,13 +120,13 @@ def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
     """Names of values by their aliases, in the order of steps."""
     found: dict[str, list[tuple[int, str]]] = {}
-    for place in _places(model.graph):
+    for place in places(model.graph):
         short, step = alias(place.name)
         found.setdefault(short, []).append((step, place.name))
     return {short: [n for _, n in sorted(names, key=lambda p: p[0])] for short, names in found.items()}
 
 
-def _matching(place: _Place, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> list[str]:
+def _matching(place: Place, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> list[str]:
     """The names in the other model that stand for a value: itself, the only one of its alias, or one for each step."""
     short = alias(place.name)[0]
     names = after.get(short, [])
@@ -158,149 +136,6 @@ def _matching(place: _Place, before: Mapping[str, list[str]], after: Mapping[str
     if len(before[short]) > 1 or len(set(steps)) < len(steps):
         return []
     return names if len(names) == 1 or steps == list(range(len(names))) else []
-
-
-def _places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool = False) -> Iterator[_Place]:
-    """All values that nodes make, those of a subgraph before the results of its node."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                owner = f"{node.op_type} {next(filter(None, node.output), node.name)!r}"
-                yield from _places(attribute.g, (*inside, owner), looped or node.op_type in _LOOPS)
-        for name in node.output:
-            if name:
-                yield _Place(name, inside, looped)
-
-
-def values_of(
-    model: onnx.ModelProto, names: Sequence[str], feeds: Mapping[str, Array], known: Types | None = None
-) -> dict[str, Series]:
-    """The values of each name, one for each step; what cannot be brought out is missing.
-
-    Args:
-        model: The model.
-        names: Of values.
-        feeds: What it is run on.
-        known: What `types_of` says of the model and feeds of these sizes.
-    """
-    known = types_of(model, feeds) if known is None else known
-    wanted = []
-    levels = {place.name: place for place in _places(model.graph)}
-    for name in dict.fromkeys(names):
-        place = levels[name]
-        if not place.inside:
-            wanted.append(Observed("", "", name, False, 1, 0))
-        elif name in known:
-            kind, rank = known[name]
-            wanted.append(Observed("", "", name, place.looped, rank + place.looped, 0, kind))
-    found: dict[str, Series] = {}
-    work = [wanted]
-    while work:
-        group = work.pop()
-        try:
-            found.update(_run(model, group, levels, feeds))
-        except (CompileError, NotObservableError):
-            # One of them cannot be brought out: try in halves.
-            if len(group) > 1:
-                work += [group[: len(group) // 2], group[len(group) // 2 :]]
-    return found
-
-
-def _run(
-    model: onnx.ModelProto, group: Sequence[Observed], levels: Mapping[str, _Place], feeds: Mapping[str, Array]
-) -> dict[str, Series]:
-    if not group:
-        return {}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model)
-    outputs = with_outputs(proto, group, [])
-    session = make_session(proto, optimize=False)
-    results = run_session(session, feeds, sequences=True)
-    return {v.value: _series(results[outputs[v.value]], v, levels[v.value]) for v in group}
-
-
-def _series(held: Any, value: Observed, place: _Place) -> Series:
-    if not isinstance(held, list):  # a tensor, or what Scans made of its steps
-        array = np.asarray(held)
-        return [((t,), a) for t, a in enumerate(array)] if place.looped else [((), array)]
-    arrays = [np.asarray(h) for h in held]
-    loops = any(owner.startswith("Loop") for owner in place.inside)
-    outer: list[Steps] = [(k,) if loops else () for k in range(len(arrays))]
-    if value.step and any(a.ndim == value.rank for a in arrays):  # of a Scan in a Loop or a branch: all its steps
-        return [((*o, t), a) for o, whole in zip(outer, arrays, strict=True) if whole.ndim for t, a in enumerate(whole)]
-    return list(zip(outer, arrays, strict=True))
-
-
-def types_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Types:
-    """Element type and rank of values, where inference knows them."""
-    sized = onnx.ModelProto()
-    sized.CopyFrom(model)
-    large = [t for t in sized.graph.initializer if math.prod(t.dims) > _SMALL]  # their shapes are enough
-    sized.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in large)
-    small = [t for t in sized.graph.initializer if math.prod(t.dims) <= _SMALL]
-    del sized.graph.initializer[:]
-    sized.graph.initializer.extend(small)
-    for value in sized.graph.input:
-        if value.name in feeds:
-            for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=False):
-                dim.dim_value = size
-    known: dict[str, onnx.TypeProto] = {}
-    _infer(sized, known)
-    return {
-        name: (kind.tensor_type.elem_type, len(kind.tensor_type.shape.dim))
-        for name, kind in known.items()
-        if kind.tensor_type.elem_type and kind.tensor_type.HasField("shape")
-    }
-
-
-def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
-    """Notes the types of all values of a graph and its subgraphs, which onnx does not infer with it."""
-    try:
-        graph = infer_shapes(model).graph
-    except INFERENCE_ERRORS:
-        graph = model.graph
-    for tensor in graph.initializer:
-        known[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    stored = {t.name: t for t in graph.initializer if math.prod(t.dims) <= _SMALL}
-    known.update((v.name, v.type) for v in [*graph.input, *graph.value_info, *graph.output] if v.HasField("type"))
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                body = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-                body.graph.CopyFrom(attribute.g)
-                for value, kind in zip(body.graph.input, _entering(node, known), strict=False):
-                    if kind is not None:
-                        value.type.CopyFrom(kind)
-                for output in body.graph.output:
-                    output.type.tensor_type.ClearField("shape")
-                outer = sorted(captured(attribute.g) & known.keys())
-                body.graph.initializer.extend(stored[n] for n in outer if n in stored)
-                body.graph.input.extend(helper.make_value_info(n, known[n]) for n in outer if n not in stored)
-                _infer(body, known)
-
-
-def _entering(node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto]) -> Iterator[onnx.TypeProto | None]:
-    """The types of what the body of a Scan or Loop takes."""
-    if node.op_type == "Loop":
-        yield helper.make_tensor_type_proto(onnx.TensorProto.INT64, [])
-        yield helper.make_tensor_type_proto(onnx.TensorProto.BOOL, [])
-        for name in node.input[2:]:
-            kind = onnx.TypeProto()
-            kind.CopyFrom(known.get(name, kind))
-            for dim in kind.tensor_type.shape.dim:  # of the first iteration alone
-                dim.Clear()
-            yield kind if name in known else None
-    if node.op_type != "Scan":
-        return
-    numbers = {a.name: a for a in node.attribute}
-    count = numbers["num_scan_inputs"].i
-    axes = list(numbers["scan_input_axes"].ints) if "scan_input_axes" in numbers else [0] * count
-    for k, name in enumerate(node.input, count - len(node.input)):
-        kind = onnx.TypeProto()
-        kind.CopyFrom(known.get(name, kind))
-        if k >= 0 and kind.tensor_type.shape.dim:
-            del kind.tensor_type.shape.dim[axes[k]]
-        yield kind if name in known else None
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""Which products of a quantized cell its integer form has in other units: what passes that fold scales declare."""
+"""Which values of a quantized cell its integer form has in other units: what passes that fold scales declare."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.passes.base import Equivalent
+from rnnqc.passes.base import MOVED, Equivalent
 from rnnqc.passes.emit_step import ACCUMULATORS
 from rnnqc.passes.grid_numbers import GRID32, RESET, GridNumbers
 from rnnqc.vitis_tables import VITIS
 
-MOVED = (0.02, 0.006)
-"""Tolerance of products of states with tables of Vitis AI: the form before has none, and they move states one way."""
+STATES = (float("inf"), 0.25)
+"""Tolerance of what makes up a state: tables round small values, and states drift apart; another gate is far off."""
 
 
 def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
@@ -52,7 +52,8 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
         name = f"{accumulator}.limited" if limited else before
         ones = tuple(np.repeat([float(k != unused) for k in range(count)], size).tolist())
-        made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size)
+        source = cell.x if after == "x" else ""
+        made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size, source=source)
         return replace(made, tolerance=MOVED) if vitis and after != "x" else made
 
     def biased(before: str, after: str, units: list[float]) -> Equivalent:
@@ -74,6 +75,25 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     if cell.hidden_bias is not None and not vitis:
         name = f"{gates[CANDIDATE]}.hidden_product.biased"
         yield biased(name, name, steps[CANDIDATE:])
+
+
+def states_in_units(cell: Cell, unit: float) -> Iterator[Equivalent]:
+    """What a step makes of the gates: the two parts of the state after it and, of an LSTM, the hidden state.
+
+    Args:
+        cell: The cell; the only state of an RNN is its gate.
+        unit: Of an LSTM's state after the pass.
+    """
+    if not (cell.type.cell_state or cell.type.reads_hidden):
+        return
+    state, size = "cell_state" if cell.type.cell_state else "hidden_state", cell.hidden_size
+    factor = 1.0 / unit if cell.type.cell_state else 1.0
+    values = {f"{state}.kept": factor, f"{state}.added": factor}
+    if cell.type.cell_state:
+        values["hidden.value"] = 1.0
+    for name, times in values.items():
+        value = f"{cell.name}/{name}"
+        yield Equivalent(value, value, (times,) * size, None, size, tolerance=STATES)
 
 
 def _has_reset_product(cell: Cell) -> bool:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.passes.base import Equivalent
-from rnnqc.passes.divergence import Types, inlined, names_by_alias, types_of, values_of
+from rnnqc.passes.base import MOVED, Equivalent
+from rnnqc.passes.divergence import inlined, names_by_alias
+from rnnqc.passes.inner_values import Array, InnerValues
 from rnnqc.passes.point_names import alias
 
-Array = npt.NDArray[Any]
 OFFSET_TOLERANCE = 0.125
 """Of the offset of the line, in the units that are declared for it."""
 DEVIATIONS = 8.0
@@ -66,14 +66,11 @@ def compare_equivalents(
     sources = {e.source for e in equivalents if e.source and any(e.source not in g for g in given)}
     both = [sorted(s for s in sources if s in aliases[k].get(alias(s)[0], [])) for k in (0, 1)]
     drifting = {s for s in sources if any(s not in names for names in both)}
-    types: dict[Any, list[Types]] = {}
+    wanted = [[*(n for group in names[k] for n in group), *both[k]] for k in (0, 1)]
+    inside = [InnerValues(side, wanted[k]) for k, side in enumerate(sides)]
     series: list[list[tuple[Array, Array]]] = [[] for _ in equivalents]
     for feed in feeds:
-        wanted = [[*(n for group in names[k] for n in group), *both[k]] for k in (0, 1)]
-        shapes = tuple((name, array.shape) for name, array in sorted(feed.items()))
-        if shapes not in types:
-            types[shapes] = [types_of(side, feed) for side in sides]
-        values = [values_of(side, wanted[k], feed, types[shapes][k]) for k, side in enumerate(sides)]
+        values = [side.of(feed) for side in inside]
         drifting |= {s for s in sources - drifting if not _are_same(*(v.get(s, []) for v in values))}
         for k, into in enumerate(series):
             x, y = (_joined([values[s].get(n, []) for n in names[s][k]]) for s in (0, 1))
@@ -86,7 +83,10 @@ def compare_equivalents(
             reason = f"{len(x)} rows of finite values" if pairs else "not in both models"
             passed_over.append(f"{equivalent.after!r} ({reason})")
             continue
-        pair = replace(equivalent, offset=None) if equivalent.source in drifting else equivalent
+        pair = equivalent
+        if pair.source in drifting:
+            column, gate = (max(pair.tolerance[k], MOVED[k]) for k in (0, 1))
+            pair = replace(pair, offset=None, tolerance=(column, gate))
         text = _difference(pair, x, y)
         if text is not None:
             return Comparison(compared, tuple(passed_over), (equivalent, text))

@@ -21,7 +21,7 @@ from rnnqc.passes.check_fold_scales import FoldScalesCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
-from rnnqc.passes.equivalent_products import products_in_steps, real_products
+from rnnqc.passes.equivalent_products import products_in_steps, real_products, states_in_units
 from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
@@ -118,9 +118,9 @@ class FoldScales(Pass):
             model.sort()
         widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
-        equivalents = tuple(e for cell, _, _ in sites for e in _equivalents(cell, folded[cell.name]))
-        numerics = Lossy(20.0) if usual else None
-        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, equivalents)
+        equivalents = [tuple(_equivalents(cell, folded[cell.name])) for cell, _, _ in sites]
+        pairs, numerics = tuple(e for of_cell in equivalents for e in of_cell), Lossy(20.0) if usual else None
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, pairs, all(equivalents))
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Constants from the scales that the graph has before, and from the definitions of the activations."""
@@ -128,7 +128,14 @@ class FoldScales(Pass):
 
 
 def _equivalents(cell: Cell, folded: Folded) -> Iterator[Equivalent]:
-    return real_products(cell, folded.numbers) if isinstance(folded, FoldedGrid) else products_in_steps(cell)
+    if isinstance(folded, FoldedGrid):
+        yield from real_products(cell, folded.numbers)
+        yield from states_in_units(cell, 1.0)
+        return
+    products = list(products_in_steps(cell))
+    yield from products
+    if products:
+        yield from states_in_units(cell, folded.numbers.cell_scale or 1.0)
 
 
 def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +25,43 @@ REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 """Calls of calibration data among which passes are verified on so many."""
 
 
+class FeedGenerator:
+    """Generates feeds for a float model; what its inputs mean shows best where written-out steps are nodes again.
+
+    Free sequences are long where the model does not run on short ones: of samples of sound, say, a step needs many.
+
+    Args:
+        proto: The model.
+
+    Attributes:
+        takes_short: Whether it runs on short sequences.
+    """
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        readable = Model.load(proto)
+        PassManager(normal_form()).run(readable)
+        self._proto, self._readable = proto, readable.proto
+        self._length: int | None = None
+        self.takes_short = self._is_run(None)
+        if not self.takes_short and self._is_run(LONG_LENGTH):
+            self._length = LONG_LENGTH
+
+    def feeds(self, seed: int, *, extreme: bool = False) -> Feeds:
+        """Feeds with the numbers of a seed."""
+        return generate_feeds(self._readable, seed, extreme=extreme, length=self._length)
+
+    def _is_run(self, length: int | None) -> bool:
+        try:
+            run_model(self._proto, generate_feeds(self._readable, length=length))
+        except CompileError:
+            return False
+        return True
+
+
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
-    """Feeds for a float model; what its inputs mean shows best where written-out steps are nodes again."""
-    return _generated(proto, range(count))
+    """Feeds for a float model."""
+    generator = FeedGenerator(proto)
+    return [generator.feeds(seed) for seed in range(count)]
 
 
 def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
@@ -67,21 +100,19 @@ class VerificationFeeds(NamedTuple):
 
 def verification_feeds(
     proto: onnx.ModelProto,
-    generated: Sequence[Feeds],
+    generator: FeedGenerator,
     calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
     state: Mapping[str, str] | Iterable[str] | None,
 ) -> VerificationFeeds:
     """Feeds to verify passes with.
 
-    Usual are the generated ones, but for a model that does not run on short sequences (it makes something of sound,
+    Usual are two generated ones, but for a model that does not run on short sequences (it makes something of sound,
     say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
     the float model; so every pass is looked at on its own.
     """
-    usual, extreme = list(generated), _generated(proto, [0], extreme=True)
-    try:
-        run_model(proto, generate_feeds(_readable(proto)))
-    except CompileError:
-        usual, extreme = [], [*generated, *extreme]
+    usual, extreme = [generator.feeds(seed) for seed in range(2)], [generator.feeds(0, extreme=True)]
+    if not generator.takes_short:
+        usual, extreme = [], [*usual, *extreme]
     try:
         run_model(proto, extreme[-1])
     except CompileError:  # it does not take a sequence of length zero, say
@@ -105,22 +136,3 @@ def verification_feeds(
     except CompileError as error:  # of other sizes than those that dimensions were bound to, say
         return VerificationFeeds(usual, extreme, str(error))
     return VerificationFeeds(usual, extreme)
-
-
-def _generated(proto: onnx.ModelProto, seeds: Iterable[int], extreme: bool = False) -> list[Feeds]:
-    readable = _readable(proto)
-    length = None
-    try:
-        run_model(proto, generate_feeds(readable))
-    except CompileError:  # samples of sound, say, of which a step needs many
-        with contextlib.suppress(CompileError):
-            run_model(proto, generate_feeds(readable, length=LONG_LENGTH))
-            length = LONG_LENGTH
-    return [generate_feeds(readable, s, extreme=extreme, length=length) for s in seeds]
-
-
-def _readable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in normal form, which shows best what its inputs are."""
-    readable = Model.load(proto)
-    PassManager(normal_form()).run(readable)
-    return readable.proto

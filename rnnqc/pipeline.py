@@ -15,7 +15,7 @@ from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.clipping import clipping_warnings
 from rnnqc.comparison import unlike_texts
-from rnnqc.comparison_feeds import CALIBRATION_DATA, Remembered, generated_feeds, verification_feeds
+from rnnqc.comparison_feeds import CALIBRATION_DATA, FeedGenerator, Remembered, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
@@ -48,13 +48,13 @@ from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pass_comparison import NOT_COMPARED
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.read_weight_codes import has_weight_codes
 from rnnqc.passes.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.reproducer import check_reproducer
 from rnnqc.passes.unroll import bind_dimensions
-from rnnqc.passes.verify_numerics import NOT_COMPARED
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
@@ -69,6 +69,8 @@ FORMS = ("fused", "integer", "qcdq")
 EVERY_FORM = (*FORMS, QONNX)
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
+MEASURED = 2
+"""Generated feeds on which the SQNR is measured."""
 
 
 @dataclass(frozen=True)
@@ -328,9 +330,9 @@ def lower(
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
-        feeds = generated_feeds(float_proto) if float_proto is not None else []
-        if verify and float_proto is not None:
-            usual, extreme, left_out = verification_feeds(float_proto, feeds, calibration, state)
+        generator = FeedGenerator(float_proto) if float_proto is not None else None
+        if verify and float_proto is not None and generator is not None:
+            usual, extreme, left_out = verification_feeds(float_proto, generator, calibration, state)
             verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
             if left_out:
                 verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
@@ -374,7 +376,7 @@ def lower(
                 entry.reason = "other layers bring their own quantization, and no recipe was asked for."
                 entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
-        report.checks = verifier.checks
+        report.checks, report.verified, report.unverified = verifier.checks, verifier.verified, verifier.unverified
         if strict and report.float_entries:
             raise CompileError(
                 "recurrent nodes stay float: " + " ".join(e.explanation for e in report.float_entries),
@@ -394,7 +396,8 @@ def lower(
             now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
             loaded.metadata[RECIPE_KEY] = now.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
-        if measure and float_proto is not None:
+        if measure and float_proto is not None and generator is not None:
+            feeds = [generator.feeds(seed) for seed in range(MEASURED)]
             try:
                 comparison = compare_models(float_proto, executable(lowered.proto), feeds)
             except CompileError as error:

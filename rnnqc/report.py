@@ -66,6 +66,8 @@ class Report:
         seconds: Time of each pass.
         checks: What `verify` compared (pass, result), and what it did not, with the reason: passes, or the calibration
             data.
+        verified: Passes of which `verify` compared the outputs, each time that they changed the model.
+        unverified: Passes that changed the model when it could not; `checks` says why.
         sqnr_db: SQNR of each output against the float model on generated data, where it was asked for: of the values
             that are finite in both.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
@@ -82,6 +84,8 @@ class Report:
     bytes: int = 0
     seconds: list[tuple[str, float]] = field(default_factory=list)
     checks: list[tuple[str, str]] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
     sqnr_db: dict[str, float] = field(default_factory=dict)
     unlike: list[str] = field(default_factory=list)
 

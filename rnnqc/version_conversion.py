@@ -6,9 +6,11 @@ import onnx
 import onnx.version_converter
 
 from rnnqc.diagnostics import CompileError
+from rnnqc.graph_walks import blocks_of
 
 NOT_CONVERTED = 13
 """The operator set from which on a model stays as it is."""
+FIRST_SCAN_WITHOUT_BATCH = 9
 
 
 def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> onnx.ModelProto:
@@ -23,6 +25,15 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
     Raises:
         CompileError: onnx cannot convert it.
     """
+    batched = [n for b in blocks_of([proto.graph]) for n in b.node if n.op_type == "Scan" and not n.domain]
+    if old < FIRST_SCAN_WITHOUT_BATCH <= new and batched:  # onnx drops the batch axis
+        name = batched[0].name or next(iter(batched[0].output), "")
+        raise CompileError(
+            f'{what} Operator "Scan" (node {name!r}) of operator set {old} runs over a batch of sequences, that of '
+            f"{new} over one.",
+            supported=f"Scan of operator set {FIRST_SCAN_WITHOUT_BATCH} and later",
+            action="export the model again with a newer operator set",
+        )
     try:
         return onnx.version_converter.convert_version(proto, new)
     except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.comparison_feeds import CALIBRATION_DATA
     from rnnqc.files import check_writable, write_atomically
-    from rnnqc.passes.verify_numerics import NOT_COMPARED, OWN_LOSS
+    from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
     from rnnqc.pipeline import lower
     from rnnqc.reporting.page import page
 
@@ -130,7 +131,7 @@ def run(a: argparse.Namespace) -> int:
         if name == CALIBRATION_DATA:
             text = f"the models were not compared on the calibration data, only on generated data: {reason}"
         else:
-            text = f"pass {name!r} was not compared: {reason}."
+            text = f"pass {name!r} was {text}."
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(text)}")
     for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
@@ -165,8 +166,7 @@ def run(a: argparse.Namespace) -> int:
             out(f"{escape(a.output)}: {sizes}, {time.perf_counter() - start:.1f} s")
     if not a.quiet and code == OK:
         if a.verify:
-            compared = {n for n, text in report.checks if not text.startswith(NOT_COMPARED)}
-            out(f"verified: {len(compared)} passes changed no more than they declare")
+            out(_verified(report.verified, report.unverified))
         if report.sqnr_db:
             name, value = min(report.sqnr_db.items(), key=lambda p: p[1])
             out(f"SQNR on generated data: at least {value:.1f} dB (output {escape(repr(name))})")
@@ -178,6 +178,17 @@ def run(a: argparse.Namespace) -> int:
         for name, text in report.checks:
             err(f"verified {escape(name)}: {escape(text)}")
     return code
+
+
+def _verified(compared: Sequence[str], others: Sequence[str]) -> str:
+    """What the comparison of all passes came to; it did not fail."""
+    if others:
+        return f"verified: {_passes(compared)} compared, {len(others)} not compared (said above)"
+    return f"verified: {_passes(compared)} changed no more than declared"
+
+
+def _passes(names: Sequence[str]) -> str:
+    return f"{len(names)} pass{'' if len(names) == 1 else 'es'}"
 
 
 def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:

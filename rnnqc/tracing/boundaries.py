@@ -16,6 +16,7 @@ from rnnqc.diagnostics import CompileError, InternalError
 from rnnqc.evaluate import run_session
 from rnnqc.feeds import Feeds
 from rnnqc.graph_walks import blocks_of
+from rnnqc.ir import dense_array
 from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
 from rnnqc.session import session
 from rnnqc.tracing.program import Program
@@ -150,6 +151,7 @@ def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:
     for graph in blocks_of([proto.graph]):
         assert isinstance(graph, onnx.GraphProto)
         found.update({t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer})
+        found.update({t.values.name: dense_array(t) for t in graph.sparse_initializer})
         for node in (n for n in graph.node if n.op_type == "Constant"):
             found.update((node.output[0], onnx.numpy_helper.to_array(a.t)) for a in node.attribute if a.name == "value")
     return found

@@ -80,9 +80,10 @@ class QcdqReader:
         if candidate and cell.linear_before_reset:
             yield from self._points([RESET_PRODUCT], values)
         sums = first_of(values, f"{name}.sum", f"{name}.product")
-        if self._grid and sums is not None:
+        quantized = self.cell.points.get(f"{name}.acc", {}).get("bits") is not None
+        if sums is not None and (self._grid or not quantized):
             yield Tensor(f"{name}.preactivation", sums)
-        yield from self._points([f"{name}.acc", f"{name}.activation"], values)
+        yield from self._points([f"{name}.acc"] * quantized + [f"{name}.activation"], values)
 
     def _is_coupled(self, k: int) -> bool:
         """Whether gate k is f = 1 - i, without products of its own."""
@@ -140,9 +141,12 @@ class QcdqReader:
         codes = next((values[n] for p in _PARTS[:3] if (n := f"{point}.{p}") in values), None)
         if rows is None or codes is None:
             return Tensor(point, exact)
+        whole = np.asarray(codes, np.int64)
         zero: Any = values.get(f"{point}.zero_point")
-        zero = 0 if zero is None else zero
-        return dequantized(point, np.asarray(codes, np.int64), row_scale=rows, zero_point=zero)
+        if zero is None:  # the same one for all rows, which multiples of the scale do not have
+            zero = self.cell.points[point]["zero_point"]
+            whole = whole + zero
+        return dequantized(point, whole, row_scale=rows, zero_point=zero)
 
 
 def _product(name: str, limits: str, values: Mapping[str, Array], held: str = "") -> Tensor:

@@ -21,7 +21,7 @@ from running import save_arrays
 from running_lowered import all_nodes
 
 import rnnqc
-from rnnqc.comparison_feeds import verification_feeds
+from rnnqc.comparison_feeds import FeedGenerator, verification_feeds
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
@@ -232,7 +232,7 @@ def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_mo
     proto = case.model()
     without = lower(proto, verify=True).report.checks
     lowered = lower(proto, calibration=(c for c in calls), state=state, verify=True)
-    usual, extreme, left_out = verification_feeds(proto, [], calls, state)
+    (_, _, *usual), extreme, left_out = verification_feeds(proto, FeedGenerator(proto), calls, state)
     assert (
         not left_out and len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
     )

@@ -276,15 +276,19 @@ def test_codes_of_other_formats_do_not_pass(changes: dict[str, Any], mode: str) 
         assert_same_codes({"y": expected}, run(session(lowered.proto, way), {"x": x}), way)
 
 
+def _of_any_size(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with names for length and batch of its input x."""
+    shape = next(i for i in model.graph.input if i.name == "x").type.tensor_type.shape
+    for dim, name in zip(shape.dim, ("T", "B"), strict=False):
+        dim.dim_param = name
+    return model
+
+
 def test_batch_of_the_zero_states_is_free() -> None:
     """Traced with a batch of 1, run with another one and another length."""
     lstm = random_lstm(9)
     feeds = draw_feeds(lstm, 5, False, False)
-    model = one_cell(lstm, feeds)
-    shape = next(i for i in model.graph.input if i.name == "x").type.tensor_type.shape
-    for dim, name in zip(shape.dim, ("T", "B"), strict=False):
-        dim.dim_param = name
-    lowered = rnnqc.lower(model)
+    lowered = rnnqc.lower(_of_any_size(one_cell(lstm, feeds)))
     for way in (STOCK, NATIVE):
         assert_same_codes(oracle(lstm, feeds), run(session(lowered.proto, way), feeds), way)
 
@@ -456,11 +460,7 @@ def test_operators_of_form_qcdq(opset: int) -> None:
 def test_form_qcdq_takes_any_length_and_batch() -> None:
     lstm = random_lstm(9)
     feeds = draw_feeds(lstm, 5, False, False)
-    model = one_cell(lstm, feeds)
-    shape = next(i for i in model.graph.input if i.name == "x").type.tensor_type.shape
-    for dim, name in zip(shape.dim, ("T", "B"), strict=False):
-        dim.dim_param = name
-    lowered = rnnqc.lower(model, form="qcdq")
+    lowered = rnnqc.lower(_of_any_size(one_cell(lstm, feeds)), form="qcdq")
     assert_same_codes(oracle(lstm, feeds), run(session(lowered.proto, STOCK), feeds), "dynamic")
 
 

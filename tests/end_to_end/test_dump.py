@@ -343,3 +343,21 @@ def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, arra
     for path, text in ((tmp_path / "nothing", "nothing to compare"), (tmp_path / "absent", "no such folder")):
         result = dump(f"{path.name}_out", "--compare", path)
         assert result.code == 2 and text in " ".join(result.err.split()), result.text
+
+
+def test_constants_that_are_stored_sparsely(dump: Dump, tmp_path: Path) -> None:
+    prepare(tmp_path, RecurrentCase(T=3, opset=17))
+    assert dump("plain").code == 0
+    model = onnx.load(tmp_path / "model.onnx")
+    (table,) = (t for t in model.graph.initializer if t.name.endswith("/h_multiplier"))
+    array = onnx.numpy_helper.to_array(table)
+    places = onnx.numpy_helper.from_array(np.arange(array.size), "places")
+    sparse = onnx.helper.make_sparse_tensor(table, places, list(array.shape))
+    model.graph.sparse_initializer.append(sparse)
+    model.graph.initializer.remove(table)
+    onnx.save(model, tmp_path / "model.onnx")
+    result = dump("sparse", "--stock")
+    assert result.code == 0, result.text
+    expected, found = arrays(tmp_path / "plain"), arrays(tmp_path / "sparse")
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[k], found[k]) for k in expected)

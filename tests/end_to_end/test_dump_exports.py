@@ -30,6 +30,7 @@ from lstm_models import RecurrentCase
 from torch_exports import exported, needed
 
 import rnnqc
+from rnnqc.cells.activations import make_activation
 from rnnqc.ir import Model
 
 Array = npt.NDArray[Any]
@@ -79,6 +80,7 @@ CELLS = {
     "gru": RecurrentCase(op="GRU", initial_h=True),
     "gru linear": RecurrentCase(op="GRU", linear_before_reset=True, B=1),
     "rnn": RecurrentCase(op="RNN", direction="reverse"),
+    "gru relu": RecurrentCase(op="GRU", activations=tuple(map(make_activation, ("Sigmoid", "Relu")))),
 }
 
 
@@ -123,8 +125,13 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     in_units = recipe == "int8"  # there pre-activations and biases are in units of codes
     for cell, steps in found["qcdq"][0].items():
         for form in ("fused", "integer"):
-            expected = [n for n in found[form][0][cell] if not (in_units and n.endswith(".preactivation"))]
-            assert list(steps) == expected, f"{cell}: {form}"
+            integer = found[form][0][cell]
+            unlike = [n.replace(".acc", ".preactivation") for n in integer if in_units and n.endswith(".acc")]
+            assert list(steps) == [n for n in integer if n not in unlike], f"{cell}: {form}"
+            for n, t in integer.items():
+                if n in steps and t.codes is not None and steps[n].codes is not None:
+                    assert t.zero_point is not None, n
+                    assert t.zero_point.ndim or t.zero_point == steps[n].zero_point, f"{cell}: {form}: {n}"
             ours, theirs = found["qcdq"][1][cell], found[form][1][cell]
             real = {n for n in ours if in_units and not n.endswith(".codes")}
             assert set(theirs) == set(ours) - real - {"W.weight.scale", "R.weight.scale"}

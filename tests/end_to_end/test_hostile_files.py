@@ -15,6 +15,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -263,17 +264,20 @@ def test_constants_that_would_fill_the_memory(what: str, tmp_path: Path) -> None
 
 
 LEAST = np.array([-(2**63), 7])
+
+
+def _least_by_minus_one(op: str) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Neg", ["one"], ["minus"]),
+        helper.make_node(op, ["least", "minus"], ["r"]),
+        helper.make_node("Cast", ["r"], ["W"], to=1),
+    ]
+    return _computed(nodes, one=np.array(1), least=LEAST)
+
+
 FATAL: dict[str, Callable[[], onnx.ModelProto]] = {
-    f"the least integer by -1, {op}": lambda op=op: _computed(  # type: ignore[misc]
-        [
-            helper.make_node("Neg", ["one"], ["minus"]),
-            helper.make_node(op, ["least", "minus"], ["r"]),
-            helper.make_node("Cast", ["r"], ["W"], to=1),
-        ],
-        one=np.array(1), least=LEAST,
-    )
-    for op in ("Div", "Mod")
-} | {
+    "the least integer by -1, Div": partial(_least_by_minus_one, "Div"),
+    "the least integer by -1, Mod": partial(_least_by_minus_one, "Mod"),
     "elements that are not there": lambda: _computed(
         [helper.make_node("GatherND", ["x", "n"], ["W"])], x=LINE, n=np.full((1, 16, 3, 3), 2**40)
     ),

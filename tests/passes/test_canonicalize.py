@@ -69,18 +69,14 @@ def test_functions_with_recurrence_are_inlined() -> None:
     assert model.functions == []
 
 
+def _twice(opset: int) -> onnx.FunctionProto:
+    node = helper.make_node("Add", ["a", "a"], ["b"])
+    return helper.make_function("test.functions", "Twice", ["a"], ["b"], [node], [helper.make_opsetid("", opset)])
+
+
 def test_other_functions_stay() -> None:
     proto = LstmCase(placement="function", opset=17).model()
-    proto.functions.append(
-        helper.make_function(
-            "test.functions",
-            "Twice",
-            ["a"],
-            ["b"],
-            [helper.make_node("Add", ["a", "a"], ["b"])],
-            [helper.make_opsetid("", 17)],
-        )
-    )
+    proto.functions.append(_twice(17))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
     model = Model.load(proto)
@@ -170,16 +166,7 @@ def test_conversion_keeps_documentation_of_nodes() -> None:
 def test_conversion_keeps_functions() -> None:
     proto = LstmCase(opset=12).model()
     proto.ir_version = 8
-    proto.functions.append(
-        helper.make_function(
-            "test.functions",
-            "Twice",
-            ["a"],
-            ["b"],
-            [helper.make_node("Add", ["a", "a"], ["b"])],
-            [helper.make_opsetid("", 12)],
-        )
-    )
+    proto.functions.append(_twice(12))
     proto.opset_import.append(helper.make_opsetid("test.functions", 1))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
@@ -195,6 +182,24 @@ def test_ancient_operator_sets_are_refused() -> None:
     proto.opset_import[0].version = 6
     with pytest.raises(
         CompileError, match=r"operator set ai\.onnx 6 is too old.*Supported: 7 and later.*version_converter"
+    ):
+        Canonicalize()(Model.load(proto))
+
+
+def test_a_scan_over_a_batch_is_refused() -> None:
+    """That of operator set 8: onnx's converter drops the axis, and writes a model that does not run."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 3, opset_import: ["" : 8]>
+        sums (float[1,2] initial, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {
+           y, z = Scan ("", initial, x) <num_scan_inputs: int = 1, body: graph =
+             step (float[2] sum, float[2] next) => (float[2] total, float[2] copy) {
+               total = Add (sum, next)
+               copy = Identity (total)
+             }>
+        }"""
+    )
+    with pytest.raises(
+        CompileError, match=r'"Scan" \(node \'y\'\) of operator set 8 .* batch.*Supported: Scan of .* 9'
     ):
         Canonicalize()(Model.load(proto))
 

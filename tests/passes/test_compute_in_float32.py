@@ -81,6 +81,18 @@ def test_everywhere(case: LstmCase) -> None:
         assert all(constant_array(node.inputs[k]).dtype == np.float32 for k in (1, 2))  # type: ignore[union-attr]
 
 
+def test_what_is_transposed_is_cast_before() -> None:
+    """Bits are the same; the other order would be one that onnxruntime does not survive."""
+    case = LstmCase(layout=1, initial_h=True, opset=17)
+    proto = retyped(case.model(), np.float16)
+    model = canonical(proto)
+    apply(ComputeInFloat32(), model, [retyped_arrays(case.feeds(), np.float16)])
+    transposed = [n for n in model.graph.nodes if n.op == "Transpose" and n.outputs[0].name.endswith(".float32")]
+    assert len(transposed) == 2 and {n.inputs[0].inputs[0].op for n in transposed} == {"Cast"}
+    casts = [n for n in model.graph.nodes if n.op == "Cast" and n.outputs[0].name.endswith(".float32")]
+    assert [n for n in casts if n.inputs[0].inputs] == []  # of inputs of the graph
+
+
 def test_shared_weights_stay_shared() -> None:
     case = LstmCase(I=4, H=4)
     model = canonical(retyped(stacked_model([case, case.replace(seed=1)], shared_weights=True), np.float16))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,23 @@ def node_constant(op: str, ending: str, position: int, change: Callable[[np.ndar
                 node.inputs[position] = model.add_initializer("spoilt", np.asarray(change(held), held.dtype))
                 return True
         return False
+
+    return edit
+
+
+def without(op: str, ending: str) -> Edit:
+    """Lets the first inputs of such nodes pass."""
+
+    def edit(model: Model) -> bool:
+        found = [
+            n for g in model.graphs() for n in g.nodes
+            if n.op == op and n.outputs and alias(n.outputs[0].name)[0].endswith(ending)
+        ]  # fmt: skip
+        for node in found:
+            node.op, kept = "Identity", node.inputs[0]
+            node.inputs.clear()
+            node.inputs.append(kept)
+        return bool(found)
 
     return edit
 
@@ -301,6 +319,25 @@ def test_a_constant_of_the_integer_form(name: str) -> None:
     run(case, recipe, "fold-scales", edit, said)
 
 
+LIMITED: dict[str, tuple[RecurrentCase, list[str]]] = {
+    "preactivation.limited": (LSTM, []),
+    "hidden_gate.limited": (GRU, []),
+    "cell_state": (LSTM, ["*.cell_state.bits=none"]),
+}
+
+
+@pytest.mark.parametrize("value", LIMITED)
+def test_limits_that_are_not_there(value: str) -> None:
+    """Codes beyond a table: usual data does not show it."""
+    case, overrides = LIMITED[value]
+    passes = default_passes(load_recipe("int8").with_overrides(overrides), "integer", False)
+    place = max(k for k, p in enumerate(passes) if p.info.name == "fold-scales")
+    passes[place] = Spoilt(passes[place], without("Clip", f"/{value}"))
+    proto = case.model()
+    with pytest.raises(NumericsError, match=rf"'fold-scales' .*limits of the_lstm.forward/{value}: .* is missing"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
 EXPORTED: dict[str, tuple[Edit, str]] = {
     "a table": (table_entry("gate_table", 5, 2.0**-8), r"table of .*input_gate: .* at \[5\]"),
     "a table of the output": (table_entry("cell_table", 5, 2.0**-7), r"table of .*hidden: .* at \[5\]"),
@@ -447,6 +484,15 @@ def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
     texts = [text for name, text in checks if name == "quantize-custom-cells"]
     assert not any(t.startswith("constants: 0") or "passed over" in t for t in texts)
     assert "without quantizers: max |difference| 0" in texts
+
+
+def test_right_recurrences_of_other_places_raise_no_alarm() -> None:
+    """The first step multiplies a constant state, the others what the step before has made, in another format."""
+    case = replace(HIGHWAY, form="unrolled", initial="constant", time=4)
+    proto = case.model()
+    statistics = calibrate(proto, [case.feeds(seed=s) for s in (1, 2, 3)])
+    checks = rnnqc.lower(proto, "brevitas-int8", stats=statistics, verify=True).report.checks
+    assert any(n == "quantize-custom-cells" and t.startswith("constants: ") for n, t in checks)
 
 
 STORED = {"weight-only-int8": "codes", "weight-only-int4": "packed", "fp16": "half"}

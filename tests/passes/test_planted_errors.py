@@ -159,6 +159,14 @@ PLANTED = {
     "fold: the scale of one gate, 1 %": Planted(
         "fold-scales", constants("/h_multiplier", first_gate), r"'the_lstm.forward/hidden.units' .* 1\.0\d+ times"
     ),
+    "fold: gates of the integer step swapped": Planted(
+        "fold-scales", nodes("Split", "/input_gate", swapped_outputs),
+        r"'the_lstm.forward/\S+' is not 'the_lstm.forward/",
+    ),
+    "fold: gates of a GRU's step swapped": Planted(
+        "fold-scales", nodes("Split", "/update_gate", swapped_outputs),
+        r"'the_lstm.forward/\S+' is not 'the_lstm.forward/", GRU,
+    ),
     "fold: the scale of h of a GRU, 1 %": Planted(
         "fold-scales", constants("/h_multiplier", lambda a: a * np.float32(1.01)),
         r"'the_lstm.forward/(reset.)?hidden.units' .* 1\.0\d+ times", GRU,
@@ -245,6 +253,7 @@ def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
     )
     (text,) = [text for name, text in verifier.checks if name == "fold-scales" and text.startswith("values inside")]
     pairs = 3 + (op == "GRU") + (op == "GRU, reset after" and not recipe.startswith("pow2"))
+    pairs += {"LSTM": 3, "RNN": 0}.get(op, 2)  # what makes up the states
     assert text == f"values inside in their units: {pairs} compared"
 
 

@@ -6,10 +6,13 @@ and models that are run more often than needed.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from commands import in_process
 from lstm_models import LstmCase, RecurrentCase, stacked_model
@@ -22,7 +25,7 @@ from rnnqc.feeds import generate_feeds
 from rnnqc.ir import Model, Node
 from rnnqc.passes import PassManager, VerifyNumerics
 from rnnqc.passes.model_runs import ModelRuns
-from rnnqc.passes.verify_numerics import OWN_LOSS
+from rnnqc.passes.pass_comparison import OWN_LOSS
 from rnnqc.pipeline import default_passes, executable
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
@@ -145,3 +148,58 @@ def test_an_edit_between_passes_is_noticed() -> None:
     given = frozenset({Property.CANONICAL, Property.CELLS_QUANTIZED})
     PassManager([first, second], [verifier], given=given).run(model)
     assert {"fold-scales"} <= {name for name, _ in verifier.checks}
+
+
+COARSE = LstmCase(T=24, B=3, I=6, H=16, gain=10.0, seed=1, outputs=("Y_h",), dynamic_time=True, dynamic_batch=True)
+TWO_BITS = load_recipe("w4a8").with_overrides(["*.weight.bits=2"])
+
+
+def test_weights_of_few_bits_raise_no_alarm() -> None:
+    """Where the weights alone lose beyond the bound, and their codes are right, the other quantizers are held to it."""
+    checks = rnnqc.lower(COARSE.model(), TWO_BITS, verify=True).report.checks
+    (text,) = {text for name, text in checks if text.startswith(OWN_LOSS)}
+    assert re.search(r"SQNR -\d.* beside the one with quantized weights alone it has SQNR [23]\d\.\d dB", text)
+
+
+def test_the_bound_of_the_other_quantizers_finds_a_fault() -> None:
+    """A range of rows that is computed wrongly: no constant shows it, and nothing is wrong without quantizers."""
+
+    def wrong_range(model: Model) -> bool:
+        found = [n for g in model.graphs() for n in g.nodes if n.op == "ReduceMax" and "/input." in n.outputs[0].name]
+        for node in found:
+            node.op = "ReduceMin"
+        return bool(found)
+
+    passes = default_passes(TWO_BITS, "integer", False)
+    place = next(k for k, p in enumerate(passes) if p.info.name == "insert-qcdq")
+    passes[place] = Spoilt(passes[place], wrong_range)
+    proto = COARSE.model()
+    with pytest.raises(NumericsError, match=r"'insert-qcdq' changed output 'Y_h' .* 0 dB declared") as raised:
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+    assert "constant is wrong" not in str(raised.value) and "without its quantizers" not in str(raised.value)
+
+
+def test_what_was_not_compared_is_not_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a model that does not run on short sequences no data is usual, so that no loss can be compared."""
+    proto = CASE.model()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([100]), "late"))
+    proto.graph.node.append(onnx.helper.make_node("Gather", ["X", "late"], ["picked"], axis=0))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("picked", onnx.TensorProto.FLOAT, None))
+    source, output, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "report.json"))
+    source.write_bytes(proto.SerializeToString())
+    result = in_process(capfd, "lower", source, "-o", output, "--verify", "--json", report)
+    assert result.code == 0, result.err
+    data = json.loads(report.read_text())
+    assert data["unverified"] == ["insert-qcdq", "fold-scales"]
+    assert {"decompose-lstm", "cleanup", "fuse-quant-lstm-cell"} <= set(data["verified"])
+    assert f"verified: {len(data['verified'])} passes compared, 2 not compared (said above)" in result.out
+    assert "pass 'fold-scales' was not compared: a loss is declared" in " ".join(result.err.split())
+
+
+def test_every_pass_is_counted_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, output, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "report.json"))
+    source.write_bytes(CASE.model().SerializeToString())
+    result = in_process(capfd, "lower", source, "-o", output, "--verify", "--json", report)
+    data = json.loads(report.read_text())
+    assert data["unverified"] == [] and len(set(data["verified"])) == len(data["verified"])
+    assert f"verified: {len(data['verified'])} passes changed no more than declared" in result.out

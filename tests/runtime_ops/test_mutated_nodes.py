@@ -238,9 +238,15 @@ def test_mutated_nodes(case: Case) -> None:
         # onnxruntime itself names inputs whose rank is not the declared one.
         assert any(name in str(error) for name in (NAME, case.operator.name, "Invalid rank for input"))
         return
-    if _is_specified(case):
+    if not _is_specified(case):
+        return
+    try:
         run = reference.run(case.inputs, case.attributes) if case.operator is LSTM else gru_expected(case)
-        assert_same_bits(found, run)
+    except ValueError as error:
+        # Kernels ask for attributes by name: those of another operator go unnoticed.
+        assert "unknown attributes" in str(error) and str(error).endswith("missing ones []")
+        return
+    assert_same_bits(found, run)
 
 
 def test_mutations_are_refused_and_accepted() -> None:
