@@ -14,7 +14,7 @@ from rnnqc.commands.terminal import err, escape, out
 from rnnqc.diagnostics import UsageError, located
 
 if TYPE_CHECKING:
-    from rnnqc.tracing.compare import Choice
+    from rnnqc.tracing.differences import Choice
 
 
 def add(commands: Commands) -> None:
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.tracing.compare import Choice
+    from rnnqc.tracing.differences import Choice
     from rnnqc.tracing.dump import dump
 
     steps = _steps(a.steps)

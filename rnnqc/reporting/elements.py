@@ -105,7 +105,8 @@ def percent(value: float) -> Element:
     """A share."""
     if value == 0.0:
         return number(value, "0")
-    text = f"{value:.0%}" if abs(value) >= 0.1 else f"{value:.1%}" if abs(value) >= 0.001 else f"{1e6 * value:.0f} ppm"
+    whole = 0.1 <= abs(value) < 0.995 or abs(value) >= 1.0  # what is not all is not 100 %
+    text = f"{value:.0%}" if whole else f"{value:.1%}" if abs(value) >= 0.001 else f"{1e6 * value:.0f} ppm"
     return number(value, text.replace("-", "−"))
 
 

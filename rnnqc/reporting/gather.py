@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -255,4 +256,6 @@ class _Gathering:
 
 def _reason(refused: tuple[str, str]) -> str:
     """Why points cannot be float, without the point that it is said of."""
-    return refused[1].rpartition(": ")[2].rstrip(".")
+    reason = refused[1].rpartition(": ")[2].rstrip(".")
+    following = re.match(r"same_as = '[^']*'", reason)
+    return f"others take their formats from it by {following[0]}" if following else reason

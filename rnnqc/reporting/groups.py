@@ -137,7 +137,7 @@ class Groups:
                 values = {next((r.settings[key] for r in others if key in r.settings and r.matches(p)), None)
                           for p in self._matching(rule.points)}  # fmt: skip
                 if len(values) == 1 and values != {rule.settings[key]} and _accepted(key, *values):
-                    reason = f"{key} as the recipe has it, instead of {rule.settings[key]}"
+                    reason = f"as the recipe has it, instead of {key} = {rule.settings[key]}"
                     found.append((Candidate((Rule(rule.points, {key: values.pop()}),), reason), rule.points))
         return found
 

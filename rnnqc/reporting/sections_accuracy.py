@@ -32,9 +32,10 @@ def accuracy(evidence: Evidence) -> list[Child]:
         made += [element("p", t, class_="note warning") for t in (*unlike_texts(evidence.outputs), text)]
     shown = [(c.cell, "Hidden states", c.sqnr_db, c.curve) for c in evidence.layers]
     shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
+    shown = [s for s in shown if s[3] is not None and any(v is not None and math.isfinite(v) for v in s[3].sqnr_db)]
     curves = [curve for *_, curve in shown if curve is not None]
     if "layers" in evidence.missing:
-        made.append(element("p", f"Left out: {evidence.missing['layers']}", class_="note"))
+        made.append(element("p", f"Hidden states left out: {evidence.missing['layers']}", class_="note"))
     if curves:
         text = (
             "The hidden states of every layer, and outputs with an axis of time, against the float model, step by "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,10 @@ class Recorder:
                 supported="such Scans with outputs whose ranks are declared in their bodies",
                 action="declare them, or stack along the first axis and transpose behind the Scan",
             ) from error
-        self._plain, self._exposed = (session(p, native=native, options=_options(optimize)) for p in (proto, exposed))
+        self._plain = session(proto, native=native, options=_options(optimize))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # inputs need not have an influence on what is inside
+            self._exposed = session(exposed, native=native, options=_options(optimize))
 
     def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Made]]:
         """Runs the model once.

@@ -89,6 +89,7 @@ def _evidence(text: str = "model.onnx") -> Evidence:
         19.0,
         [Sensitivity(glob, 1, "point", 31.0, 12.0, 0.93), Sensitivity("b", 4, "group", 18.0, -1.0, -0.26, ["bias"])],
         [text],
+        [text],
         [repair],
         replace(repair, points=""),
         [LayerTime(text, "LSTM", [10, 1, 4], 100.0, 50.0, None)],

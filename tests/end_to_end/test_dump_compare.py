@@ -21,7 +21,8 @@ from lstm_models import RecurrentCase
 from running import save_arrays
 
 import rnnqc
-from rnnqc.tracing.compare import Choice, compare
+from rnnqc.tracing.compare import compare
+from rnnqc.tracing.differences import Choice
 
 Array = npt.NDArray[Any]
 Change = Callable[[dict[str, Array]], None]

@@ -21,7 +21,7 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.reporting.budget import Bounds
-from rnnqc.reporting.evidence import Evidence, Repair, Sensitivity
+from rnnqc.reporting.evidence import Curve, Evidence, OutputEvidence, Repair, Sensitivity
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.subject import Options, Subject
@@ -120,7 +120,7 @@ def test_an_override_of_the_user_is_taken_back() -> None:
     best = evidence.repairs[0]
     assert best.overrides == ["*.max_fix_position=12"]
     assert best.gain_db > 30
-    assert "max_fix_position as the recipe has it, instead of 15" in best.reason
+    assert best.reason == "as the recipe has it, instead of max_fix_position = 15"
     assert any("override '*.max_fix_position=15' clips" in w for w in evidence.warnings)
 
 
@@ -154,6 +154,16 @@ def test_groups_keep_to_the_bounds() -> None:
     more = _report(*_highway(), "pow2-int16", [], Bounds(10))
     assert len(more.sensitivities) == 8
     assert more.repairs[0].overrides == ["*.rounding=half_even"]
+
+
+def test_outputs_that_are_exact_have_no_curve() -> None:
+    """A line somewhere would say how many dB they have; and what is left out is said of the hidden states."""
+    curves = [Curve("time step", [1, 2], [np.inf, level], [np.inf] * 4, 0, False) for level in (np.inf, 30.0)]
+    for curve, shown in zip(curves, (0, 1), strict=True):
+        output = OutputEvidence("y", np.inf, 0.0, 1.0, 1.0, curve)
+        text = page(replace(EMPTY, outputs=[output], missing={"layers": "why.", "times": "no."}))
+        assert Page.read(text).counts.get("figure", 0) == shown
+        assert "Hidden states left out: why." in text
 
 
 RECIPE = {"name": "int8", "form": "fused", "calibrated": False, "passes": [], "unroll": False, "dims": {},
