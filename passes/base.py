@@ -54,7 +54,8 @@ class Equivalent:
             without, where that is measured in steps itself.
         tolerance: Of the factor, as a share of it: of a column, and of the columns of a gate together.
         source: A value that both follow from. Where it is not the same before and after, as behind another cell, the
-            offset is not compared, and the tolerance is at least `MOVED`: values may drift apart one way.
+            offset is not compared, and the tolerance is at least `MOVED`: values may drift apart one way. Where it is
+            far from the same, nothing is.
     """
 
     before: str

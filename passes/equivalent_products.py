@@ -52,8 +52,7 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
     def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
         name = f"{accumulator}.limited" if limited else before
         ones = tuple(np.repeat([float(k != unused) for k in range(count)], size).tolist())
-        source = cell.x if after == "x" else ""
-        made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size, source=source)
+        made = Equivalent(f"{cell.name}/{name}", f"{cell.name}/{after}.product.scaled", ones, None, size, source=cell.x)
         return replace(made, tolerance=MOVED) if vitis and after != "x" else made
 
     def biased(before: str, after: str, units: list[float]) -> Equivalent:

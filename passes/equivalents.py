@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.numerics import sqnr_db
 from rnnqc.passes.base import MOVED, Equivalent
 from rnnqc.passes.divergence import inlined, names_by_alias
 from rnnqc.passes.inner_values import Array, InnerValues
@@ -25,6 +26,8 @@ OFFSET_TOLERANCE = 0.125
 DEVIATIONS = 8.0
 """How many standard errors of slope and offset are allowed on top."""
 FEWEST = 8
+LEAST_DB = 45.0
+"""Below that a product behind another cell drifts too far: the drift itself may be a factor of a percent."""
 FITS = 3
 """How often a line is laid through what is near the last one."""
 
@@ -85,6 +88,10 @@ def compare_equivalents(
             continue
         pair = equivalent
         if pair.source in drifting:
+            ratio = sqnr_db(x - x.mean(axis=0), y - y.mean(axis=0))
+            if ratio < LEAST_DB:
+                passed_over.append(f"{pair.after!r} ({ratio:.1f} dB behind another cell)")
+                continue
             column, gate = (max(pair.tolerance[k], MOVED[k]) for k in (0, 1))
             pair = replace(pair, offset=None, tolerance=(column, gate))
         text = _difference(pair, x, y)

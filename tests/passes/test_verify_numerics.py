@@ -101,6 +101,9 @@ DRIFTING = {
         [RecurrentCase(op="GRU", T=9, B=3, I=22, H=11, direction="bidirectional", bias=False, opset=17)] * 2,
         "pow2-w8a16", ["*.weight.scale_bits=8"],
     ),
+    "tables of Vitis AI in a row": (
+        [RecurrentCase(T=4, B=2, I=8, H=8, gain=0.3, seed=8, opset=17)] * 4, "pow2-w8a16", [],
+    ),
     "columns that do not vary": (
         [RecurrentCase(T=2, B=1, I=2, H=2, direction="reverse", clip=30.0, input_forget=True, activations=ODD,
                        gain=0.125, dynamic_time=True, opset=17, seed=49158)] * 3,
