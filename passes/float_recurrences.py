@@ -55,15 +55,20 @@ def constant_bytes(products: Iterable[Node]) -> int:
 
 
 def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
-    """Every loop with a state that goes through a matrix and comes back, and every row of products that does so."""
+    """Every loop with a state that goes through a matrix and comes back, and every row of products that does so.
+
+    A row inside the step of such a loop belongs to the loop.
+    """
+    held: set[int] = set()
     for graph, _, path in bodies(model):
         inside = owners(graph)
         for node in graph.nodes:
             if is_loop(node) and CUSTOM_TAG not in info(node).metadata:
                 found = _loop(node, path)
                 if found is not None:
+                    held |= {id(n) for n in found.products}
                     yield found
-        yield from _written_out(graph, inside, path)
+        yield from _written_out(graph, inside, path, held)
 
 
 def _loop(node: Node, path: str) -> FloatRecurrence | None:
@@ -148,11 +153,11 @@ def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int
     return found
 
 
-def _written_out(graph: Graph, inside: dict[int, Node], path: str) -> Iterator[FloatRecurrence]:
+def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int]) -> Iterator[FloatRecurrence]:
     users: dict[int, list[Node]] = {}
     weights: dict[int, Value] = {}
     for node in graph.nodes:
-        if node.op not in ("MatMul", "Gemm") or node.domain or CELL_TAG in info(node).metadata:
+        if node.op not in ("MatMul", "Gemm") or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
             continue
         array = constant_array(node.inputs[1])
         if array is None or array.size < _MATRIX or constant_array(node.inputs[0]) is not None:

@@ -477,6 +477,38 @@ def test_streams_are_calibrated() -> None:
         ), name  # fmt: skip
 
 
+def test_a_step_that_multiplies_one_matrix_again_and_again_is_one_recurrence() -> None:
+    """The products of a step look like a recurrence that is written out."""
+    rng = np.random.default_rng(0)
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        m (float[T,2,12] x, float[2,16] h0, float[12,16] W, float[16,16] R) => (float[2,16] h, float[T,2,16] y) {
+          h, y = Scan <num_scan_inputs = 1, body = step (float[2,16] before, float[2,12] x_t)
+            => (float[2,16] after, float[2,16] y_t) {
+              a = MatMul(x_t, W)
+              b = MatMul(before, R)
+              c = Add(a, b)
+              d = Tanh(c)
+              e = MatMul(d, R)
+              f = Tanh(e)
+              g = MatMul(f, R)
+              i = Tanh(g)
+              j = MatMul(i, R)
+              after = Tanh(j)
+              y_t = Identity(after)
+            }> (h0, x)
+        }""",
+        W=rng.normal(0, 0.3, (12, 16)).astype(np.float32),
+        R=rng.normal(0, 0.3, (16, 16)).astype(np.float32),
+    )
+    del model.graph.input[2:]
+    lowered = rnnqc.lower(model, strict=True)
+    assert [(e.form, e.summary.split(",")[0]) for e in lowered.report.entries] == [("products", "5 products")]
+    feeds = {"x": rng.normal(size=(7, 2, 12)).astype(np.float32), "h0": np.zeros((2, 16), np.float32)}
+    for want, found in zip(run(model, feeds), run(lowered.proto, feeds), strict=True):
+        assert sqnr_db(want, found) > 30
+
+
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = layer()
     path, data, out, report = (tmp_path / n for n in ("in.onnx", "data.npz", "out.onnx", "report.json"))
