@@ -67,6 +67,10 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
     outer = homes[id(anchor)]
     graph: Graph = outer if recurrence.loop is None else recurrence.loop.attrs["body"]
     cell = CustomCell(recurrence.path, recurrence, graph, outer)
+    if recurrence.branched:
+        reason = "its products stand in branches of an If, which are not quantized."
+        cell.refused.append(NotHandled(reason, recurrence.found, "compute both ways, and select with Where"))
+        return cell
     rows = rows_of(graph, recurrence) if recurrence.loop is None else None
     first_of: Callable[[Node], Node] = _itself if rows is None else rows.first
     sites: dict[Owner, list[CustomProduct]] = {}

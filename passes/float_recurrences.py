@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
 from rnnqc.passes.loop_states import State, bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 
@@ -26,6 +26,7 @@ class FloatRecurrence:
         found: What it is recognized by.
         products: Its products with constants, in order.
         loop: The loop it is in, or None.
+        branched: Whether only products in branches of the loop's body make it a recurrence.
     """
 
     path: str
@@ -34,6 +35,7 @@ class FloatRecurrence:
     found: str
     products: tuple[Node, ...] = field(default=(), compare=False, repr=False)
     loop: Node | None = field(default=None, compare=False, repr=False)
+    branched: bool = field(default=False, compare=False, repr=False)
 
     @property
     def weight_bytes(self) -> int:
@@ -96,7 +98,33 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
                 constant = [n for n in body.nodes if _is_product(n)]
                 where = f"{path}{display_name(node)}"
                 return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
+    for state in states:
+        for branching, inner in _products_in_branches(state, inside):
+            if _comes_back(state, set(_reached(list(branching.outputs), inside)), states, inside):
+                at = f"node {display_name(inner[0])!r} ({inner[0].op}) in a branch of node {display_name(branching)!r}"
+                found = f"state {state.before.name!r} goes through {at} and comes back"
+                return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, found, inner, node, branched=True)
     return None
+
+
+def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Each If that takes what is made of a state, with the products with constants that this goes through in it."""
+    values = list(_reached([state.before], inside).values())
+    for node in {id(n): n for v in values for n in _users(v, inside) if n.op == "If"}.values():
+        products = tuple(_products_of(values, node))
+        if products:
+            yield node, products
+
+
+def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
+    for _, branch in subgraphs(node):
+        inside = owners(branch)
+        reached = list(_reached(values, inside).values())
+        for user in {id(n): n for v in reached for n in _users(v, inside)}.values():
+            if user.op == "If":
+                yield from _products_of(reached, user)
+            elif _is_product(user) and CELL_TAG not in info(user).metadata:
+                yield user
 
 
 def _is_product(node: Node) -> bool:

@@ -10,9 +10,10 @@ from lstm_models import RecurrentCase
 
 from rnnqc.calibrate import calibrate
 from rnnqc.feeds import generate_feeds
-from rnnqc.ir import Constant, Model
+from rnnqc.ir import Constant, Model, Node
 from rnnqc.passes import Pass, PassResult, VerifyNumerics
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.point_names import alias
 from rnnqc.pipeline import default_passes, executable
 from rnnqc.recipe import load_recipe
 
@@ -33,6 +34,32 @@ def constants(ending: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit:
         return bool(held)
 
     return edit
+
+
+def nodes(op: str, ending: str, change: Callable[[Node], None]) -> Edit:
+    """Changes the nodes of an operator that make such values."""
+
+    def edit(model: Model) -> bool:
+        found = [
+            n for g in model.graphs() for n in g.nodes
+            if n.op == op and n.outputs and alias(n.outputs[0].name)[0].endswith(ending)
+        ]  # fmt: skip
+        for node in found:
+            change(node)
+        return bool(found)
+
+    return edit
+
+
+def becomes_input(position: int) -> Callable[[Node], None]:
+    """The node lets one of its inputs pass."""
+
+    def change(node: Node) -> None:
+        node.op, kept = "Identity", node.inputs[position]
+        node.inputs.clear()
+        node.inputs.append(kept)
+
+    return change
 
 
 class Spoilt(Pass):

@@ -509,6 +509,35 @@ def test_a_step_that_multiplies_one_matrix_again_and_again_is_one_recurrence() -
         assert sqnr_db(want, found) > 30
 
 
+@pytest.mark.parametrize("recipe", ["int8", "w4a8"])
+def test_a_step_that_may_be_skipped_is_told(recipe: str) -> None:
+    """The product is not in the body of the loop, but in a branch of an If there."""
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        m (float[T,2,12] x, bool[T] take, float[2,16] h0) => (float[2,16] h, float[T,2,16] y) {
+          h, y = Scan <num_scan_inputs = 2, body = step (float[2,16] before, float[2,12] x_t, bool now)
+            => (float[2,16] after, float[2,16] y_t) {
+              a = MatMul(x_t, W)
+              after = If (now) <
+                then_branch = taken () => (float[2,16] new) {
+                  b = MatMul(before, R)
+                  c = Add(a, b)
+                  new = Tanh(c)
+                },
+                else_branch = passed () => (float[2,16] old) { old = Identity(before) }
+              >
+              y_t = Identity(after)
+            }> (h0, x, take)
+        }""",
+        W=np.ones((12, 16), np.float32),
+        R=np.ones((16, 16), np.float32),
+    )
+    (entry,) = rnnqc.lower(model, recipe).report.entries
+    assert (entry.status, entry.op) == ("float", "Scan")
+    assert "branches of an If" in entry.reason
+    assert "in a branch of node 'after:If'" in entry.found
+
+
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = layer()
     path, data, out, report = (tmp_path / n for n in ("in.onnx", "data.npz", "out.onnx", "report.json"))

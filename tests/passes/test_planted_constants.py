@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
-from planting import Edit, Spoilt, calibrated_passes, constants, verifier_of
+from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
 import rnnqc
 from rnnqc.calibrate import calibrate
@@ -106,23 +106,6 @@ def node_constant(op: str, ending: str, position: int, change: Callable[[np.ndar
                 node.inputs[position] = model.add_initializer("spoilt", np.asarray(change(held), held.dtype))
                 return True
         return False
-
-    return edit
-
-
-def without(op: str, ending: str) -> Edit:
-    """Lets the first inputs of such nodes pass."""
-
-    def edit(model: Model) -> bool:
-        found = [
-            n for g in model.graphs() for n in g.nodes
-            if n.op == op and n.outputs and alias(n.outputs[0].name)[0].endswith(ending)
-        ]  # fmt: skip
-        for node in found:
-            node.op, kept = "Identity", node.inputs[0]
-            node.inputs.clear()
-            node.inputs.append(kept)
-        return bool(found)
 
     return edit
 
@@ -332,7 +315,7 @@ def test_limits_that_are_not_there(value: str) -> None:
     case, overrides = LIMITED[value]
     passes = default_passes(load_recipe("int8").with_overrides(overrides), "integer", False)
     place = max(k for k, p in enumerate(passes) if p.info.name == "fold-scales")
-    passes[place] = Spoilt(passes[place], without("Clip", f"/{value}"))
+    passes[place] = Spoilt(passes[place], nodes("Clip", f"/{value}", becomes_input(0)))
     proto = case.model()
     with pytest.raises(NumericsError, match=rf"'fold-scales' .*limits of the_lstm.forward/{value}: .* is missing"):
         PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))

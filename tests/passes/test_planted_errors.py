@@ -14,7 +14,7 @@ import onnx
 import pytest
 from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
-from planting import Edit, Spoilt, calibrated_passes, constants, verifier_of
+from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import NumericsError
@@ -24,25 +24,9 @@ from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.base import Equivalent
 from rnnqc.passes.equivalents import compare_equivalents
 from rnnqc.passes.grid_numbers import quantizers_of
-from rnnqc.passes.point_names import alias
 from rnnqc.pipeline import default_passes, exported_passes
 from rnnqc.properties import Property
 from rnnqc.recipe import load_recipe
-
-
-def nodes(op: str, ending: str, change: Callable[[Node], None]) -> Edit:
-    """Changes the nodes of an operator that make such values."""
-
-    def edit(model: Model) -> bool:
-        found = [
-            n for g in model.graphs() for n in g.nodes
-            if n.op == op and n.outputs and alias(n.outputs[0].name)[0].endswith(ending)
-        ]  # fmt: skip
-        for node in found:
-            change(node)
-        return bool(found)
-
-    return edit
 
 
 def becomes(op: str) -> Callable[[Node], None]:
@@ -60,20 +44,6 @@ def one_step(op: str, ending: str, other: str) -> Edit:
         return bool(found)
 
     return edit
-
-
-def passes_through(node: Node) -> None:
-    """Where(c, x, y) becomes x."""
-    node.op, kept = "Identity", node.inputs[1]
-    node.inputs.clear()
-    node.inputs.append(kept)
-
-
-def passes_through_else(node: Node) -> None:
-    """Where(c, x, y) becomes y."""
-    node.op, kept = "Identity", node.inputs[2]
-    node.inputs.clear()
-    node.inputs.append(kept)
 
 
 def swapped_outputs(node: Node) -> None:
@@ -118,13 +88,13 @@ PLANTED = {
         "decompose-lstm", constants("/R.float", lambda a: a * np.float32(1.01)), r"diverges is 'Y'"
     ),
     "decompose: lengths ignored": Planted(
-        "decompose-lstm", nodes("Where", "hidden.masked.signed", passes_through), "diverges is 'Y'", LENGTHS
+        "decompose-lstm", nodes("Where", "hidden.masked.signed", becomes_input(1)), "diverges is 'Y'", LENGTHS
     ),
     "decompose: lengths off by one": Planted(
         "decompose-lstm", nodes("Less", "time.valid", becomes("LessOrEqual")), "diverges is 'Y'", LENGTHS
     ),
     "decompose: length zero has a last step": Planted(
-        "decompose-lstm", nodes("Where", "hidden.picked.signed", passes_through_else), "diverges is 'Y_h'", LENGTHS
+        "decompose-lstm", nodes("Where", "hidden.picked.signed", becomes_input(2)), "diverges is 'Y_h'", LENGTHS
     ),
     "insert: gates swapped": Planted(
         "insert-qcdq", nodes("Split", "input_gate.product", swapped_outputs),
