@@ -198,9 +198,11 @@ def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode
             stack.extend(v for v in producer.inputs if id(v) not in stops)
     outputs = {id(v) for v in graph.outputs}
     states = {a for a in (step.hidden, step.cell) if a is not None}
+    # A product is cut into the parts of all gates, also where one of them comes of another product.
+    unused = {id(n) for n in graph.nodes if not any(v.outputs or id(v) in outputs for v in n.outputs)}
     for producer in inside.values():
         for value in producer.outputs:
-            users = [u for u in value.outputs if id(u) not in inside]
+            users = [u for u in value.outputs if id(u) not in inside and id(u) not in unused]
             if id(value) in ends or not (users or id(value) in outputs):
                 continue
             rows = reader.known(value)

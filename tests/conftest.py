@@ -24,7 +24,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
 _CI_PHASES = [Phase.explicit, Phase.generate]
-settings.register_profile("ci", derandomize=True, max_examples=30, database=None, phases=_CI_PHASES, **_COMMON)  # type: ignore[arg-type]
+settings.register_profile("ci", derandomize=True, max_examples=20, database=None, phases=_CI_PHASES, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("nightly", derandomize=True, max_examples=600, database=None, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("explore", max_examples=300, **_COMMON)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

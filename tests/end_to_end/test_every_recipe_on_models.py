@@ -132,6 +132,19 @@ MODELS: dict[str, Callable[[Find], Case]] = {
 
 TWINS = {"vitis_rnn/imdb_lstm_torch_dynamo", "vitis_rnn/imdb_lstm_packed_sorted"}
 """Other exports of a model that is among the rest."""
+LARGE = {"wikitext2_lm/wikitext2_lm": ("int8", "pow2-int16", "weight-only-int4")}
+"""Models that take their time, with the recipes that are always tried."""
+
+
+def _is_slow(name: str, recipe: str) -> bool:
+    return name in TWINS or (name in LARGE and recipe not in LARGE[name])
+
+
+RUNS = [
+    pytest.param(name, recipe.name, marks=[pytest.mark.slow] if _is_slow(name, recipe.name) else [])
+    for recipe in builtin_recipes()
+    for name in MODELS
+]
 
 
 @functools.lru_cache(maxsize=2)
@@ -150,8 +163,7 @@ def _outputs(running: ort.InferenceSession, case: Case) -> Feeds:
     return {name: np.concatenate([s[name].ravel() for s in steps]) for name in steps[0]}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in TWINS else []) for n in MODELS])
-@pytest.mark.parametrize("recipe", [r.name for r in builtin_recipes()])
+@pytest.mark.parametrize(("name", "recipe"), RUNS)
 def test_lowers_and_runs(name: str, recipe: str, shared: Find) -> None:
     path = shared(f"models/{name}.onnx")
     make = MODELS[name]

@@ -144,6 +144,12 @@ def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
     check(case)
 
 
+@pytest.mark.parametrize("cut", ["split", "slice"])
+def test_a_part_of_a_product_that_nothing_uses(cut: str) -> None:
+    """What the reset gate multiplies has a product of its own; h's has a part for it all the same."""
+    check(RecurrenceCase(op="GRU", form="keras", products="fused", cut=cut, reset_after=False, order="znr"))
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_lengths_of_rows(op: str) -> None:
     model = check(RecurrenceCase(op=op, form="loop", lengths="zeros", initial="zeros"))

@@ -7,6 +7,8 @@ that belong to another thread; an instruction set that silently falls back to in
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from kernel_calls import (
@@ -87,10 +89,10 @@ each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 @each_isa
 @each_group_size
-@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("k", "units"), SIZES)
-def test_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
-    for zero_point, kind in ((128, "random"), (0, "low"), (255, "high"), (3, "corners")):
+def test_products(isa: str, k: int, units: int, group_size: int, guarded: Guarded) -> None:
+    kinds = ((128, "random"), (0, "low"), (255, "high"), (3, "corners"))
+    for rows, (zero_point, kind) in itertools.product(ROWS, kinds):
         check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
 
 
