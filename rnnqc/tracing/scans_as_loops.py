@@ -12,7 +12,8 @@ from onnx import TensorProto, helper
 from rnnqc.graph_walks import blocks_of
 from rnnqc.passes.observe import NotObservableError, places
 
-_LOOPS = ("If", "Loop")
+_LISTED = ("If", "Loop")
+"""What makes sequences of the values inside."""
 
 
 def write_as_loops(proto: onnx.ModelProto, values: Iterable[str]) -> None:
@@ -30,7 +31,7 @@ def write_as_loops(proto: onnx.ModelProto, values: Iterable[str]) -> None:
     where = dict(places(proto.graph))
     wanted: list[onnx.NodeProto] = []
     for levels in (where[v] for v in values):
-        deepest = max((k for k, level in enumerate(levels) if level.owner.op_type in _LOOPS), default=0)
+        deepest = max((k for k, level in enumerate(levels) if level.owner.op_type in _LISTED), default=0)
         wanted += [level.owner for level in levels[:deepest] if level.owner.op_type == "Scan"]
     names = {next(o for o in scan.output if o) for scan in wanted}
     for graph in list(blocks_of([proto.graph])):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -191,8 +192,8 @@ GROUP = replace(SINGLE, points="*", overrides=["*.rounding=half_even"], sqnr_aft
         ({"repairs": [SINGLE], "unmeasured": ["b.input"]}, "+1.0 dBwith one", "NOT measured", "No override"),
     ],
 )  # fmt: skip
-def test_what_is_said_of_what_was_measured(changes: dict[str, object], card: str, said: str, unsaid: str) -> None:
-    read = Page.read(page(replace(EMPTY, **changes)))  # type: ignore[arg-type]
+def test_what_is_said_of_what_was_measured(changes: dict[str, Any], card: str, said: str, unsaid: str) -> None:
+    read = Page.read(page(replace(EMPTY, **changes)))
     [gained] = [d.removeprefix("To be gained") for d in read.texts["div"] if d.startswith("To be gained")]
     assert gained.strip().startswith(card)
     first = read.texts["section"][0]

@@ -116,12 +116,12 @@ constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums
                                               TileSums<4>, TileSums<5>, TileSums<6>};
 
 // Weights of 64 bytes of kS4Pairs as int8 numbers of 16 times their value.
-inline __m512i LowerWeights(__m512i bytes) {
+inline __m512i LowerTimes16(__m512i bytes) {
   constexpr int kAndThenXor = 0x6a;  // (a & b) ^ c
   return _mm512_ternarylogic_epi32(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi8(-16), _mm512_set1_epi8(-128),
                                    kAndThenXor);
 }
-inline __m512i UpperWeights(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
+inline __m512i UpperTimes16(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(-16)); }
 
 // Sums of kRows rows and one block.
 template <int kRows>
@@ -156,10 +156,10 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
         __m512i second = _mm512_load_si512(w + 1);
         Keep(&first);
         Keep(&second);
-        const __m512i w0 = LowerWeights(first);
-        const __m512i w1 = UpperWeights(first);
-        const __m512i w2 = LowerWeights(second);
-        const __m512i w3 = UpperWeights(second);
+        const __m512i w0 = LowerTimes16(first);
+        const __m512i w1 = UpperTimes16(first);
+        const __m512i w2 = LowerTimes16(second);
+        const __m512i w3 = UpperTimes16(second);
         RNNQC_UNROLL(6)
         for (int r = 0; r < kRows; ++r) {
           const __m512i codes = BroadcastCodes(a + r * a_stride + 4 * half);

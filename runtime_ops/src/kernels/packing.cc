@@ -59,33 +59,22 @@ void PackS8Blocks(const int8_t* weights, int64_t k, const Columns& columns, int6
   }
 }
 
-void PackS4Blocks(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
+// A byte of kS4Blocks holds the weights of one group for k and k + 4, one of kS4Pairs those of two groups for one k.
+void PackS4(PackedFormat format, const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded,
+            uint8_t* packed) {
+  const bool pairs = format == PackedFormat::kS4Pairs;
+  const int64_t next_k = pairs ? 0 : 4;
+  const int64_t next_group = pairs ? kBlockUnits : 0;
+  const int zero = pairs ? 8 : 0;  // of the lower half
   for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
-    for (int64_t first = 0; first < k_padded; first += 8) {
-      for (int64_t group = 0; group < kBlockColumns; group += kBlockUnits) {
+    for (int64_t first = 0; first < k_padded; first += 4 + next_k) {
+      for (int64_t group = 0; group < kBlockColumns; group += kBlockUnits + next_group) {
         int8_t lower[4 * kBlockUnits] = {};
         int8_t upper[4 * kBlockUnits] = {};
         PackQuad(weights, k, columns, first, block + group, lower);
-        PackQuad(weights, k, columns, first + 4, block + group, upper);
+        PackQuad(weights, k, columns, first + next_k, block + group + next_group, upper);
         for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
-          packed[i] = static_cast<uint8_t>((lower[i] & 15) | (upper[i] & 15) << 4);
-        }
-        packed += 4 * kBlockUnits;
-      }
-    }
-  }
-}
-
-void PackS4Pairs(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
-  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
-    for (int64_t first = 0; first < k_padded; first += 4) {
-      for (int64_t group = 0; group < kBlockColumns; group += 2 * kBlockUnits) {
-        int8_t lower[4 * kBlockUnits] = {};
-        int8_t upper[4 * kBlockUnits] = {};
-        PackQuad(weights, k, columns, first, block + group, lower);
-        PackQuad(weights, k, columns, first, block + group + kBlockUnits, upper);
-        for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
-          packed[i] = static_cast<uint8_t>((lower[i] + 8) | (upper[i] & 15) << 4);
+          packed[i] = static_cast<uint8_t>(((lower[i] + zero) & 15) | (upper[i] & 15) << 4);
         }
         packed += 4 * kBlockUnits;
       }
@@ -226,10 +215,8 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
       break;
     }
     case PackedFormat::kS4Blocks:
-      PackS4Blocks(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
-      break;
     case PackedFormat::kS4Pairs:
-      PackS4Pairs(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
   }
 }
