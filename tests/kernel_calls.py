@@ -339,8 +339,9 @@ class CellCase:
             h=h.ctypes.data,
         )
         linear = bool(NATIVE.rnnqc_test_has_linear_tables(ctypes.byref(cell)))
+        fused = bool(NATIVE.rnnqc_test_is_fused_cell(ctypes.byref(cell)))
         NATIVE.rnnqc_test_table_cell(isa.encode(), ctypes.byref(cell))
-        return CellResult(linear, np.array(y), c.copy(), h.copy())
+        return CellResult(linear, fused, np.array(y), c.copy(), h.copy())
 
 
 @dataclass
@@ -348,6 +349,7 @@ class CellResult:
     """What a table cell wrote; sentinels in `y` `[rows, units]` and `h`, and old values in `c`, where it did not."""
 
     linear: bool
+    fused: bool
     y: npt.NDArray[np.float32]
     c: npt.NDArray[np.float32]
     h: npt.NDArray[np.uint8]

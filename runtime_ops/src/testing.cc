@@ -1,6 +1,7 @@
 // A small C ABI through which tests drive every kernel of every instruction set. Not for applications: it may change
 // with every version. `isa` is a name from rnnqc_test_isa_name; buffers are as kernels/kernel_table.h says.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -10,7 +11,9 @@
 #include "cells/team.h"
 #include "export.h"
 #include "kernels/dispatch.h"
+#include "kernels/fused_cell.h"
 #include "kernels/packing.h"
+#include "kernels/reciprocal.h"
 #include "testing_cells.h"
 
 namespace {
@@ -102,6 +105,20 @@ struct rnnqc_test_cell {
   uint8_t* h;
 };
 
+// The largest pre-activation but for its sign; NaN if there is a NaN.
+static float LargestPreActivation(const rnnqc::TableCellArgs& args) {
+  float largest = 0.0f;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t j = args.block_begin * rnnqc::kBlockColumns; j < args.block_end * rnnqc::kBlockColumns; ++j) {
+      const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+      const float v = std::fabs(product + args.p[row * args.p_stride + j]);
+      if (std::isnan(v)) return v;
+      largest = std::fmax(largest, v);
+    }
+  }
+  return largest;
+}
+
 static bool FindLinear(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear) {
   rnnqc::TableExtent tables = rnnqc::ExtentOf(cell, rnnqc::kGates);
   tables.cell_table = cell.cell_table;
@@ -109,10 +126,40 @@ static bool FindLinear(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear)
   return rnnqc::FindLinearTables(tables, linear);
 }
 
-// Whether rnnqc_test_table_cell gives the kernel a linear form of the tables.
+static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::LinearTables* linear) {
+  auto args = rnnqc::StepArgsOf<rnnqc::TableCellArgs>(cell);
+  rnnqc::SetGates(cell, rnnqc::kGates, &args);
+  args.linear = FindLinear(cell, linear) ? linear : nullptr;
+  args.v_max = LargestPreActivation(args);
+  args.h_reciprocal = rnnqc::FindReciprocal(args.h_scale);
+  args.cell_max = cell.cell_max;
+  args.cell_table = cell.cell_table;
+  args.cell_table_size = cell.cell_table_size;
+  args.c = cell.c;
+  args.c_stride = args.h_stride;
+  return args;
+}
+
+RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
+  rnnqc::LinearTables linear;
+  rnnqc::FindTable(isa)->table_cell(CellArgsOf(*cell, &linear));
+}
+
+// Whether rnnqc_test_table_cell gives the kernel a linear form of the tables, and whether the cell is fused.
 RNNQC_EXPORT int32_t rnnqc_test_has_linear_tables(const rnnqc_test_cell* cell) {
   rnnqc::LinearTables linear;
   return FindLinear(*cell, &linear) ? 1 : 0;
+}
+RNNQC_EXPORT int32_t rnnqc_test_is_fused_cell(const rnnqc_test_cell* cell) {
+  rnnqc::LinearTables linear;
+  return rnnqc::IsFusedCell(CellArgsOf(*cell, &linear)) ? 1 : 0;
+}
+
+RNNQC_EXPORT int32_t rnnqc_test_reciprocal(float scale, float* upper, float* lower) {
+  const rnnqc::Reciprocal found = rnnqc::FindReciprocal(scale);
+  *upper = found.upper;
+  *lower = found.lower;
+  return found.divides ? 1 : 0;
 }
 
 RNNQC_EXPORT int32_t rnnqc_test_isa_count() { return static_cast<int32_t>(rnnqc::AvailableTables().size()); }
@@ -234,19 +281,6 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
   args.p = p;
   args.p_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
   (product->int4 != 0 ? table.project_s4 : table.project)(args);
-}
-
-RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
-  rnnqc::LinearTables linear;
-  auto args = rnnqc::StepArgsOf<rnnqc::TableCellArgs>(*cell);
-  rnnqc::SetGates(*cell, rnnqc::kGates, &args);
-  args.linear = FindLinear(*cell, &linear) ? &linear : nullptr;
-  args.cell_max = cell->cell_max;
-  args.cell_table = cell->cell_table;
-  args.cell_table_size = cell->cell_table_size;
-  args.c = cell->c;
-  args.c_stride = args.h_stride;
-  rnnqc::FindTable(isa)->table_cell(args);
 }
 
 // Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one

@@ -10,6 +10,7 @@ import ctypes
 import faulthandler
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -366,7 +367,11 @@ def _check_span(case: CellCase, isa: str, guarded: Guarded, begin: int, end: int
     part.c[:, case.units :], whole.c[:, case.units :] = case.c[:, case.units :], case.c[:, case.units :]
     inside = slice(begin * BLOCK, end * BLOCK)
     expected = CellResult(
-        whole.linear, np.full_like(whole.y, np.nan), case.c.copy(), np.full(whole.h.shape, SENTINEL, np.uint8)
+        whole.linear,
+        whole.fused,
+        np.full_like(whole.y, np.nan),
+        case.c.copy(),
+        np.full(whole.h.shape, SENTINEL, np.uint8),
     )
     expected.y.view(np.uint8)[:] = SENTINEL
     for name in ("y", "c", "h"):
@@ -438,21 +443,28 @@ class LinearTables:
         results = (result.y, result.c[:, : case.units], result.h[:, : case.units])
         return result.linear, b"".join(array.tobytes() for array in results), result.y
 
+    def is_fused(self, guarded: Guarded) -> bool:
+        """Whether the kernels may leave limits and divisions out."""
+        return self.case().run("reference", guarded).fused
+
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
-    "sizes",
+    ("sizes", "fused"),
     [
-        {},
-        {"unit": 16 / 32767},
-        {"gate_n": 64, "cell_n": 64, "half": 64},
-        {"gate_n": 128, "cell_n": 32768},
-        {"gate_n": 32768, "cell_n": 1024, "half": 1024},
-        {"gate_n": 1024, "cell_n": 8192, "half": 8193},
+        ({}, True),
+        ({"unit": 16 / 32767}, False),
+        ({"unit": 1.75}, False),
+        ({"gate_n": 64, "cell_n": 64, "half": 64}, True),
+        ({"gate_n": 128, "cell_n": 32768}, True),
+        ({"gate_n": 16384, "cell_n": 1024, "half": 1024}, True),
+        ({"gate_n": 32768, "cell_n": 1024, "half": 1024}, False),
+        ({"gate_n": 1024, "cell_n": 8192, "half": 8193}, True),
     ],
 )
-def test_linear_tables(isa: str, sizes: dict[str, float], guarded: Guarded) -> None:
+def test_linear_tables(isa: str, sizes: dict[str, float], fused: bool, guarded: Guarded) -> None:
     tables = LinearTables(**sizes)  # type: ignore[arg-type]
+    assert tables.is_fused(guarded) == fused
     linear, found, _ = tables.run(isa, guarded)
     assert linear
     assert found == tables.run("reference", guarded)[1]
@@ -490,14 +502,54 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
-def _limited_case(unit: float = 2.0**-11, f_scale: float = 1.0, first_code: int = 0, **changes: Any) -> CellCase:
+# Those that leave limits out.
+FUSED = {
+    "no limits",
+    "lower limit of an index within its first code",
+    "codes beyond int16",
+    "largest codes within int32",
+    "zero point 0",
+    "zero point 255",
+    "zero point 0, codes beyond int16",
+    "small f",
+    "largest sum below the limit",
+}
+
+# Pre-activations around the limits of codes and of int16, up to those that an int32 number no longer holds.
+WITHIN = [
+    -0.5,
+    -1,
+    -1.5,
+    -0.0,
+    8191.5,
+    8192,
+    2.0**15 - 1,
+    2.0**15,
+    -(2.0**15),
+    -(2.0**15) - 1,
+    40000,
+    2.0**16,
+    2.0**30 - 64,
+]
+WITHIN += [-(2.0**30) + 64, -1e9]
+BEYOND = [-np.inf, np.inf, -3e38, 3e38, -0.5, -1, -1.5, -(2.0**31), 2.0**31, -0.0]
+JUST_BEYOND = [*WITHIN, 2.0**30 + 128]
+
+
+def _limited_case(
+    unit: float = 2.0**-11,
+    f_scale: float = 1.0,
+    first_code: int = 0,
+    specials: Sequence[float] = BEYOND,
+    **changes: Any,
+) -> CellCase:
     tables = LinearTables(unit=unit)
     tables.gates[2] *= np.float32(f_scale)
     tables.gates = [table[first_code:] for table in tables.gates]
     case = tables.case()
     rng = np.random.default_rng(0)
     places = rng.random(case.p.shape)
-    for k, value in enumerate(np.float32([-np.inf, np.inf, -3e38, 3e38, -0.5, -1, -1.5, -(2.0**31), 2.0**31, -0.0])):
+    for k, value in enumerate(np.float32(specials)):
         case.p[(places > k / 40) & (places < (k + 1) / 40)] = value
     places = rng.random(case.c.shape)
     largest = np.float32(changes.get("cell_max", 2.0**60))
@@ -512,11 +564,13 @@ def _limited_case(unit: float = 2.0**-11, f_scale: float = 1.0, first_code: int 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_linear_cells(isa: str, name: str, guarded: Guarded) -> None:
-    case = _limited_case(**LIMITS[name])
+@pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])
+def test_limits_of_linear_cells(isa: str, specials: Sequence[float], name: str, guarded: Guarded) -> None:
+    case = _limited_case(specials=specials, **LIMITS[name])
     expected = case.run("reference", guarded)
     found = case.run(isa, guarded)
     assert found.linear
+    assert found.fused == (specials is WITHIN and name in FUSED)
     found.assert_same_bits(expected)
 
 
@@ -536,9 +590,11 @@ def test_lower_limit_at_the_second_code(
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
-@pytest.mark.parametrize("limits", [{}, {"cell_max": 1000.0}])
-def test_linear_cell_of_some_blocks(isa: str, begin: int, end: int, limits: dict[str, float], guarded: Guarded) -> None:
-    _check_span(_limited_case(**limits), isa, guarded, begin, end)
+@pytest.mark.parametrize(("limits", "specials"), [({}, WITHIN), ({}, BEYOND), ({"cell_max": 1000.0}, WITHIN)])
+def test_linear_cell_of_some_blocks(
+    isa: str, begin: int, end: int, limits: dict[str, float], specials: Sequence[float], guarded: Guarded
+) -> None:
+    _check_span(_limited_case(specials=specials, **limits), isa, guarded, begin, end)
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)

@@ -26,6 +26,9 @@ from quant_lstm_cases import (
 )
 
 from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
+
+LARGEST = np.finfo(np.float32).max
 
 
 def check(case: Case, threads: int = 1) -> None:
@@ -214,6 +217,34 @@ def test_dynamic_rows(name: str) -> None:
         # Otherwise tiny rows would not be seen in the result, and huge ones only saturate.
         case.inputs["x_multiplier"] /= 50 * scales[0, 0]
         check(case)
+
+
+def _linear_case(time: int) -> Case:
+    """With the tables and the limit of the default recipe, which kernels have a shorter form of."""
+    case = table_case(time=time, batch=3, inputs=9, hidden=64)
+    tanh = piecewise_linear_tanh(np.arange(-4096, 4096), 4096).astype(np.float32) * np.float32(KNOT_UNIT)
+    case.inputs["gate_table"] = np.concatenate([tanh / 2 + np.float32(0.5), tanh * 2048 + np.float32(0)])
+    cell = piecewise_linear_tanh(np.arange(-32768, 32768), 16384).astype(np.float32) * np.float32(KNOT_UNIT)
+    case.inputs["cell_table"] = by_code(cell)
+    case.attributes["cell_max"] = 2.0**60
+    return case
+
+
+@pytest.mark.parametrize("far", ["one input row", "a later chunk", "B", "x_multiplier", "h_multiplier"])
+@pytest.mark.parametrize("size", [2.0**8, 2.0**18, 2.0**24, 2.0**40, 3e38])
+def test_far_pre_activations(far: str, size: float) -> None:
+    # Beyond int32 the cell needs limits that it leaves out elsewhere; every part of a sum is looked at for that.
+    case = _linear_case(time=250)
+    rng = np.random.default_rng(0)
+    rows = {"one input row": np.s_[0, 1], "a later chunk": np.s_[-1]}
+    if far in rows:
+        x = case.inputs["X"][rows[far]]
+        case.inputs["X"][rows[far]] = rng.uniform(-size, size, x.shape).astype(np.float32)
+    else:
+        with np.errstate(over="ignore"):
+            case.inputs[far][rng.random(256) < 0.1] *= np.float32(size)
+        np.clip(case.inputs[far], -LARGEST, LARGEST, out=case.inputs[far])
+    check(case)
 
 
 def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:

@@ -1,6 +1,8 @@
 #include "cells/lstm_cell.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "cells/division.h"
@@ -17,6 +19,22 @@ bool HasTablesOnly(const LstmConfig& config) {
 
 bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
   return HasTablesOnly(config) && packed.peephole.size() == 0;
+}
+
+// The largest magnitude, infinite if there is a NaN.
+float Largest(const AlignedArray<float>& values) {
+  float largest = 0.0f;
+  for (int64_t i = 0; i < values.size(); ++i) {
+    const float magnitude = std::fabs(values.data()[i]);
+    if (!(magnitude <= largest)) largest = std::isnan(magnitude) ? INFINITY : magnitude;
+  }
+  return largest;
+}
+
+// What a product with codes reaches in pre-activation units: see PackStartValues.
+float Reach(const PackedMatrix& matrix, int64_t bits, const AlignedArray<float>& multiplier) {
+  const int64_t code = bits == 16 ? UINT16_MAX : UINT8_MAX;
+  return static_cast<float>(code * 128 * matrix.k) * Largest(multiplier);
 }
 
 class LstmRun final : public SequenceRun {
@@ -89,6 +107,7 @@ class LstmRun final : public SequenceRun {
     cell_.cell_table_size = static_cast<int32_t>(call_.cell_table_size);
     cell_.linear = args_.linear;
     cell_.h_scale = config_.h_scale;
+    cell_.h_reciprocal = weights_.h_reciprocal;
     cell_.h_zero_point = h_planes_ == 2 ? 0 : static_cast<int32_t>(config_.h_zero_point);
     cell_.c = c_;
     cell_.c_stride = units_padded_;
@@ -102,6 +121,7 @@ class LstmRun final : public SequenceRun {
     cell.block_begin = units.begin;
     cell.block_end = units.end;
     cell.p = p_step_;
+    cell.v_max = weights_.x_reach * x_scale_max_ + weights_.reach;
     cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
     kernels_.table_cell(cell);
   }
@@ -163,6 +183,9 @@ PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const 
   packed.x_multiplier = PackedColumns(parameters.x_multiplier, kGates, hidden);
   packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGates, hidden);
   packed.bias = PackedColumns(parameters.bias, kGates, hidden);
+  packed.h_reciprocal = FindReciprocal(config.h_scale);
+  packed.x_reach = Reach(packed.w, config.x_bits, packed.x_multiplier);
+  packed.reach = Reach(packed.r, config.h_bits, packed.h_multiplier) + Largest(packed.bias);
   if (parameters.peephole != nullptr) {
     packed.peephole = AlignedArray<float>(ColumnCount(hidden, kGates));
     PackColumns(parameters.peephole, 3, hidden, packed.peephole.data());

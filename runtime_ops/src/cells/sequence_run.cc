@@ -253,6 +253,7 @@ void SequenceRun::QuantizeChunk() {
   } else {
     RunPhase(kQuantize);
   }
+  if (config_.x_mode == CodeMode::kDynamicRow) x_scale_max_ = *std::max_element(x_scale_, x_scale_ + chunk_rows_);
 }
 
 // Rows of the chunk's steps before this one.

@@ -113,6 +113,7 @@ class SequenceRun {
   int64_t step_ = 0;
   int64_t active_ = 0;
   float* p_step_ = nullptr;
+  float x_scale_max_ = 1.0f;  // of the running chunk's dynamic rows
 
   int32_t* acc_ = nullptr;
   uint8_t* h_[2] = {};

@@ -7,6 +7,7 @@
 
 #include "kernels/compiler.h"
 #include "kernels/finish_projection.h"
+#include "kernels/fused_cell.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
@@ -320,21 +321,15 @@ class Quotients {
         divides_(!(scale >= 0x1p-60f && scale <= 0x1p60f)) {}
 
   // Without NaN.
-  __m512 operator()(__m512 x) const {
-    if (divides_) return _mm512_div_ps(x, scale_);
-    return Bounded(_mm512_max_ps(_mm512_min_ps(x, limit_), _mm512_sub_ps(_mm512_setzero_ps(), limit_)));
-  }
-
-  // If no quotient exceeds 2^30.
-  __m512 OfBounded(__m512 x) const { return divides_ ? _mm512_div_ps(x, scale_) : Bounded(x); }
-
- private:
-  __m512 Bounded(__m512 x) const {
+  __m512 operator()(__m512 value) const {
+    if (divides_) return _mm512_div_ps(value, scale_);
+    const __m512 x = _mm512_max_ps(_mm512_min_ps(value, limit_), _mm512_sub_ps(_mm512_setzero_ps(), limit_));
     __m512 quotient = _mm512_mul_ps(x, reciprocal_);
     quotient = _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale_, x), reciprocal_, quotient);
     return _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale_, x), reciprocal_, quotient);
   }
 
+ private:
   __m512 scale_, reciprocal_, limit_;
   bool divides_;
 };
@@ -343,32 +338,13 @@ class Quotients {
 enum class Form {
   kLookUp,
   kLinear,
-  kBounded,  // linear, with limits that packing with saturation keeps: see IsBounded
+  kFused,  // linear in fewer operations: see IsFusedCell
 };
-
-// Codes to be packed with saturation may not exceed int32 before.
-constexpr float kLargestCode = 0x1p30f;
-
-// Whether these limits need no instructions of their own: the lower ones of the gates' indices and of the cell's, those
-// of the hidden codes, and those of a cell state that cannot get beyond 2^60 (f * 2^60 + i * d is at most 2^60 for
-// |f| <= 1 and |i * d| < 2^36, half a unit of the last place).
-bool IsBounded(const TableCellArgs& args) {
-  const LinearTables& linear = *args.linear;
-  float largest[kGates];
-  for (int g = 0; g < kGates; ++g) {
-    const float offset = linear.gate_offset[g] < 0 ? -linear.gate_offset[g] : linear.gate_offset[g];
-    largest[g] = offset + linear.gate_scale[g] * kLargestKnot;
-    if (!(args.gate_min[g] < 1.0f)) return false;
-  }
-  const float y = largest[1] * (linear.cell_scale * kLargestKnot);
-  return y < kLargestCode * args.h_scale && args.cell_max == 0x1p60f && largest[2] <= 1.0f &&
-         largest[0] * largest[3] < 0x1p35f;
-}
 
 template <Form kForm>
 class Cells {
  public:
-  explicit Cells(const TableCellArgs& args) : args_(args), quotients_(args.h_scale) {
+  explicit Cells(const TableCellArgs& args) : args_(args) {
     for (int g = 0; g < kGates; ++g) {
       min_[g] = _mm512_set1_ps(args.gate_min[g]);
       max_[g] = _mm512_set1_ps(args.gate_max[g]);
@@ -379,20 +355,18 @@ class Cells {
     cell_max_ = _mm512_set1_ps(args.cell_max);
     cell_min_ = _mm512_set1_ps(-args.cell_max);
     h_scale_ = _mm512_set1_ps(args.h_scale);
+    h_upper_ = _mm512_set1_ps(args.h_reciprocal.upper);
+    h_lower_ = _mm512_set1_ps(args.h_reciprocal.lower);
     h_zero_point_ = _mm512_set1_epi32(args.h_zero_point);
     h_min_ = _mm512_set1_ps(static_cast<float>(-args.h_zero_point));
     h_max_ = _mm512_set1_ps(static_cast<float>(255 - args.h_zero_point));
     if (kForm == Form::kLookUp) return;
     const LinearTables& linear = *args.linear;
-    for (int i = 0; i < 2; ++i) {
-      form_.knots[i] = _mm512_load_si512(linear.knots + 32 * i);
-      form_.rises[i] = _mm512_load_si512(linear.rises + 32 * i);
-    }
+    form_.Set(linear);
     for (int g = 0; g < kGates; ++g) {
-      gate_scale_[g] = _mm512_set1_ps(linear.gate_scale[g] * 0x1p-16f);
-      gate_offset_[g] = _mm512_set1_ps(linear.gate_offset[g]);
+      gate_entries_[g].Set(linear.gate_scale[g], linear.gate_offset[g], linear.gate_start[g]);
     }
-    cell_scale_ = _mm512_set1_ps(linear.cell_scale * 0x1p-16f);
+    cell_entries_.Set(linear.cell_scale, 0.0f, linear.cell_start);
     gate_zero_ = Words(linear.gate_zero);
     gate_last_ = Words((kSegments << linear.gate_shift) - 1);
     gate_shift_ = Words(linear.gate_shift);
@@ -417,8 +391,14 @@ class Cells {
     const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(args_.acc + row * args_.acc_stride + column));
     const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(args_.h_multiplier + column));
     const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(args_.p + row * args_.p_stride + column));
-    const __m512 upper = _mm512_min_ps(v, max_[gate]);
-    return _mm512_cvttps_epi32(kForm == Form::kBounded ? upper : _mm512_max_ps(upper, min_[gate]));
+    if (kForm == Form::kFused) return _mm512_cvttps_epi32(v);
+    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, max_[gate]), min_[gate]));
+  }
+
+  __m512i GateCodes(__m512i first, __m512i second) const {
+    if (kForm == Form::kFused) return _mm512_subs_epi16(_mm512_packs_epi32(first, second), gate_zero_);
+    // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+    return _mm512_sub_epi16(_mm512_packus_epi32(first, second), gate_zero_);
   }
 
   // Gates `first` and `second`.
@@ -426,11 +406,9 @@ class Cells {
     const __m512i a = GateIndex(row, block, first);
     const __m512i b = GateIndex(row, block, second);
     if (kForm != Form::kLookUp) {
-      // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
-      const __m512i codes = _mm512_sub_epi16(_mm512_packus_epi32(a, b), gate_zero_);
-      const __m512i t = form_(codes, gate_last_, gate_shift_, gate_position_);
-      gates[first] = _mm512_add_ps(_mm512_mul_ps(First(t), gate_scale_[first]), gate_offset_[first]);
-      gates[second] = _mm512_add_ps(_mm512_mul_ps(Second(t), gate_scale_[second]), gate_offset_[second]);
+      const __m512i t = form_(GateCodes(a, b), gate_last_, gate_shift_, gate_position_);
+      gates[first] = gate_entries_[first].First(t);
+      gates[second] = gate_entries_[second].Second(t);
     } else {
       gates[first] = _mm512_i32gather_ps(a, args_.gate_table[first], 4);
       gates[second] = _mm512_i32gather_ps(b, args_.gate_table[second], 4);
@@ -439,7 +417,7 @@ class Cells {
 
   __m512i CellCode(__m512 c) const {
     const __m512 upper = _mm512_min_ps(c, code_max_);
-    return _mm512_cvttps_epi32(kForm == Form::kBounded ? upper : _mm512_max_ps(upper, code_min_));
+    return _mm512_cvttps_epi32(kForm == Form::kFused ? upper : _mm512_max_ps(upper, code_min_));
   }
 
   __m512 CellEntry(__m512i code) const {
@@ -451,7 +429,7 @@ class Cells {
   __m512 NextCell(const __m512* gates, const float* c) const {
     const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
     const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
-    const __m512 limited = kForm == Form::kBounded ? sum : _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
+    const __m512 limited = kForm == Form::kFused ? sum : _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
     return _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
 
@@ -479,7 +457,9 @@ class Cells {
   void StoreHidden4(int64_t row, int64_t block, const __m512* y) const {
     __m512i code[4];
     RNNQC_UNROLL(4)
-    for (int b = 0; b < 4; ++b) code[b] = _mm512_cvtps_epi32(quotients_.OfBounded(y[b]));
+    for (int b = 0; b < 4; ++b) {
+      code[b] = _mm512_cvtps_epi32(_mm512_fmadd_ps(y[b], h_upper_, _mm512_mul_ps(y[b], h_lower_)));
+    }
     const __m512i zero_point = _mm512_packs_epi32(h_zero_point_, h_zero_point_);
     const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero_point);
     const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero_point);
@@ -513,13 +493,13 @@ class Cells {
       } else if (b % 2 == 0) {
         const int other = b + 1 < kBlocks ? b + 1 : b;
         const __m512i t = form_(_mm512_packs_epi32(code[b], code[other]), cell_last_, cell_shift_, cell_position_);
-        y[b] = _mm512_mul_ps(gates[b][1], _mm512_mul_ps(First(t), cell_scale_));
-        if (other != b) y[other] = _mm512_mul_ps(gates[other][1], _mm512_mul_ps(Second(t), cell_scale_));
+        y[b] = _mm512_mul_ps(gates[b][1], cell_entries_.First(t));
+        if (other != b) y[other] = _mm512_mul_ps(gates[other][1], cell_entries_.Second(t));
       }
     }
     RNNQC_UNROLL(4)
     for (int b = 0; b < kBlocks; ++b) StoreOutput(row, block + b, y[b]);
-    if (kForm == Form::kBounded && kBlocks == 4) {
+    if (kForm == Form::kFused && kBlocks == 4) {
       StoreHidden4(row, block, y);
     } else {
       RNNQC_UNROLL(4)
@@ -528,10 +508,11 @@ class Cells {
   }
 
   const TableCellArgs& args_;
-  Quotients quotients_;
-  LinearForm form_;
-  __m512 min_[kGates], max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
-  __m512 code_min_, code_max_, cell_min_, cell_max_, cell_scale_, h_scale_, h_min_, h_max_;
+  LinearForm<kForm == Form::kFused> form_;
+  LinearEntries<kForm == Form::kFused> gate_entries_[kGates], cell_entries_;
+  __m512 min_[kGates], max_[kGates];
+  __m512 code_min_, code_max_, cell_min_, cell_max_;
+  __m512 h_scale_, h_upper_, h_lower_, h_min_, h_max_;
   __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
 };
 
@@ -663,8 +644,8 @@ void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
   if (args.linear == nullptr) {
     AllRows<Form::kLookUp>(args);
-  } else if (IsBounded(args)) {
-    AllRows<Form::kBounded>(args);
+  } else if (IsFusedCell(args)) {
+    AllRows<Form::kFused>(args);
   } else {
     AllRows<Form::kLinear>(args);
   }

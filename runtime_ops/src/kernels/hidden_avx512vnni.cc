@@ -48,7 +48,7 @@ inline void StoreFirst(float* to, int64_t count, Floats value) {
 enum class Form {
   kLookUp,
   kLinear,
-  kBounded,  // linear, with lower limits of indices that packing with saturation keeps
+  kFused,  // linear in fewer operations, with lower limits of indices that packing with saturation keeps
 };
 
 template <Form kForm>
@@ -62,13 +62,9 @@ class Tables {
     }
     if (kForm == Form::kLookUp) return;
     const LinearTables& linear = *args.linear;
-    for (int i = 0; i < 2; ++i) {
-      form_.knots[i] = _mm512_load_si512(linear.knots + 32 * i);
-      form_.rises[i] = _mm512_load_si512(linear.rises + 32 * i);
-    }
+    form_.Set(linear);
     for (int g = 0; g < kGates; ++g) {
-      scale_[g] = _mm512_set1_ps(linear.gate_scale[g] * 0x1p-16f);
-      offset_[g] = _mm512_set1_ps(linear.gate_offset[g]);
+      entries_[g].Set(linear.gate_scale[g], linear.gate_offset[g], linear.gate_start[g]);
     }
     zero_ = Words(linear.gate_zero);
     last_ = Words((kSegments << linear.gate_shift) - 1);
@@ -92,8 +88,8 @@ class Tables {
       }
       // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
       const __m512i t = form_(_mm512_sub_epi16(_mm512_packus_epi32(a, b), zero_), last_, shift_, position_);
-      v[i] = _mm512_add_ps(_mm512_mul_ps(First(t), scale_[first_gate]), offset_[first_gate]);
-      if (other != i) v[other] = _mm512_add_ps(_mm512_mul_ps(Second(t), scale_[second_gate]), offset_[second_gate]);
+      v[i] = entries_[first_gate].First(t);
+      if (other != i) v[other] = entries_[second_gate].Second(t);
     }
   }
 
@@ -102,11 +98,12 @@ class Tables {
 
   RNNQC_FORCEINLINE __m512i Index(Floats v, int64_t gate) const {
     const __m512 upper = _mm512_min_ps(v, max_[gate]);
-    return _mm512_cvttps_epi32(kForm == Form::kBounded ? upper : _mm512_max_ps(upper, min_[gate]));
+    return _mm512_cvttps_epi32(kForm == Form::kFused ? upper : _mm512_max_ps(upper, min_[gate]));
   }
 
-  LinearForm form_;
-  __m512 min_[kGates], max_[kGates], scale_[kGates], offset_[kGates];
+  LinearForm<kForm == Form::kFused> form_;
+  LinearEntries<kForm == Form::kFused> entries_[kGates];
+  __m512 min_[kGates], max_[kGates];
   __m512i zero_, last_, shift_, position_;
   const float* table_[kGates];
 };
@@ -158,10 +155,10 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 template <typename Step>
 void Run(const HiddenCellArgs& args, int64_t gates, const Step& step) {
   if (args.linear == nullptr) return ForEachChunk<Tables<Form::kLookUp>>(args, step);
-  for (int64_t g = 0; g < gates; ++g) {
-    if (!(args.gate_min[g] < 1.0f)) return ForEachChunk<Tables<Form::kLinear>>(args, step);
-  }
-  ForEachChunk<Tables<Form::kBounded>>(args, step);
+  bool fused = args.linear->fused;
+  for (int64_t g = 0; g < gates; ++g) fused = fused && args.gate_min[g] < 1.0f;
+  if (fused) return ForEachChunk<Tables<Form::kFused>>(args, step);
+  ForEachChunk<Tables<Form::kLinear>>(args, step);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/grid_bytes.h"
 #include "kernels/linear_tables.h"
 #include "kernels/packing.h"
+#include "kernels/reciprocal.h"
 
 namespace rnnqc {
 
@@ -87,6 +88,7 @@ struct TableCellArgs {
   const float* p;  // block order
   int64_t p_stride;
   const float* h_multiplier;  // block order
+  float v_max;                // |acc * h_multiplier + p| is at most this; infinite or NaN if that is not known
   float gate_min[kGates];
   float gate_max[kGates];
   const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
@@ -95,6 +97,7 @@ struct TableCellArgs {
   int32_t cell_table_size;          // even, at least 2
   const LinearTables* linear;       // the same tables in another form; null if they have none
   float h_scale;
+  Reciprocal h_reciprocal;  // of h_scale
   int32_t h_zero_point;
   float* c;  // in and out; rows of 16 * blocks
   int64_t c_stride;

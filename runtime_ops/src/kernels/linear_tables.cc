@@ -92,6 +92,31 @@ bool FindCell(const TableExtent& tables, const Form& gate, LinearTables* linear)
   return true;
 }
 
+// offset - kFusedZero * scale, if that is a float and T * scale + offset needs no more than one rounding.
+bool FindStart(float scale, float offset, float* start) {
+  int exponent = 0;
+  const bool exact_product = std::frexp(scale, &exponent) == 0.5f || SameBits(offset, 0.0f);
+  const double zero = static_cast<double>(kFusedZero) * static_cast<double>(scale);
+  *start = static_cast<float>(static_cast<double>(offset) - zero);
+  return exact_product && static_cast<double>(*start) + zero == static_cast<double>(offset);
+}
+
+// Sets what `fused` stands for, from the rest.
+bool FindFused(const TableExtent& tables, LinearTables* linear) {
+  for (int64_t j = 0; j < kSegments; ++j) {
+    if (linear->rises[j] < 0) return false;
+    // Behind the largest knot there is no rise, and half a unit less changes nothing.
+    const int32_t knot = 2 * (linear->knots[j] + kLargestKnot);
+    linear->fused_knots[j] = static_cast<uint16_t>(knot > UINT16_MAX ? UINT16_MAX : knot);
+    linear->fused_rises[j] = static_cast<uint16_t>(2 * linear->rises[j]);
+  }
+  for (int64_t g = 0; g < tables.gates; ++g) {
+    if (tables.gate_table[g] == nullptr) continue;
+    if (!FindStart(linear->gate_scale[g], linear->gate_offset[g], &linear->gate_start[g])) return false;
+  }
+  return tables.cell_table == nullptr || FindStart(linear->cell_scale, 0.0f, &linear->cell_start);
+}
+
 }  // namespace
 
 bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
@@ -123,6 +148,7 @@ bool FindLinearTables(const TableExtent& tables, LinearTables* linear) {
     linear->bytes[2][j] = static_cast<uint8_t>(rise & 0xff);
     linear->bytes[3][j] = static_cast<uint8_t>((rise >> 8) & 0xff);
   }
+  linear->fused = FindFused(tables, linear);
   return true;
 }
 

@@ -9,6 +9,7 @@ namespace rnnqc {
 
 constexpr int64_t kSegments = 64;
 constexpr int32_t kLargestKnot = 1 << 14;
+constexpr float kFusedZero = 0x1p23f + kLargestKnot;
 
 // The tables of a cell in the form that fits into vector registers. They are all made of one odd, continuous,
 // piecewise-linear function of 64 segments with integer knots K, |K| <= kLargestKnot. For a code k, in int16
@@ -19,6 +20,12 @@ constexpr int32_t kLargestKnot = 1 << 14;
 //   entry of code k = f32(T) * scale + offset                               offset 0 for the cell
 //
 // with the bits of the tables they stand for. A gate's entry k + gate_zero belongs to code k.
+//
+// The same in fewer operations, if `fused`, in uint16 arithmetic:
+//
+//   n = floor((fused_knots[j] + floor(fused_rises[j] * v / L) + 1) / 2)     2^14 + |T|
+//   m = kFusedZero + T, the float whose lower half is n or, if k < 0, 2^15 - n
+//   entry of code k = fma(m, scale, start)
 struct LinearTables {
   alignas(kAlignment) int16_t knots[kSegments];     // K[j]
   alignas(kAlignment) int16_t rises[kSegments];     // K[j + 1] - K[j]
@@ -29,6 +36,11 @@ struct LinearTables {
   float gate_offset[kGates];
   int32_t cell_shift;
   float cell_scale;
+  bool fused;
+  alignas(kAlignment) uint16_t fused_knots[kSegments];
+  alignas(kAlignment) uint16_t fused_rises[kSegments];
+  float gate_start[kGates];
+  float cell_start;
 };
 
 struct TableExtent {
