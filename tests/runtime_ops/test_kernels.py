@@ -80,12 +80,14 @@ def test_expected_instruction_sets_are_covered() -> None:
 def test_max_abs(isa: str, n: int, guarded: Guarded) -> None:
     rng = np.random.default_rng(n)
     x = rng.normal(0, 1e3, n).astype(np.float32)
+    held = guarded.array(x)
     for special in (None, np.nan, -np.nan, np.inf, -np.inf, -1e-45, -3.4e38):
         for place in range(min(n, 70)) if special is not None else [0]:
             values = x.copy()
             if special is not None:
                 values[place] = special
-            found = NATIVE.rnnqc_test_max_abs(isa.encode(), pointer(guarded_last(guarded, values)), ctypes.c_int64(n))
+            held[...] = values
+            found = NATIVE.rnnqc_test_max_abs(isa.encode(), pointer(held), ctypes.c_int64(n))
             expected = np.abs(np.where(np.isnan(values), 0, values)).max(initial=0)
             assert np.float32(found) == expected, (special, place)
 
@@ -95,14 +97,14 @@ def test_max_abs(isa: str, n: int, guarded: Guarded) -> None:
 def test_min_max(isa: str, n: int, guarded: Guarded) -> None:
     rng = np.random.default_rng(n)
     x = rng.normal(0, 1e3, n).astype(np.float32)
-    found = np.zeros(2, np.float32)
+    found, held = np.zeros(2, np.float32), guarded.array(x)
     for special in np.float32([0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38]):
         for row in (x, np.abs(x), -np.abs(x), np.zeros_like(x), -np.zeros_like(x), np.full_like(x, np.nan)):
             for place in range(min(n, 70)) or [0]:
                 values = row.copy()
                 values[place : place + 1] = special
-                guarded_values = guarded_last(guarded, values)
-                NATIVE.rnnqc_test_min_max(isa.encode(), pointer(guarded_values), ctypes.c_int64(n), pointer(found))
+                held[...] = values
+                NATIVE.rnnqc_test_min_max(isa.encode(), pointer(held), ctypes.c_int64(n), pointer(found))
                 finite = np.where(np.isnan(values), 0, values)
                 assert (found[0], found[1]) == (finite.min(initial=0), finite.max(initial=0)), (special, place)
                 assert not np.signbit(found[found == 0]).any(), (special, place)
