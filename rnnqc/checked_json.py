@@ -21,14 +21,19 @@ def json_text(data: Mapping[str, Any]) -> str:
     return _laid_out(data, "") + "\n"
 
 
+_ENCODED = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
 def _laid_out(data: Any, indent: str) -> str:
+    if type(data) is int or (type(data) is float and math.isfinite(data)):
+        return repr(data)
     if not isinstance(data, Mapping):
-        return json.dumps(data, allow_nan=False, separators=(",", ":"))
+        return _ENCODED(data)
     if not data:
         return "{}"
     inner = indent + "  "
     keys = sorted(data, key=lambda k: (0, int(k), "") if str(k).lstrip("-").isdecimal() else (1, 0, str(k)))
-    lines = [f"{inner}{json.dumps(str(key))}: {_laid_out(data[key], inner)}" for key in keys]
+    lines = [f"{inner}{_ENCODED(str(key))}: {_laid_out(data[key], inner)}" for key in keys]
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 

@@ -21,6 +21,7 @@ the two values.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,7 @@ class Encoding:
                 f"bits = 1 with signed = {str(self.signed).lower()}, zero_point = {self.zero_point}.",
                 supported="binary codes -1 and +1: signed, zero_point = 0",
             )
-        if not all(np.isfinite(s) and s > 0 for s in self.scale):
+        if not all(math.isfinite(s) and s > 0 for s in self.scale):
             raise CompileError("A scale is not a positive finite number.", supported="scale > 0")
         if self.axis is None and len(self.scale) != 1:
             raise CompileError(f"{len(self.scale)} scales without a channel axis.", supported="one scale, or an axis")

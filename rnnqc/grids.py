@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,12 @@ class GridFormat:
     def _codes(self) -> Encoding:
         return Encoding(self.bits, self.signed, (1.0,), narrow=self.narrow)
 
-    @property
+    @cached_property
     def minimum(self) -> int:
         """The lowest code."""
         return self._codes.minimum
 
-    @property
+    @cached_property
     def maximum(self) -> int:
         """The highest code."""
         return self._codes.maximum

@@ -8,6 +8,7 @@ point and key the first rule that has both counts; overrides (`--set 'encoder/*.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 import string
 import sys
@@ -447,6 +448,11 @@ def recipe_text(name: str) -> str:
 
 def builtin_recipes() -> list[Recipe]:
     """The recipes that come with rnnqc, by name."""
+    return [replace(r, rules=tuple(Rule(u.points, dict(u.settings)) for u in r.rules)) for r in _builtin_recipes()]
+
+
+@functools.cache
+def _builtin_recipes() -> list[Recipe]:
     folder = resources.files("rnnqc") / "recipes"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return [replace(parse_recipe(f.read_text(encoding="utf-8"), f.name), own=0) for f in files]

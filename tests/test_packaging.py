@@ -31,13 +31,18 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 
 
 def build(kind: str, folder: Path) -> Path:
-    """Build the sdist, or the wheel from an sdist that was unpacked elsewhere; returns the distribution."""
+    """Build the sdist, or the wheel from an sdist that was unpacked elsewhere; returns the distribution.
+
+    The library is hardly optimized, which takes less time; the installation of the checkout is a release.
+    """
     source = ROOT
+    quick = ("-Ccmake.build-type=None",) if kind == "wheel" else ()
     if kind == "wheel":
         with tarfile.open(build("sdist", folder)) as archive:
             archive.extractall(folder / "unpacked", filter="data")
         (source,) = (folder / "unpacked").iterdir()
-    done = run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", folder, source, cwd=folder)
+    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", *quick, "--outdir", folder, source]
+    done = run(*command, cwd=folder, CXXFLAGS="-O1")
     assert done.returncode == 0, done.stdout + done.stderr
     (distribution,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return distribution

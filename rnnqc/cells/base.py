@@ -130,8 +130,7 @@ class Cell:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values. The per-channel scales of an integer form stand in its multipliers, and are left out."""
-        data = asdict(self)
-        del data["kept"]
+        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "kept"}
         if self.form in ("integer", "fused"):
             for point in data["points"].values():
                 if len(point.get("scale") or []) > 1:
@@ -145,3 +144,12 @@ class Cell:
         values = {k: v for k, v in data.items() if k in known}
         values["activations"] = tuple(Activation(**a) for a in data["activations"])
         return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    """A copy of containers, with dictionaries for dataclasses."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([v if type(v) in (float, int) else _plain(v) for v in value])
+    return asdict(value) if isinstance(value, Activation) else value

@@ -74,7 +74,8 @@ def graph_info(graph: Graph) -> GraphInfo:
 
 def subgraphs(node: Node) -> list[tuple[str, Graph]]:
     """Attribute name and graph of every subgraph of `node`."""
-    return [(name, value) for name, value in node.attrs.items() if isinstance(value, Graph)]
+    attrs = node.attrs
+    return [(name, value) for name, value in attrs.items() if isinstance(value, Graph)] if attrs else []
 
 
 def graphs_below(graph: Graph) -> Iterator[Graph]:
@@ -83,7 +84,7 @@ def graphs_below(graph: Graph) -> Iterator[Graph]:
     while queue:
         current = queue.popleft()
         yield current
-        queue.extend(g for node in current.nodes for _, g in subgraphs(node))
+        queue.extend(g for node in current.nodes if node.attrs for _, g in subgraphs(node))
 
 
 def display_name(node: Node) -> str:
@@ -204,6 +205,8 @@ def captured_values(node: Node) -> list[Value]:
     """Values that the subgraphs of `node` use and do not make themselves."""
     captured: list[Value] = []
     work = [g for _, g in subgraphs(node)]
+    if not work:
+        return captured
     made: set[int] = set()
     used: list[Value] = []
     while work:

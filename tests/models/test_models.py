@@ -128,7 +128,8 @@ def test_test_text_shares_no_paragraph_with_the_training_text() -> None:
     texts = []
     for part in ("train", "test"):
         with np.load(FOLDER / f"pydoc_{part}.npz", allow_pickle=False) as data:
-            texts.append("".join(chr(data["vocabulary"][code]) for code in data["codes"]))
+            characters = [chr(number) for number in data["vocabulary"]]
+            texts.append("".join(characters[code] for code in data["codes"]))
     paragraphs = [{part.strip() for part in text.split("\n\n") if len(part) > 80} for text in texts]
     assert all(paragraphs) and not paragraphs[0] & paragraphs[1]
 

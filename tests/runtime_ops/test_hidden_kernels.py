@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from bundles import bundled
 from kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
 from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
@@ -194,8 +195,8 @@ def guarded() -> Guarded:
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("wild", [False, True])
-@pytest.mark.parametrize("zero_point", [0, 128, 255])
-@pytest.mark.parametrize("units", [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300])
+@bundled("zero_point", [0, 128, 255])
+@bundled("units", [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300])
 def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int, guarded: Guarded) -> None:
     for rows in (1, 3):
         case = _case(kernel, rows, units, _random_tables(kernel, wild), wild=wild)
@@ -205,8 +206,8 @@ def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("n", [64, 1024, 4096, 32768])
-@pytest.mark.parametrize("units", [1, 17, 64, 61, 300])
+@bundled("n", [64, 1024, 4096, 32768])
+@bundled("units", [1, 17, 64, 61, 300])
 def test_linear_tables(isa: str, kernel: str, n: int, units: int, guarded: Guarded) -> None:
     for wild in (False, True):
         assert _case(kernel, 3, units, _linear_tables(kernel, n), wild=wild).check(isa, guarded)
@@ -232,7 +233,7 @@ def test_every_entry_of_linear_tables(isa: str, kernel: str, guarded: Guarded) -
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("lowest", [0.5, 0.999, 1.0, 700.25])
+@bundled("lowest", [0.5, 0.999, 1.0, 700.25])
 def test_lower_limits_of_indices(isa: str, kernel: str, lowest: float, guarded: Guarded) -> None:
     for gate in range(KERNELS[kernel][0]):
         case = _case(kernel, 2, 130, _linear_tables(kernel), wild=True)
@@ -257,7 +258,7 @@ def test_lower_limit_at_the_second_code(
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("scale", [1e-30, 2.0**-31, 1e-6, 3.0])
+@bundled("scale", [1e-30, 2.0**-31, 1e-6, 3.0])
 def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded) -> None:
     for zero_point in (0, 128, 255):
         case = replace(_case(kernel, 2, 70, _linear_tables(kernel), wild=True), h_scale=scale, h_zero_point=zero_point)
@@ -266,7 +267,7 @@ def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("entry", [0, 63, 4095, 4096, 5000, 8191])
+@bundled("entry", [0, 63, 4095, 4096, 5000, 8191])
 def test_a_table_that_differs_in_one_entry_is_looked_up(isa: str, kernel: str, entry: int, guarded: Guarded) -> None:
     for gate in range(KERNELS[kernel][0]):
         tables = _linear_tables(kernel)
@@ -280,7 +281,7 @@ SPANS = [(0, 1), (0, 3), (1, 5), (2, 9), (3, 20), (0, 17), (19, 20), (7, 7), (0,
 
 @pytest.mark.parametrize("isa", [*STEP_ISAS, "reference"])
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("begin", "end"), SPANS)
+@bundled("begin, end", SPANS)
 def test_some_blocks(isa: str, kernel: str, begin: int, end: int, guarded: Guarded) -> None:
     units = 20 * BLOCK - 3
     for tables in (_linear_tables(kernel), _random_tables(kernel)):
@@ -333,7 +334,7 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("units", [1, 16, 24, 61, 96, 300])
+@bundled("units", [1, 16, 24, 61, 96, 300])
 def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, guarded: Guarded) -> None:
     """One gate at a time beside tables, then all gates."""
     gates = KERNELS[kernel][0]
@@ -347,8 +348,8 @@ def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, guar
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("codes", [True, False])
-@pytest.mark.parametrize("products", ["sums", "scaled", "joined"])
-@pytest.mark.parametrize("units", [7, 64, 140, 300])
+@bundled("products", ["sums", "scaled", "joined"])
+@bundled("units", [7, 64, 140, 300])
 def test_products_and_codes(isa: str, kernel: str, products: str, codes: bool, units: int, guarded: Guarded) -> None:
     """Products of dynamic rows and of 16-bit codes, and values without codes."""
     rng = np.random.default_rng(units)

@@ -11,6 +11,7 @@ import itertools
 
 import numpy as np
 import pytest
+from bundles import bundled
 from kernel_calls import (
     AVAILABLE,
     GATES,
@@ -89,7 +90,7 @@ each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 @each_isa
 @each_group_size
-@pytest.mark.parametrize(("k", "units"), SIZES)
+@bundled("k, units", SIZES)
 def test_products(isa: str, k: int, units: int, group_size: int, guarded: Guarded) -> None:
     kinds = ((128, "random"), (0, "low"), (255, "high"), (3, "corners"))
     for rows, (zero_point, kind) in itertools.product(ROWS, kinds):
@@ -98,8 +99,8 @@ def test_products(isa: str, k: int, units: int, group_size: int, guarded: Guarde
 
 @each_isa
 @each_group_size
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("k", "units"), [(9, 33), (64, 5), (131, 17), (257, 3)])
+@bundled("rows", ROWS)
+@bundled("k, units", [(9, 33), (64, 5), (131, 17), (257, 3)])
 def test_rows_with_a_zero_point_each(
     isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded
 ) -> None:
@@ -131,8 +132,8 @@ def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guard
 # tiles, of more, and of more than is unpacked at once.
 @each_tiled_isa
 @pytest.mark.parametrize("group_size", [*GROUP_SIZES, 96, 512])
-@pytest.mark.parametrize("rows", [7, 8, 15, 16, 17, 32, 33, 65])
-@pytest.mark.parametrize(("k", "units"), [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
+@bundled("rows", [7, 8, 15, 16, 17, 32, 33, 65])
+@bundled("k, units", [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
 def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
     for zero_point, kind in ((128, "random"), (3, "corners")):
         product = example(guarded, isa, rows, k, units, zero_point, group_size, kind)
@@ -157,8 +158,8 @@ def test_largest_depth_does_not_overflow(isa: str, kind: str, rows: int, group_s
 
 @each_isa
 @pytest.mark.parametrize("group_size", [0, 32, 64])
-@pytest.mark.parametrize("rows", [1, 2, 7, 20])
-@pytest.mark.parametrize(("begin", "end"), [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))])
+@bundled("rows", [1, 2, 7, 20])
+@bundled("begin, end", [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))])
 def test_products_write_their_blocks_only(
     isa: str, begin: int, end: int, rows: int, group_size: int, guarded: Guarded
 ) -> None:
@@ -166,8 +167,8 @@ def test_products_write_their_blocks_only(
 
 
 @each_isa
-@pytest.mark.parametrize("half", [0, 4])
-@pytest.mark.parametrize("number", range(-8, 8))
+@bundled("half", [0, 4])
+@bundled("number", range(-8, 8))
 def test_each_number_in_each_half(isa: str, number: int, half: int, guarded: Guarded) -> None:
     """One weight of a column is not 0: column j has it at k = j % 4 + `half`."""
     weights = np.zeros((16, 2 * GATES), np.int8)

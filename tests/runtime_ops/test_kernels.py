@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from bundles import bundled
 from kernel_calls import (
     AVAILABLE,
     BLOCK,
@@ -76,33 +77,35 @@ def test_expected_instruction_sets_are_covered() -> None:
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
+@bundled("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
 def test_max_abs(isa: str, n: int, guarded: Guarded) -> None:
     rng = np.random.default_rng(n)
     x = rng.normal(0, 1e3, n).astype(np.float32)
+    held = guarded.array(x)
     for special in (None, np.nan, -np.nan, np.inf, -np.inf, -1e-45, -3.4e38):
         for place in range(min(n, 70)) if special is not None else [0]:
             values = x.copy()
             if special is not None:
                 values[place] = special
-            found = NATIVE.rnnqc_test_max_abs(isa.encode(), pointer(guarded_last(guarded, values)), ctypes.c_int64(n))
+            held[...] = values
+            found = NATIVE.rnnqc_test_max_abs(isa.encode(), pointer(held), ctypes.c_int64(n))
             expected = np.abs(np.where(np.isnan(values), 0, values)).max(initial=0)
             assert np.float32(found) == expected, (special, place)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
+@bundled("n", [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300])
 def test_min_max(isa: str, n: int, guarded: Guarded) -> None:
     rng = np.random.default_rng(n)
     x = rng.normal(0, 1e3, n).astype(np.float32)
-    found = np.zeros(2, np.float32)
+    found, held = np.zeros(2, np.float32), guarded.array(x)
     for special in np.float32([0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38]):
         for row in (x, np.abs(x), -np.abs(x), np.zeros_like(x), -np.zeros_like(x), np.full_like(x, np.nan)):
             for place in range(min(n, 70)) or [0]:
                 values = row.copy()
                 values[place : place + 1] = special
-                guarded_values = guarded_last(guarded, values)
-                NATIVE.rnnqc_test_min_max(isa.encode(), pointer(guarded_values), ctypes.c_int64(n), pointer(found))
+                held[...] = values
+                NATIVE.rnnqc_test_min_max(isa.encode(), pointer(held), ctypes.c_int64(n), pointer(found))
                 finite = np.where(np.isnan(values), 0, values)
                 assert (found[0], found[1]) == (finite.min(initial=0), finite.max(initial=0)), (special, place)
                 assert not np.signbit(found[found == 0]).any(), (special, place)
@@ -115,8 +118,8 @@ def guarded_last(guarded: Guarded, values: npt.NDArray[Any]) -> npt.NDArray[Any]
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@pytest.mark.parametrize("zero_point", [0, 1, 127, 128, 254, 255])
-@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200])
+@bundled("zero_point", [0, 1, 127, 128, 254, 255])
+@bundled("n", [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200])
 def test_quantize_row(isa: str, zero_point: int, n: int, guarded: Guarded) -> None:
     rng = np.random.default_rng(n)
     specials = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45, 2.0**23, -(2.0**31), 2.0**32])
@@ -216,7 +219,7 @@ LARGE_PRODUCTS = [
 @pytest.mark.parametrize(
     ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
 )
-@pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
+@bundled("rows, k, units", PRODUCTS)
 def test_integer_products(
     isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
@@ -225,7 +228,7 @@ def test_integer_products(
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "corners")])
-@pytest.mark.parametrize(("rows", "k", "units"), LARGE_PRODUCTS)
+@bundled("rows, k, units", LARGE_PRODUCTS)
 def test_large_integer_products(
     isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
@@ -247,7 +250,7 @@ TILED_PRODUCTS = [
 
 @pytest.mark.parametrize("isa", TILED_ISAS)
 @pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "low"), (3, "corners")])
-@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS)
+@bundled("rows, k, units", TILED_PRODUCTS)
 def test_tiled_integer_products(
     isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
@@ -257,7 +260,7 @@ def test_tiled_integer_products(
 
 
 @pytest.mark.parametrize("isa", TILED_ISAS)
-@pytest.mark.parametrize(("rows", "k", "units"), TILED_PRODUCTS[::3])
+@bundled("rows, k, units", TILED_PRODUCTS[::3])
 def test_tiled_products_of_rows_with_a_zero_point_each(
     isa: str, rows: int, k: int, units: int, guarded: Guarded
 ) -> None:
@@ -266,8 +269,8 @@ def test_tiled_products_of_rows_with_a_zero_point_each(
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@pytest.mark.parametrize("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@bundled("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
+@bundled("rows", [1, 2, 3])
 def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], guarded: Guarded) -> None:
     # Sums of two products that int16 does not hold, and weights whose negative int8 does not hold.
     weights = list(itertools.product([-128, -127, 126, 127], repeat=2))
@@ -276,7 +279,7 @@ def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], 
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@pytest.mark.parametrize(("rows", "k", "units"), PRODUCTS)
+@bundled("rows, k, units", PRODUCTS)
 def test_rows_with_a_zero_point_each(isa: str, rows: int, k: int, units: int, guarded: Guarded) -> None:
     product = example(guarded, isa, rows, k, units, 1, "random")
     zero_points = np.random.default_rng(rows).integers(0, 256, rows, dtype=np.int32)
@@ -305,8 +308,8 @@ RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@pytest.mark.parametrize(("begin", "end"), [*RANGES, (0, 0), (2, 2)])
-@pytest.mark.parametrize("rows", [1, 2, 7, 20])
+@bundled("begin, end", [*RANGES, (0, 0), (2, 2)])
+@bundled("rows", [1, 2, 7, 20])
 def test_products_write_their_blocks_only(isa: str, begin: int, end: int, rows: int, guarded: Guarded) -> None:
     # As threads do that take some of the columns each.
     check_blocks(guarded, example(guarded, isa, rows, 37, 70, 77, "random"), begin, end)
@@ -351,9 +354,9 @@ def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: fl
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("cell_max", [300.0, 2.0**60])
 @pytest.mark.parametrize("wild", [False, True])
-@pytest.mark.parametrize("zero_point", [0, 128, 255])
-@pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize("units", [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128])
+@bundled("zero_point", [0, 128, 255])
+@bundled("rows", [1, 2, 5])
+@bundled("units", [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128])
 def test_table_cell(
     isa: str, units: int, rows: int, zero_point: int, wild: bool, cell_max: float, guarded: Guarded
 ) -> None:
@@ -391,8 +394,8 @@ SPANS = [
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@pytest.mark.parametrize(("count", "begin", "end"), SPANS)
-@pytest.mark.parametrize("rows", [1, 3])
+@bundled("count, begin, end", SPANS)
+@bundled("rows", [1, 3])
 def test_table_cell_of_some_blocks(isa: str, count: int, begin: int, end: int, rows: int, guarded: Guarded) -> None:
     # As threads run that take some of the columns each.
     _check_span(_table_case(rows, count * BLOCK - 3, 128, True, 300.0), isa, guarded, begin, end)
@@ -589,7 +592,7 @@ def test_lower_limit_at_the_second_code(
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
-@pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
+@bundled("begin, end", [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
 @pytest.mark.parametrize(("limits", "specials"), [({}, WITHIN), ({}, BEYOND), ({"cell_max": 1000.0}, WITHIN)])
 def test_linear_cell_of_some_blocks(
     isa: str, begin: int, end: int, limits: dict[str, float], specials: Sequence[float], guarded: Guarded
@@ -598,7 +601,7 @@ def test_linear_cell_of_some_blocks(
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
-@pytest.mark.parametrize("entry", [0, 1, 63, 4095, 4096, 4160, 5000, 8191])
+@bundled("entry", [0, 1, 63, 4095, 4096, 4160, 5000, 8191])
 @pytest.mark.parametrize("gate", range(GATES))
 def test_a_gate_table_that_differs_in_one_entry_is_looked_up(isa: str, gate: int, entry: int, guarded: Guarded) -> None:
     tables = LinearTables()
@@ -623,7 +626,7 @@ def test_the_last_bit_of_an_entry_counts(isa: str, gate: int, guarded: Guarded) 
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
-@pytest.mark.parametrize("entry", [0, 1, 255, 256, 5000, 16383, 16384, 32767, 32768, 40000, 65535])
+@bundled("entry", [0, 1, 255, 256, 5000, 16383, 16384, 32767, 32768, 40000, 65535])
 def test_a_cell_table_that_differs_in_one_entry_is_looked_up(isa: str, entry: int, guarded: Guarded) -> None:
     tables = LinearTables()
     tables.cell[entry] = 1000

@@ -1,0 +1,41 @@
+"""Many small cases in one test: what pytest itself spends on a test is more than what a call of a kernel takes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kernel_calls import Guarded
+
+
+def bundled(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `pytest.mark.parametrize`, with all values in one test; a failure names the case, and ends the test.
+
+    Args:
+        names: Of the parameters, separated by commas.
+        values: Of the parameter; or tuples, where there are several.
+    """
+    wanted, given = [name.strip() for name in names.split(",")], list(values)
+    assert given
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**others: Any) -> None:
+            for value in given:
+                case = dict(zip(wanted, value if len(wanted) > 1 else (value,), strict=True))
+                if "guarded" in others:
+                    others["guarded"] = Guarded()  # mappings of one case at a time
+                try:
+                    test(**others, **case)
+                except Exception as error:
+                    raise AssertionError(f"{case}: {error}") from error
+
+        signature = inspect.signature(test)
+        left = [p for p in signature.parameters.values() if p.name not in wanted]
+        assert len(left) == len(signature.parameters) - len(wanted)
+        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
