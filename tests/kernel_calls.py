@@ -42,8 +42,8 @@ def _with_own(kernels: str) -> list[str]:
 
 PRODUCT_ISAS = _with_own("products")
 STEP_ISAS = [isa for isa in _with_own("steps") if isa != "reference"]
-# Whose products of several rows take other sizes at a time than the rest.
-TILED_ISAS = [isa for isa in AVAILABLE if isa in ("reference", "amxint8")]
+# Whose products of several rows take other sizes at a time than the rest; "portable" is for machines without it.
+TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 
 
 INT4_ISAS = [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_int4(isa.encode())]
