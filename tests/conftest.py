@@ -4,12 +4,13 @@
   20 times the examples, `explore` is random; both shrink.
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
-* `--slow` runs the tests marked `slow`.
+* `--slow` runs the tests marked `slow`, and all cases of those marked `sampled(n)`, which run one in n otherwise.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,8 +52,15 @@ def shared() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def arm64_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native library for arm64."""
-    return arm64.build_library(tmp_path_factory.mktemp("arm64"))
+    """The native library for arm64, built once for all processes of a run."""
+    import fcntl  # not on Windows, which has no emulator either
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "arm64.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return arm64.build_library(folder / "arm64")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,14 +69,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds; runs with --slow")
+    config.addinivalue_line("markers", "sampled(n): one parametrized case in n runs, all of them with --slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
+    left_out = [item for item in items if _is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_left_out(item)]
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    """By its name, so that every process takes the same cases."""
+    sampled = item.get_closest_marker("sampled")
+    return sampled is not None and hasattr(item, "callspec") and zlib.crc32(item.name.encode()) % sampled.args[0] != 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

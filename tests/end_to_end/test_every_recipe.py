@@ -21,6 +21,8 @@ from rnnqc.calibrate import calibrate
 from rnnqc.recipe import builtin_recipes
 from rnnqc.testing.float_layer import Activation
 
+pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 4)
 OPS = (("GRU", False), ("GRU", True), ("RNN", False))

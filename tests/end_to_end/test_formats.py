@@ -26,6 +26,8 @@ from strategies import lstm_cases
 import rnnqc
 from rnnqc.testing.float_layer import Direction
 
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
+
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 8)
 

@@ -36,6 +36,8 @@ import rnnqc
 from rnnqc.calibrate import calibrate
 from rnnqc.testing.float_layer import Activation, Direction
 
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
+
 EXAMPLES = settings().max_examples
 FEW = max(1, EXAMPLES // 10)
 OPS = {

@@ -23,6 +23,8 @@ from lstm_models import LstmCase
 
 import rnnqc
 
+pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+
 FORMS = ("fused", "integer", "unrolled")
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
 WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")

@@ -21,7 +21,7 @@ from rnnqc.testing import checks, draws
 from rnnqc.testing.__main__ import main
 from rnnqc.testing.renaming import STYLES
 
-CASES, GROUPS, MANY = 64, 8, 2000
+CASES, GROUPS, QUICK, MANY = 64, 8, 4, 2000
 
 
 def _check(seeds: range) -> None:
@@ -29,7 +29,7 @@ def _check(seeds: range) -> None:
     assert not found, {seed: (str(testing.generate(seed)), texts) for seed, texts in found.items()}
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", [pytest.param(g, marks=[pytest.mark.slow] * (g >= QUICK)) for g in range(GROUPS)])
 def test_random_cases(group: int) -> None:
     size = CASES // GROUPS
     _check(range(group * size, (group + 1) * size))

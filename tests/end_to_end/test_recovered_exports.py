@@ -36,6 +36,8 @@ from torch_recurrences import (  # noqa: E402 - needs torch
     values,
 )
 
+pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+
 KINDS = ("LSTM", "GRU", "RNN")
 RECURRENT = (*KINDS, "Loop", "Scan")
 EXPORTERS = [(False, 9), (False, 13), (False, 17), (True, 18), (True, 20)]

@@ -30,6 +30,8 @@ from rnnqc.statistics import Statistics
 from rnnqc.testing.recurrences import RecurrenceCase
 from rnnqc.verify import compare_models
 
+pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+
 T = 5
 Feeds = list[dict[str, Array]]
 FORMS = ("scan", "loop", "script", "unrolled")

@@ -38,6 +38,8 @@ from strategies import any_cases, gru_and_rnn_cases, lstm_cases
 import rnnqc
 from rnnqc.testing.float_layer import Activation, Direction
 
+pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 3)
 OPS: tuple[dict[str, Any], ...] = (
