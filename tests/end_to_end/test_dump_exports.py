@@ -34,7 +34,7 @@ import rnnqc
 from rnnqc.cells.activations import make_activation
 from rnnqc.ir import Model
 
-pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 
 Array = npt.NDArray[Any]
 

@@ -21,7 +21,7 @@ from rnnqc.calibrate import calibrate
 from rnnqc.recipe import builtin_recipes
 from rnnqc.testing.float_layer import Activation
 
-pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 
 EXAMPLES = settings().max_examples
 FEW = max(2, EXAMPLES // 4)

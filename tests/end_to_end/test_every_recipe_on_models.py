@@ -24,7 +24,7 @@ import rnnqc
 from rnnqc.recipe import builtin_recipes
 from rnnqc.statistics import Statistics
 
-pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 
 Find = Callable[[str], Path]
 Feeds = dict[str, Array]

@@ -36,7 +36,7 @@ from torch_recurrences import (  # noqa: E402 - needs torch
     values,
 )
 
-pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 
 KINDS = ("LSTM", "GRU", "RNN")
 RECURRENT = (*KINDS, "Loop", "Scan")

@@ -13,13 +13,11 @@ import pytest
 emulated = pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
 
 
-def run_tests(library: Path, files: str, *arguments: str) -> None:
-    """Tests of some files, with spaces between their names, in one process."""
+def run_tests(library: Path, file: str, *arguments: str) -> None:
     report = arm64.run(
         library,
         arm64.DOT_PRODUCTS,
-        *("-m", "pytest", *(f"tests/runtime_ops/{file}" for file in files.split())),
-        *("-q", "-p", "no:cacheprovider", *arguments),
+        *("-m", "pytest", f"tests/runtime_ops/{file}", "-q", "-p", "no:cacheprovider", *arguments),
         RNNQC_EXPECT_ISAS="portable,neondot",
     )
     assert " passed" in report
@@ -46,9 +44,14 @@ def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library:
 @emulated
 @pytest.mark.parametrize("isa", ["neondot", pytest.param("portable", marks=pytest.mark.slow)])
 def test_kernels(isa: str, arm64_library: Path) -> None:
-    """Of LSTMs, and of cells with a hidden state only."""
-    selected = f"{isa} or expected_instruction_sets or guard_pages_work"
-    run_tests(arm64_library, "test_kernels.py test_hidden_kernels.py", "-k", selected)
+    run_tests(arm64_library, "test_kernels.py", "-k", f"{isa} or expected_instruction_sets or guard_pages_work")
+
+
+@emulated
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["neondot", "portable"])
+def test_kernels_of_cells_with_a_hidden_state_only(isa: str, arm64_library: Path) -> None:
+    run_tests(arm64_library, "test_hidden_kernels.py", "-k", isa)
 
 
 @emulated
