@@ -198,11 +198,9 @@ def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode
             stack.extend(v for v in producer.inputs if id(v) not in stops)
     outputs = {id(v) for v in graph.outputs}
     states = {a for a in (step.hidden, step.cell) if a is not None}
-    # A product is cut into the parts of all gates, also where one of them comes of another product.
-    unused = {id(n) for n in graph.nodes if not any(v.outputs or id(v) in outputs for v in n.outputs)}
     for producer in inside.values():
         for value in producer.outputs:
-            users = [u for u in value.outputs if id(u) not in inside and id(u) not in unused]
+            users = [u for u in value.outputs if id(u) not in inside and not _is_unused(u, graph, outputs)]
             if id(value) in ends or not (users or id(value) in outputs):
                 continue
             rows = reader.known(value)
@@ -214,6 +212,11 @@ def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode
                 user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
                 raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
     return inside
+
+
+def _is_unused(node: Node, graph: Graph, outputs: set[int]) -> bool:
+    """As a part of a product is that belongs to a gate whose sum comes of another product."""
+    return not any(v.outputs or id(v) in outputs for v in node.outputs) and any(n is node for n in graph.nodes)
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:
