@@ -84,7 +84,7 @@ def graphs_below(graph: Graph) -> Iterator[Graph]:
     while queue:
         current = queue.popleft()
         yield current
-        queue.extend(g for node in current.nodes if node.attrs for _, g in subgraphs(node))
+        queue.extend(g for node in current.nodes for _, g in subgraphs(node))
 
 
 def display_name(node: Node) -> str:

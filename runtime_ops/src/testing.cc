@@ -159,7 +159,7 @@ RNNQC_EXPORT int32_t rnnqc_test_reciprocal(float scale, float* upper, float* low
   const rnnqc::Reciprocal found = rnnqc::FindReciprocal(scale);
   *upper = found.upper;
   *lower = found.lower;
-  return found.divides ? 1 : 0;
+  return found.exact ? 1 : 0;
 }
 
 RNNQC_EXPORT int32_t rnnqc_test_isa_count() { return static_cast<int32_t>(rnnqc::AvailableTables().size()); }

@@ -32,7 +32,7 @@ bool HasFusedState(const TableCellArgs& args) {
 
 bool HasFusedCodes(const TableCellArgs& args) {
   const float y = Reach(*args.linear, 1) * (args.linear->cell_scale * kLargestKnot);
-  return args.h_reciprocal.divides && y < kLargestNumber * args.h_scale;
+  return args.h_reciprocal.exact && y < kLargestNumber * args.h_scale;
 }
 
 }  // namespace

@@ -32,12 +32,12 @@ float LeastOfCode(float code, float scale) {
 // of the smaller product can take away. So they agree everywhere if they agree on both sides of each step.
 Reciprocal FindReciprocal(float scale) {
   if (!(scale >= kSmallestScale && scale <= kLargestScale)) return {};
-  const double exact = 1.0 / static_cast<double>(scale);
-  Reciprocal found{static_cast<float>(exact), 0.0f, true};
-  found.lower = static_cast<float>(exact - static_cast<double>(found.upper));
-  for (float code = 1.0f; code <= kLargestByteCode + 1.0f && found.divides; ++code) {
+  const double quotient = 1.0 / static_cast<double>(scale);
+  Reciprocal found{static_cast<float>(quotient), 0.0f, true};
+  found.lower = static_cast<float>(quotient - static_cast<double>(found.upper));
+  for (float code = 1.0f; code <= kLargestByteCode + 1.0f && found.exact; ++code) {
     const float x = LeastOfCode(code, scale);
-    found.divides = Product(x, found) >= code && Product(Before(x), found) < code;
+    found.exact = Product(x, found) >= code && Product(Before(x), found) < code;
   }
   return found;
 }

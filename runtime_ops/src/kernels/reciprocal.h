@@ -5,13 +5,13 @@ namespace rnnqc {
 
 constexpr float kLargestByteCode = 255.0f;
 
-// 1 / scale as the sum of two floats. If `divides`, then for every finite x
+// 1 / scale as the sum of two floats. If `exact`, then for every finite x
 //
 //   rne(fma(x, upper, x * lower)) = rne(x / scale)      up to +-kLargestByteCode; what exceeds it does so in both forms
 struct Reciprocal {
   float upper;
   float lower;
-  bool divides;
+  bool exact;
 };
 
 Reciprocal FindReciprocal(float scale);
