@@ -35,7 +35,8 @@ def bundled(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]]
         signature = inspect.signature(test)
         left = [p for p in signature.parameters.values() if p.name not in wanted]
         assert len(left) == len(signature.parameters) - len(wanted)
-        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        of_others: Any = run
+        of_others.__signature__ = signature.replace(parameters=left)
         return run
 
     return decorate

@@ -11,6 +11,7 @@ import faulthandler
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from kernel_calls import (
     STEP_ISAS,
     TILED_ISAS,
     CellCase,
-    CellResult,
     Guarded,
     Product,
     block_order,
@@ -369,13 +369,8 @@ def _check_span(case: CellCase, isa: str, guarded: Guarded, begin: int, end: int
     whole, part = case.run("reference", guarded), case.run(isa, guarded, (begin, end))
     part.c[:, case.units :], whole.c[:, case.units :] = case.c[:, case.units :], case.c[:, case.units :]
     inside = slice(begin * BLOCK, end * BLOCK)
-    expected = CellResult(
-        whole.linear,
-        whole.fused,
-        np.full_like(whole.y, np.nan),
-        case.c.copy(),
-        np.full(whole.h.shape, SENTINEL, np.uint8),
-    )
+    untouched = np.full(whole.h.shape, SENTINEL, np.uint8)
+    expected = replace(whole, y=np.full_like(whole.y, np.nan), c=case.c.copy(), h=untouched)
     expected.y.view(np.uint8)[:] = SENTINEL
     for name in ("y", "c", "h"):
         getattr(expected, name)[:, inside] = getattr(whole, name)[:, inside]
@@ -533,8 +528,9 @@ WITHIN = [
     40000,
     2.0**16,
     2.0**30 - 64,
+    -(2.0**30) + 64,
+    -1e9,
 ]
-WITHIN += [-(2.0**30) + 64, -1e9]
 BEYOND = [-np.inf, np.inf, -3e38, 3e38, -0.5, -1, -1.5, -(2.0**31), 2.0**31, -0.0]
 JUST_BEYOND = [*WITHIN, 2.0**30 + 128]
 
@@ -579,15 +575,17 @@ def test_limits_of_linear_cells(isa: str, specials: Sequence[float], name: str, 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("specials", [WITHIN, BEYOND], ids=["within", "beyond"])
 def test_lower_limit_at_the_second_code(
-    isa: str, lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    isa: str, specials: Sequence[float], lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Knots that rise to the end, without the code whose entry is that of the next one: indices 0 and 1 differ.
     monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
-    case = _limited_case(first_code=1, gate_min=(lowest,) * 4)
+    case = _limited_case(first_code=1, specials=specials, gate_min=(lowest,) * 4)
     assert all(table[0] != table[1] for table in case.gate_tables)
     found = case.run(isa, guarded)
     assert found.linear
+    assert found.fused == (specials is WITHIN and lowest < 1)
     found.assert_same_bits(case.run("reference", guarded))
 
 
