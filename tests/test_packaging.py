@@ -21,6 +21,7 @@ import rnnqc.runtime_ops
 ROOT = Path(__file__).resolve().parents[1]
 SUBPACKAGES = ("passes", "runtime_ops")
 MAKE = shutil.which("make")
+ISAS = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -33,15 +34,26 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 def build(kind: str, folder: Path) -> Path:
     """Build the sdist, or the wheel from an sdist that was unpacked elsewhere; returns the distribution.
 
-    The library is hardly optimized, which takes less time; the installation of the checkout is a release.
+    The library is hardly optimized and without the kernels that take longest to compile; the installation of the
+    checkout is a release.
     """
     source = ROOT
-    quick = ("-Ccmake.build-type=None",) if kind == "wheel" else ()
+    quick = ("-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in ISAS))
     if kind == "wheel":
         with tarfile.open(build("sdist", folder)) as archive:
             archive.extractall(folder / "unpacked", filter="data")
         (source,) = (folder / "unpacked").iterdir()
-    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", *quick, "--outdir", folder, source]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        f"--{kind}",
+        "--no-isolation",
+        *(quick if kind == "wheel" else ()),
+        "--outdir",
+        folder,
+        source,
+    ]
     done = run(*command, cwd=folder, CXXFLAGS="-O1")
     assert done.returncode == 0, done.stdout + done.stderr
     (distribution,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")

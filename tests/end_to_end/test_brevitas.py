@@ -107,8 +107,15 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("states", [False, True], ids=["zeros", "initial states"])
-@pytest.mark.parametrize("pow2", [False, True], ids=["any scale", "powers of two"])
+@pytest.mark.parametrize(
+    ("pow2", "states"),
+    [
+        pytest.param(False, False, id="any scale, zeros"),
+        pytest.param(True, True, id="powers of two, initial states"),
+        pytest.param(False, True, id="any scale, initial states", marks=pytest.mark.slow),
+        pytest.param(True, False, id="powers of two, zeros", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_one_cell(name: str, pow2: bool, states: bool) -> None:
     lstm = random_lstm(100 + len(name), pow2=pow2, **VARIATIONS[name])

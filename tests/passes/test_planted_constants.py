@@ -399,7 +399,7 @@ PAIRS = [(r, c) for r in RECIPES for c in CASES]
 @pytest.mark.parametrize(
     ("recipe", "case"),
     [
-        pytest.param(r, c, marks=() if k % 7 == 0 or (r, c) in FAST else pytest.mark.slow)
+        pytest.param(r, c, marks=() if k % 14 == 0 or (r, c) in FAST else pytest.mark.slow)
         for k, (r, c) in enumerate(PAIRS)
     ],
 )
