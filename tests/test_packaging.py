@@ -21,7 +21,7 @@ import rnnqc.runtime_ops
 ROOT = Path(__file__).resolve().parents[1]
 SUBPACKAGES = ("passes", "runtime_ops")
 MAKE = shutil.which("make")
-ISAS = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
+SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,23 +37,13 @@ def build(kind: str, folder: Path) -> Path:
     The library is hardly optimized and without the kernels that take longest to compile; the installation of the
     checkout is a release.
     """
-    source = ROOT
-    quick = ("-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in ISAS))
+    source, options = ROOT, []
     if kind == "wheel":
         with tarfile.open(build("sdist", folder)) as archive:
             archive.extractall(folder / "unpacked", filter="data")
         (source,) = (folder / "unpacked").iterdir()
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        f"--{kind}",
-        "--no-isolation",
-        *(quick if kind == "wheel" else ()),
-        "--outdir",
-        folder,
-        source,
-    ]
+        options = ["-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED)]
+    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", *options, "--outdir", folder, source]
     done = run(*command, cwd=folder, CXXFLAGS="-O1")
     assert done.returncode == 0, done.stdout + done.stderr
     (distribution,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
