@@ -132,7 +132,7 @@ def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guard
 # tiles, of more, and of more than is unpacked at once.
 @each_tiled_isa
 @pytest.mark.parametrize("group_size", [*GROUP_SIZES, 96, 512])
-@bundled("rows", [7, 8, 15, 16, 17, 32, 33, 65])
+@bundled("rows", [5, 8, 15, 16, 17, 32, 33, 65])
 @bundled("k, units", [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
 def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
     for zero_point, kind in ((128, "random"), (3, "corners")):

@@ -112,20 +112,16 @@ void ProjectRow(const ProjectArgs& args, void (*row)(const MatmulArgs&, const in
 
 // --- Tiles ---
 
-// Products that vpdpbusd is faster at: few rows, which read weights at the rate of the caches (so much the more, the
-// farther the cache), and so small ones that setting up the tiles takes longer.
-constexpr int64_t kFewRows = 4;
-constexpr int64_t kFewFarRows = 8;  // and of weights that are unpacked first
-constexpr int64_t kNearBytes = 1 << 20;
+// Products that vpdpbusd is faster at: few rows, more of them if weights are unpacked first, and so small ones that
+// setting up the tiles takes longer.
+constexpr int64_t kFewRows = 3;
+constexpr int64_t kFewRowsS4 = 5;
 constexpr int64_t kFewProducts = 1 << 18;
 
-int64_t Weights(const MatmulArgs& m) { return m.k_padded * (m.block_end - m.block_begin) * kBlockColumns; }
-
-bool IsFew(const MatmulArgs& m, int64_t few_rows) { return m.rows < few_rows || m.rows * Weights(m) < kFewProducts; }
-
-bool IsFew(const MatmulArgs& m) { return IsFew(m, Weights(m) <= kNearBytes ? kFewRows : kFewFarRows); }
-
-bool IsFewS4(const MatmulArgs& m) { return IsFew(m, kFewFarRows); }
+bool IsFew(const MatmulArgs& m, int64_t few_rows) {
+  const int64_t weights = m.k_padded * (m.block_end - m.block_begin) * kBlockColumns;
+  return m.rows < few_rows || m.rows * weights < kFewProducts;
+}
 
 // Tile instructions read memory of which compilers do not know.
 RNNQC_FORCEINLINE void CompleteStores() { __asm__ volatile("" ::: "memory"); }
@@ -438,28 +434,28 @@ constexpr auto kSumsS4 = [](const auto&... arguments) { SumsS4(arguments...); };
 void u8s8_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return Row(m, m.start, args.acc);
-  if (IsFew(m)) return u8s8_s32_recurrent_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRows)) return u8s8_s32_recurrent_6x64__avx512vnni(args);
   RecurrentTiles(args, kSums);
 }
 
 void u8s8_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, Row);
-  if (IsFew(m)) return u8s8_f32_project_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRows)) return u8s8_f32_project_6x64__avx512vnni(args);
   ProjectTiles(args, kSums);
 }
 
 void u8s4_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return RowS4(m, m.start, args.acc);
-  if (IsFewS4(m)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRowsS4)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
   RecurrentTiles(args, kSumsS4);
 }
 
 void u8s4_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, RowS4);
-  if (IsFewS4(m)) return u8s4_f32_project_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRowsS4)) return u8s4_f32_project_6x64__avx512vnni(args);
   ProjectTiles(args, kSumsS4);
 }
 
