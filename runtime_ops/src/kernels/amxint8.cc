@@ -87,11 +87,19 @@ void RowOfBlocks(const MatmulArgs& m, RowSumsFn* one, RowSumsFn* many, const int
   }
 }
 
+// Weights that are mostly in the first-level cache are multiplied two blocks at once, which share the row's codes. From
+// farther away one stream comes faster than two, by up to 5 %.
+constexpr int64_t kNearWeights = 1 << 17;
+
+int64_t Weights(const MatmulArgs& m) { return m.k_padded * (m.block_end - m.block_begin) * kBlockColumns; }
+
 void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  if (m.descending) {
-    RowOfBlocks<2>(m, RowSums<1, true>, RowSums<2, true>, start, sums);
+  RowSumsFn* const one = m.descending ? RowSums<1, true> : RowSums<1, false>;
+  RowSumsFn* const two = m.descending ? RowSums<2, true> : RowSums<2, false>;
+  if (Weights(m) <= kNearWeights) {
+    RowOfBlocks<2>(m, one, two, start, sums);
   } else {
-    RowOfBlocks<2>(m, RowSums<1, false>, RowSums<2, false>, start, sums);
+    RowOfBlocks<1>(m, one, one, start, sums);
   }
 }
 
@@ -118,10 +126,7 @@ constexpr int64_t kFewRows = 3;
 constexpr int64_t kFewRowsS4 = 5;
 constexpr int64_t kFewProducts = 1 << 18;
 
-bool IsFew(const MatmulArgs& m, int64_t few_rows) {
-  const int64_t weights = m.k_padded * (m.block_end - m.block_begin) * kBlockColumns;
-  return m.rows < few_rows || m.rows * weights < kFewProducts;
-}
+bool IsFew(const MatmulArgs& m, int64_t few_rows) { return m.rows < few_rows || m.rows * Weights(m) < kFewProducts; }
 
 // Tile instructions read memory of which compilers do not know.
 RNNQC_FORCEINLINE void CompleteStores() { __asm__ volatile("" ::: "memory"); }

@@ -153,7 +153,10 @@ RNNQC_NOINLINE void TileSums(const Tile& shared) {
   }
 }
 
-constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8>, TileSums<2, 4>, TileSums<3, 4>};
+// Several rows read the lines of a block upwards in both orders of blocks: they take parts of lines, which come more
+// slowly downwards from far caches.
+template <bool kDescending>
+constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, 8, kDescending>, TileSums<2, 4>, TileSums<3, 4>};
 
 // Products of int4 weights need neither sizes nor masks: two of them are -2 * 8 * 255 .. 2 * 7 * 255, and the sums of
 // those of kEights times eight k, -32640 .. 28560, fit into int16.
@@ -292,7 +295,9 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   }
 }
 
-constexpr SumsS4Fn* kTileSumsS4[kTileRowsS4] = {TileSumsS4<1, 8>, TileSumsS4<2, 4>, TileSumsS4<3, 2>, TileSumsS4<4, 2>};
+template <bool kDescending>
+constexpr SumsS4Fn* kTileSumsS4[kTileRowsS4] = {TileSumsS4<1, 8, kDescending>, TileSumsS4<2, 4>, TileSumsS4<3, 2>,
+                                                TileSumsS4<4, 2>};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left, int64_t tile_rows) {
@@ -303,7 +308,7 @@ inline int64_t NextTile(int64_t rows_left, int64_t tile_rows) {
 // All sums, from `start` if kStart, else from 0. finish(row, rows, block) is called for sums that are complete.
 template <bool kStart, typename Finish>
 inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const Finish& finish) {
-  const bool descending = m.descending && m.rows == 1;
+  SumsFn* const* tile_sums = m.descending ? kTileSums<true> : kTileSums<false>;
   const int64_t block_bytes = kBlockColumns * m.k_padded + kColumnSumBytes;
   Panel panel;
   alignas(kAlignment) int32_t base[kBlockColumns];
@@ -315,7 +320,7 @@ inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const 
       depth = Least(Panel::Depth(rows), m.k_padded - begin);
       panel.Prepare(m, row, rows, begin, depth);
       for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-        const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
+        const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
         const int64_t column = block * kBlockColumns;
         const uint8_t* packed = static_cast<const uint8_t*>(m.weights) + block * block_bytes;
         const int32_t* column_sums = reinterpret_cast<const int32_t*>(packed);
@@ -337,7 +342,7 @@ inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const 
           tile.sums_stride = sums_stride;
           tile.base = begin > 0 ? tile.sums : kStart ? base : column_sums;
           tile.base_stride = begin > 0 ? sums_stride : 0;
-          (descending ? TileSums<1, 8, true> : kTileSums[tile_rows - 1])(tile);
+          tile_sums[tile_rows - 1](tile);
           if (begin + depth == m.k_padded) finish(row + r, tile_rows, block);
         }
       }
@@ -350,14 +355,14 @@ inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const 
 template <typename Finish>
 inline void SumsS4(const MatmulArgs& m, const int32_t* start, int32_t* sums, int64_t sums_stride,
                    const Finish& finish) {
-  const bool descending = m.descending && m.rows == 1;
+  SumsS4Fn* const* tile_sums = m.descending ? kTileSumsS4<true> : kTileSumsS4<false>;
   for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-    const int64_t block = descending ? m.block_begin + m.block_end - 1 - i : i;
+    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
     const int64_t column = block * kBlockColumns;
     for (int64_t row = 0; row < m.rows;) {
       const int64_t tile = NextTile(m.rows - row, kTileRowsS4);
-      (descending ? TileSumsS4<1, 8, true> : kTileSumsS4[tile - 1])(
-          m, row, block, start == nullptr ? nullptr : start + column, sums + row * sums_stride + column, sums_stride);
+      tile_sums[tile - 1](m, row, block, start == nullptr ? nullptr : start + column, sums + row * sums_stride + column,
+                          sums_stride);
       finish(row, tile, block);
       row += tile;
     }

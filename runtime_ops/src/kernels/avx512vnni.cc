@@ -69,13 +69,15 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
   }
 }
 
-// Sums of kRows rows and one block.
-template <int kRows>
+// Sums of kRows rows and one block; the weights in ascending or descending order.
+template <int kRows, bool kDescending>
 RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
                              int64_t sums_stride) {
-  const uint8_t* a = m.a + row * m.a_stride;
+  constexpr int64_t kStep = kDescending ? -1 : 1;
   const int64_t depth = m.k_padded / 4;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + block * depth * kGates;
+  const int64_t first = kDescending ? depth - 1 : 0;
+  const uint8_t* a = m.a + row * m.a_stride + 4 * first;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
   __m512i sum[kRows][kGates];
   RNNQC_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
@@ -87,7 +89,7 @@ RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, co
   for (int64_t j = 0; j < depth; ++j) {
     RNNQC_UNROLL(4)
     for (int g = 0; g < kGates; ++g) {
-      _mm_prefetch(reinterpret_cast<const char*>(w + g) + kTilePrefetchBytes, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(w + g) + kStep * kTilePrefetchBytes, _MM_HINT_T0);
     }
     const __m512i w0 = _mm512_load_si512(w);
     const __m512i w1 = _mm512_load_si512(w + 1);
@@ -95,13 +97,14 @@ RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, co
     const __m512i w3 = _mm512_load_si512(w + 3);
     RNNQC_UNROLL(6)
     for (int r = 0; r < kRows; ++r) {
-      const __m512i codes = BroadcastCodes(a + r * m.a_stride + 4 * j);
+      const __m512i codes = BroadcastCodes(a + r * m.a_stride);
       AddProducts(&sum[r][0], codes, w0);
       AddProducts(&sum[r][1], codes, w1);
       AddProducts(&sum[r][2], codes, w2);
       AddProducts(&sum[r][3], codes, w3);
     }
-    w += kGates;
+    a += kStep * 4;
+    w += kStep * kGates;
   }
   RNNQC_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
@@ -112,9 +115,6 @@ RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, co
 
 using TileSumsFn = void(const MatmulArgs& m, int64_t row, int64_t block, const int32_t* start, int32_t* sums,
                         int64_t sums_stride);
-
-constexpr TileSumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>, TileSums<3>,
-                                              TileSums<4>, TileSums<5>, TileSums<6>};
 
 // Weights of 64 bytes of kS4Pairs as int8 numbers of 16 times their value.
 inline __m512i LowerTimes16(__m512i bytes) {
@@ -187,11 +187,27 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   }
 }
 
-constexpr TileSumsFn* kTileSumsS4[kTileRows] = {TileSumsS4<1>, TileSumsS4<2>, TileSumsS4<3>,
-                                                TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>};
+using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
+
+// The products of one order of the weights; a tile has one row only if there is no other, which `row` is for. Several
+// rows read the lines of a block of int4 weights upwards in both orders.
+struct Products {
+  RowSumsFn* row;
+  TileSumsFn* tile[kTileRows];
+};
+
+template <bool kDescending>
+constexpr Products kProducts = {RowSums<kDescending>,
+                                {nullptr, TileSums<2, kDescending>, TileSums<3, kDescending>, TileSums<4, kDescending>,
+                                 TileSums<5, kDescending>, TileSums<6, kDescending>}};
+
+template <bool kDescending>
+constexpr Products kProductsS4 = {RowSumsS4<kDescending>,
+                                  {nullptr, TileSumsS4<2>, TileSumsS4<3>, TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>}};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
+  if (rows_left <= kTileRows) return rows_left;
   const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
   return (rows_left + tiles - 1) / tiles;
 }
@@ -256,53 +272,57 @@ void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t bloc
   }
 }
 
-using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
-
-template <RowSumsFn* kAscending, RowSumsFn* kDescending>
-void Recurrent(const RecurrentArgs& args, TileSumsFn* const* tile_sums) {
-  const MatmulArgs& m = args.matmul;
-  if (m.rows == 1) {
-    if (m.descending) {
-      for (int64_t block = m.block_end; block-- > m.block_begin;) {
-        kDescending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
-      }
-    } else {
-      for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-        kAscending(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
-      }
-    }
-    return;
-  }
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    const int64_t column = block * kBlockColumns;
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      tile_sums[tile - 1](m, row, block, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
-      row += tile;
-    }
+// visit(block) in the order that the call asks for.
+template <typename Visit>
+RNNQC_FORCEINLINE void ForEachBlock(const MatmulArgs& m, const Visit& visit) {
+  if (m.descending) {
+    for (int64_t block = m.block_end; block-- > m.block_begin;) visit(block);
+  } else {
+    for (int64_t block = m.block_begin; block < m.block_end; ++block) visit(block);
   }
 }
 
-template <RowSumsFn* kAscending, RowSumsFn* kDescending>
-void Project(const ProjectArgs& args, TileSumsFn* const* tile_sums) {
+// visit(row, rows, block) for all tiles of rows of all blocks.
+template <typename Visit>
+RNNQC_FORCEINLINE void ForEachTile(const MatmulArgs& m, const Visit& visit) {
+  ForEachBlock(m, [&](int64_t block) {
+    for (int64_t row = 0; row < m.rows;) {
+      const int64_t rows = NextTile(m.rows - row);
+      visit(row, rows, block);
+      row += rows;
+    }
+  });
+}
+
+void Recurrent(const RecurrentArgs& args, const Products& products) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) {
+    ForEachBlock(m, [&](int64_t block) {
+      products.row(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+    });
+    return;
+  }
+  ForEachTile(m, [&](int64_t row, int64_t rows, int64_t block) {
+    const int64_t column = block * kBlockColumns;
+    int32_t* acc = args.acc + row * args.acc_stride + column;
+    products.tile[rows - 1](m, row, block, m.start + column, acc, args.acc_stride);
+  });
+}
+
+void Project(const ProjectArgs& args, const Products& products) {
   const MatmulArgs& m = args.matmul;
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
-    for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-      const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
-      (m.descending ? kDescending : kAscending)(m, block, nullptr, sums);
+    ForEachBlock(m, [&](int64_t block) {
+      products.row(m, block, nullptr, sums);
       FinishRows(args, 0, 1, block, sums);
-    }
+    });
     return;
   }
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
-    for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row);
-      tile_sums[tile - 1](m, row, block, nullptr, sums, kBlockColumns);
-      FinishRows(args, row, tile, block, sums);
-      row += tile;
-    }
-  }
+  ForEachTile(m, [&](int64_t row, int64_t rows, int64_t block) {
+    products.tile[rows - 1](m, row, block, nullptr, sums, kBlockColumns);
+    FinishRows(args, row, rows, block, sums);
+  });
 }
 
 #include "kernels/linear_avx512vnni.inc"
@@ -621,11 +641,11 @@ void s32_f32_join__avx512vnni(const JoinArgs& args) {
 }
 
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  Recurrent<RowSums<false>, RowSums<true>>(args, kTileSums);
+  Recurrent(args, args.matmul.descending ? kProducts<true> : kProducts<false>);
 }
 
 void u8s8_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  Project<RowSums<false>, RowSums<true>>(args, kTileSums);
+  Project(args, args.matmul.descending ? kProducts<true> : kProducts<false>);
 }
 
 void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block,
@@ -634,11 +654,11 @@ void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row,
 }
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  Recurrent<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+  Recurrent(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>);
 }
 
 void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  Project<RowSumsS4<false>, RowSumsS4<true>>(args, kTileSumsS4);
+  Project(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>);
 }
 
 void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {

@@ -272,7 +272,8 @@ void Recurrent(const RecurrentArgs& args, SumsFn* const (&tile_sums)[kRows]) {
     }
     return;
   }
-  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
     const int64_t column = block * kBlockColumns;
     for (int64_t row = 0; row < m.rows;) {
       const int64_t tile = NextTile(m.rows - row, kRows);
