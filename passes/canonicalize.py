@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx
-import onnx.inliner
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import CompileError, Outcome, Remark
 from rnnqc.evaluate import evaluate_nodes
 from rnnqc.graph_walks import blocks_of
+from rnnqc.inlining import FunctionKey, inlined, key_of
 from rnnqc.ir import (
     DOMAIN,
     Constant,
@@ -116,20 +116,12 @@ class Canonicalize(Pass):
     def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
         # onnx's version converter drops functions: before a conversion all are inlined.
         convert = model.opset < MINIMUM_OPSET
-        keys = [(f.domain, f.name, f.overload) for f in model.functions]
+        keys = [key_of(f) for f in model.functions]
         recurrent = keys if convert else _recurrent_functions(model.functions)
         if not recurrent:
             return False
-        try:
-            proto = onnx.inliner.inline_selected_functions(model.proto, [(d, n) for d, n, _ in recurrent])
-        except Exception as error:  # onnx raises errors of its checker, too
-            raise CompileError(
-                f"{model.source}: model-local functions cannot be inlined ({error}).",
-                supported="functions of the model's own operator set",
-                action="inline the functions with onnx.inliner and try again",
-            ) from error
         statistics["functions"] = len(recurrent)
-        model.reload(proto)
+        model.reload(inlined(model.proto, recurrent))
         return True
 
     def _convert(self, model: Model, remarks: list[Remark]) -> bool:
@@ -191,22 +183,21 @@ class Canonicalize(Pass):
 _LOOPS = frozenset({"Loop", "Scan"})
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _GATES = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
-_Key = tuple[str, str, str]
 
 
-def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[_Key]:
+def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
     """Functions that may contain a recurrence, directly or through a call.
 
     Those of rnnqc's own operators have products and gates, too, and stay.
     """
-    held = {(f.domain, f.name, f.overload): f for f in functions}
+    held = {key_of(f): f for f in functions}
     operators = {key: _operators(function) for key, function in held.items()}
 
-    def with_any(wanted: Iterable[str]) -> set[_Key]:
+    def with_any(wanted: Iterable[str]) -> set[FunctionKey]:
         """Functions with one of these operators, directly or through a call."""
         names = {(domain, op) for op in wanted for domain in ("", "ai.onnx")}
-        found: set[_Key] = set()
-        users: dict[tuple[str, str], list[_Key]] = {}
+        found: set[FunctionKey] = set()
+        users: dict[tuple[str, str], list[FunctionKey]] = {}
         for key, used in operators.items():
             for name in used:
                 users.setdefault(name, []).append(key)
@@ -219,7 +210,8 @@ def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[_Key]:
 
     written = with_any(_PRODUCTS) & with_any(_LOOPS | _GATES)
     wanted = with_any(RECURRENT_OPS) | {key for key in written if key[0] != DOMAIN}
-    return [key for key in held if key in wanted]
+    names = {key[:2] for key in wanted}  # onnxruntime before 1.27 does not tell overloads apart: they stay together
+    return [key for key in held if key[:2] in names]
 
 
 def _operators(function: onnx.FunctionProto) -> set[tuple[str, str]]:

@@ -8,14 +8,14 @@ operands. Passes may measure such a value in other units: then it is passed over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto
 
+from rnnqc.inlining import inlined
 from rnnqc.numerics import Numerics, sqnr_db
 from rnnqc.passes.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.passes.point_names import alias
@@ -136,75 +136,3 @@ def _matching(place: Place, before: Mapping[str, list[str]], after: Mapping[str,
     if len(before[short]) > 1 or len(set(steps)) < len(steps):
         return []
     return names if len(names) == 1 or steps == list(range(len(names))) else []
-
-
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without its functions: a value of a function is called by the calling node's name, `/`, and its own."""
-    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.functions[:]
-    del result.graph.node[:]
-    result.graph.node.extend(_expanded(model.graph.node, functions))
-    versions = {o.domain: o.version for o in result.opset_import}
-    for function in model.functions:
-        for opset in function.opset_import:
-            if opset.domain not in versions:
-                versions[opset.domain] = opset.version
-                result.opset_import.append(opset)
-    return result
-
-
-def _expanded(
-    nodes: Iterable[onnx.NodeProto], functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
-) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        function = functions.get((node.domain, node.op_type, node.overload))
-        if function is None:
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            for attribute in copy.attribute:
-                if attribute.type == AttributeProto.GRAPH:
-                    inner = list(_expanded(attribute.g.node, functions))
-                    del attribute.g.node[:]
-                    attribute.g.node.extend(inner)
-            yield copy
-            continue
-        prefix = node.name or (node.output[0] if node.output else node.op_type)
-        actual = dict(zip(function.input, [*node.input, *[""] * len(function.input)], strict=False))
-        results = {inner: outer for inner, outer in zip(function.output, node.output, strict=False) if outer}
-        attributes = {a.name: a for a in [*function.attribute_proto, *node.attribute]}
-        body = [_renamed(n, {**actual, **results}, prefix, attributes) for n in function.node]
-        yield from _expanded(body, functions)
-
-
-def _renamed(
-    node: onnx.NodeProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]
-) -> onnx.NodeProto:
-    """A node of a function, as it stands at the call."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-
-    def called(name: str) -> str:
-        return names.get(name, f"{prefix}/{name}") if name else ""
-
-    copy.input[:] = [called(n) for n in node.input]
-    copy.output[:] = [called(n) for n in node.output]
-    copy.name = f"{prefix}/{node.name}" if node.name else ""
-    del copy.attribute[:]
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in attributes:
-                given = copy.attribute.add()
-                given.CopyFrom(attributes[attribute.ref_attr_name])
-                given.name = attribute.name
-            continue
-        held = copy.attribute.add()
-        held.CopyFrom(attribute)
-        if held.type == AttributeProto.GRAPH:
-            inner = [_renamed(n, names, prefix, attributes) for n in held.g.node]
-            del held.g.node[:]
-            held.g.node.extend(inner)
-            for value in [*held.g.input, *held.g.output, *held.g.value_info, *held.g.initializer]:
-                value.name = called(value.name)
-    return copy

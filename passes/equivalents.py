@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.inlining import inlined
 from rnnqc.numerics import sqnr_db
 from rnnqc.passes.base import MOVED, Equivalent
-from rnnqc.passes.divergence import inlined, names_by_alias
+from rnnqc.passes.divergence import names_by_alias
 from rnnqc.passes.inner_values import Array, InnerValues
 from rnnqc.passes.point_names import alias
 

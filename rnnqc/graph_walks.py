@@ -24,6 +24,12 @@ def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
         pending.extend(inner for node in block.node for inner in inner_graphs(node))
 
 
+def defined(graph: onnx.GraphProto) -> set[str]:
+    """The names of inputs, initializers and values that a graph makes, its subgraphs apart."""
+    tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
+    return {v.name for v in [*graph.input, *tensors]} | {o for node in graph.node for o in node.output if o}
+
+
 def captured(graph: onnx.GraphProto) -> set[str]:
     """What a subgraph and those in it use of the graphs around; no two values of one model have the same name."""
     read: set[str] = set()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from rnnqc.graph_walks import blocks_of, inner_graphs
+from rnnqc.graph_walks import blocks_of, defined, inner_graphs
 from rnnqc.validation import STANDARD_DOMAINS
 
 
@@ -47,11 +47,11 @@ def _domain(name: str) -> str:
 
 
 def _unshadow(graph: onnx.GraphProto) -> None:
-    taken = {name for block in blocks_of([graph]) if isinstance(block, onnx.GraphProto) for name in _made(block)}
+    taken = {name for block in blocks_of([graph]) if isinstance(block, onnx.GraphProto) for name in defined(block)}
     work: list[tuple[onnx.GraphProto, frozenset[str], Mapping[str, str]]] = [(graph, frozenset(), {})]
     while work:
         current, outer, renamed = work.pop()
-        made = _made(current)
+        made = defined(current)
         names = {k: v for k, v in renamed.items() if k not in made}
         for name in sorted(made & outer):
             fresh, k = f"{name}_inner", 1
@@ -64,12 +64,6 @@ def _unshadow(graph: onnx.GraphProto) -> None:
             _rename(current, names)
         visible = outer | made
         work.extend((inner, visible, names) for node in current.node for inner in inner_graphs(node))
-
-
-def _made(graph: onnx.GraphProto) -> set[str]:
-    made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    made |= {s.values.name for s in graph.sparse_initializer} | {o for n in graph.node for o in n.output}
-    return made - {""}
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

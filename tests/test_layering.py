@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics", "limits", "user_code"),
     ("graph_walks", "loop_bodies"),
-    ("encoding", "packing", "tables", "validation", "spelling", "histogram", "percentile", "checked_json"),
+    ("encoding", "packing", "tables", "validation", "spelling", "inlining", "histogram", "percentile", "checked_json"),
     (
         "cells",
         "compensation",

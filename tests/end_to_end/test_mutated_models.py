@@ -200,25 +200,46 @@ def test_refused(what: str) -> None:
             rnnqc.lower(model, **arguments)  # type: ignore[arg-type]
 
 
-def _chain(length: int) -> onnx.ModelProto:
-    """A layer, and functions of which each calls the next."""
+def _chain(length: int, calls: int = 1) -> onnx.ModelProto:
+    """A layer behind functions of which each calls the next, `calls` times."""
     model = LstmCase(placement="function").model()
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
-    calls = [helper.make_node(f"f{k + 1}", ["x"], ["y"], domain="f") for k in range(length - 1)]
-    for k, node in enumerate([*calls, helper.make_node("Relu", ["x"], ["y"])]):
-        model.functions.append(helper.make_function("f", f"f{k}", ["x"], ["y"], [node], imports))
+    for k in range(length - 1):
+        nodes = [helper.make_node(f"f{k + 1}", ["x"], [f"y{c}"], f"call{c}", domain="f") for c in range(calls)]
+        names = [f"y{c}" for c in range(calls)]
+        model.functions.append(
+            helper.make_function("f", f"f{k}", ["x"], ["y"], [*nodes, helper.make_node("Max", names, ["y"])], imports)
+        )
+    last = helper.make_node("Tanh", ["x"], ["y"])
+    product = helper.make_node("MatMul", ["y", "y"], ["unused"])  # what makes a function one that is inlined
+    model.functions.append(helper.make_function("f", f"f{length - 1}", ["x"], ["y"], [last, product], imports))
+    return model
+
+
+def _called_chain(length: int, calls: int = 1) -> onnx.ModelProto:
+    model = _chain(length, calls)
+    layer = _outer(model)
+    model.graph.node.insert(0, helper.make_node("f0", [layer.input[0]], ["behind"], "chain", domain="f"))
+    model.graph.node[1].input[0] = "behind"
+    model.opset_import.append(helper.make_opsetid("f", 1))
     return model
 
 
 @pytest.mark.parametrize("length", [3000, 12000])
 def test_long_chains_of_functions(length: int) -> None:
-    """onnx takes 10,000 functions, and calls 100 deep; its refusal of more was no refusal of ours."""
-    with pytest.raises(rnnqc.CompileError, match="functions"):
-        rnnqc.lower(_chain(length))
+    """Nothing calls them; onnx's inliner takes 10,000 functions, and calls 100 deep."""
+    assert [e.status for e in rnnqc.lower(_chain(length)).report.entries] == ["lowered"]
 
 
-def test_a_chain_of_functions() -> None:
-    assert [e.status for e in rnnqc.lower(_chain(60)).report.entries] == ["lowered"]
+@pytest.mark.parametrize("length", [60, 300])
+def test_a_chain_of_functions(length: int) -> None:
+    assert [e.status for e in rnnqc.lower(_called_chain(length)).report.entries] == ["lowered"]
+
+
+def test_functions_that_call_others_many_times() -> None:
+    """40 functions of a few bytes that come to 2**40 nodes."""
+    with pytest.raises(rnnqc.CompileError, match=r"functions cannot be inlined.*Supported: up to \d+ nodes"):
+        rnnqc.lower(_called_chain(40, 2))
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

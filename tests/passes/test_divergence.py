@@ -15,10 +15,11 @@ from lstm_models import LstmCase, Placement
 from running import assert_same_bits, plain_session, run
 
 import rnnqc
+from rnnqc.inlining import inlined
 from rnnqc.ir import Model
 from rnnqc.numerics import Bitwise, Close, Numerics
 from rnnqc.passes import Instrument, Pass, PassResult
-from rnnqc.passes.divergence import first_divergence, inlined
+from rnnqc.passes.divergence import first_divergence
 from rnnqc.passes.point_names import alias
 
 Stages = dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Numerics]]
