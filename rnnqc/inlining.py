@@ -148,17 +148,17 @@ class _Inliner:
         made.output[:] = [scope.get(name, name) for name in node.output]
         del made.attribute[:]
         for attribute in node.attribute:
-            given, around, within = attribute, scope, site
+            given, within = attribute, site
             if attribute.ref_attr_name and site.attributes is not None:
                 if attribute.ref_attr_name not in site.attributes:
                     continue
-                # A graph that it holds is one of the caller.
-                given, around, within = site.attributes[attribute.ref_attr_name], ChainMap({"": ""}), _Site(site.prefix)
+                # A graph of the caller; onnxruntime, too, takes what it reads for the function's values first.
+                given, within = site.attributes[attribute.ref_attr_name], _Site(site.prefix)
             own = made.attribute.add()
             own.CopyFrom(given)
             own.name = attribute.name
             for graph in [*([own.g] if own.HasField("g") else []), *own.graphs]:
-                self._rename(graph, around, within)
+                self._rename(graph, scope, within)
         return made
 
     def _rename(self, graph: onnx.GraphProto, around: ChainMap[str, str], site: _Site) -> None:
