@@ -35,30 +35,26 @@ def session(
     Args:
         model: A path or a ModelProto.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
-        options: Session options to start from; the library is registered with them.
+        options: Session options to start from. They stay as they are and serve for any number of sessions. Only where
+            they hold another library of operators that the model needs, which onnxruntime does not copy, rnnqc's is
+            registered with them, too.
         kwargs: Passed to `onnxruntime.InferenceSession`.
 
     Raises:
         CompileError: The library is missing, or onnxruntime refuses the model.
     """
-    options = options if options is not None else ort.SessionOptions()
-    if native:
-        try:
-            runtime_ops.register(options)
-        except (OSError, RuntimeError) as error:
-            raise CompileError(str(error)) from error
-    kwargs.setdefault("providers", ["CPUExecutionProvider"])
+    open_ = _Opener(options, native, kwargs)
     model = _checked(model)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
         try:
-            made = ort.InferenceSession(source, options, **kwargs)
+            made = open_(source)
             exported = runnable(model) if _may_be_bound_to_a_batch(made, model) else None
         except Exception:
             exported = runnable(model)
             if exported is None:
                 raise
-        made = made if exported is None else _session(exported, options, kwargs)
+        made = made if exported is None else open_(serialized(exported, "The lowered model"))
     except CompileError:
         raise
     except Exception as error:
@@ -68,6 +64,64 @@ def session(
     if lost:
         warnings.warn(warning_of(lost), stacklevel=2)
     return made
+
+
+class _Opener:
+    """Opens models with the caller's options, and with the library where it is wanted."""
+
+    def __init__(self, given: ort.SessionOptions | None, native: bool, arguments: dict[str, Any]) -> None:
+        self.given, self.native = given, native
+        self.arguments = {"providers": ["CPUExecutionProvider"], **arguments}
+        self.options = given if given is not None else ort.SessionOptions()
+        if native:
+            self.options = _copied(given) if given is not None else self.options
+            _register(self.options)
+
+    def __call__(self, source: str | bytes) -> ort.InferenceSession:
+        """A session of a model's bytes or file; raises what onnxruntime raises."""
+        try:
+            return ort.InferenceSession(source, self.options, **self.arguments)
+        except Exception as error:
+            if not self.native or self.given is None or _UNKNOWN not in str(error):
+                raise
+            try:
+                ort.InferenceSession(source, self.given, **self.arguments)
+            except Exception:
+                raise error from None
+            _register(self.given)  # a library that the copy does not have: onnxruntime opens the model with it
+            return ort.InferenceSession(source, self.given, **self.arguments)
+
+
+_UNKNOWN = "is not a registered function/op"
+_FILES: dict[str, Any] = {"enable_profiling": False, "optimized_model_filepath": ""}
+"""Options that let a session write a file, and their values where it does not."""
+
+
+def _register(options: ort.SessionOptions) -> None:
+    try:
+        runtime_ops.register(options)
+    except (OSError, RuntimeError) as error:
+        raise CompileError(str(error)) from error
+
+
+def _copied(options: ort.SessionOptions) -> ort.SessionOptions:
+    """A copy, of everything but libraries of operators: a session has one of the options it was made with."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "any", [value], [result])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    held = {name: getattr(options, name) for name in _FILES}
+    try:
+        for name, nothing in _FILES.items():
+            setattr(options, name, nothing)
+        probe = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    finally:
+        for name, value_held in held.items():
+            setattr(options, name, value_held)
+    copy: ort.SessionOptions = probe.get_session_options()
+    for name, value_held in held.items():
+        setattr(copy, name, value_held)
+    return copy
 
 
 def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> list[str]:
@@ -99,10 +153,6 @@ def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLi
         return model  # onnxruntime says what is wrong
     check_external(proto, path)
     return model
-
-
-def _session(model: onnx.ModelProto, options: ort.SessionOptions, arguments: dict[str, Any]) -> ort.InferenceSession:
-    return ort.InferenceSession(serialized(model, "The lowered model"), options, **arguments)
 
 
 def _may_be_bound_to_a_batch(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["isa", "library_path", "register"]
 
 _LIBRARY_NAMES = {"win32": "librnnqc_ops.dll", "darwin": "librnnqc_ops.dylib"}
+_registered: weakref.WeakSet[onnxruntime.SessionOptions] = weakref.WeakSet()
 
 
 def library_path() -> Path:
@@ -48,14 +50,16 @@ def library_path() -> Path:
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Registers the native kernels with every session that is created from `session_options`.
+    """Registers the native kernels with every session that is created from `session_options`; once, if called again.
 
     Raises:
         FileNotFoundError: the library has not been built.
         RuntimeError: the environment variable `RNNQC_ISA` names an instruction set that is not available.
     """
     isa()
-    session_options.register_custom_ops_library(str(library_path()))
+    if session_options not in _registered:  # onnxruntime opens no session from options that have a library twice
+        session_options.register_custom_ops_library(str(library_path()))
+        _registered.add(session_options)
 
 
 def isa() -> str:

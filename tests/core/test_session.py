@@ -48,6 +48,65 @@ def test_options_are_used(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that only the library runs."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    kept = [f for f in model.functions if not f.name.startswith("Quant")]
+    del bare.functions[:]
+    bare.functions.extend(kept)
+    return bare
+
+
+def test_options_stay_as_they_are_and_serve_again(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """Would catch the library in the caller's options: the second session from them failed."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_free_dimension_override_by_name("T", 5)
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    bare = _without_functions(lowered.proto)
+    outputs = []
+    for _ in range(2):
+        session = rnnqc.session(bare, options=options)
+        own = session.get_session_options()
+        assert own.intra_op_num_threads == 1
+        assert own.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+        outputs.append(run(session, CASE.feeds()))
+    assert_same_bits(*outputs, "two sessions")
+    assert onnx.load(tmp_path / "optimized.onnx").graph.input[0].name == bare.graph.input[0].name
+    assert options.optimized_model_filepath == str(tmp_path / "optimized.onnx")
+    with pytest.raises(Exception, match="not a registered function/op"):
+        ort.InferenceSession(bare.SerializeToString(), options)
+
+
+def test_options_with_the_library(lowered: rnnqc.Lowered) -> None:
+    """Whoever has registered it already may ask for it again."""
+    options = ort.SessionOptions()
+    for _ in range(2):
+        rnnqc.runtime_ops.register(options)
+        rnnqc.session(_without_functions(lowered.proto), options=options)
+    ort.InferenceSession(_without_functions(lowered.proto).SerializeToString(), options)
+
+
+def test_options_with_another_library(lowered: rnnqc.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has no libraries: where the model needs one of the caller's, his options are used themselves."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(rnnqc.runtime_ops.library_path()))  # stands for another one
+    asked = []
+    monkeypatch.setattr(rnnqc.runtime_ops, "register", asked.append)
+    session = rnnqc.session(_without_functions(lowered.proto), options=options)
+    assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
+    assert asked[0] is not options and asked[1] is options
+    nothing = ort.SessionOptions()
+    nothing.log_severity_level = 4
+    with pytest.raises(CompileError, match="not a registered function/op"):
+        rnnqc.session(_without_functions(lowered.proto), options=nothing)
+    assert asked[3:] == []
+
+
 def test_arguments_are_passed_on(lowered: rnnqc.Lowered) -> None:
     session = rnnqc.session(lowered.proto, native=False, providers=["CPUExecutionProvider"], provider_options=[{}])
     assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
