@@ -29,6 +29,7 @@ from rnnqc.numerics import Bitwise, Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
+from rnnqc.passes.own_functions import check_own_functions
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
 from rnnqc.properties import Property
 from rnnqc.version_conversion import NOT_CONVERTED, convert_version
@@ -77,6 +78,7 @@ class Canonicalize(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Applies the steps."""
+        check_own_functions(model.functions, model.source)
         remarks: list[Remark] = []
         statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0}
         changed = self._inline(model, statistics)

@@ -16,6 +16,7 @@ from rnnqc.external_data import check_external, links_are_allowed, refuse_extern
 from rnnqc.files import load_proto, serialized
 from rnnqc.ir import CELLS_KEY, Model
 from rnnqc.passes.lost_layers import independent_outputs, warning_of
+from rnnqc.passes.own_functions import check_own_functions
 from rnnqc.pipeline import runnable
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
@@ -41,7 +42,8 @@ def session(
         kwargs: Passed to `onnxruntime.InferenceSession`.
 
     Raises:
-        CompileError: The library is missing, or onnxruntime refuses the model.
+        CompileError: The library is missing, onnxruntime refuses the model, or the model has functions of its own in
+            rnnqc's domain.
     """
     open_ = _Opener(options, native, kwargs)
     model = _checked(model)
@@ -51,6 +53,7 @@ def session(
             made = open_(source)
             exported = runnable(model) if _may_be_bound_to_a_batch(made, model) else None
         except Exception:
+            _readable(model)
             exported = runnable(model)
             if exported is None:
                 raise
@@ -125,13 +128,32 @@ def _copied(options: ort.SessionOptions) -> ort.SessionOptions:
 
 
 def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> list[str]:
-    """Outputs that no input has an influence on; `lower` has spoken of those of its results."""
+    """Outputs that no input has an influence on; `lower` has spoken of those of its results.
+
+    Raises:
+        CompileError: The model has functions of its own in rnnqc's domain.
+    """
     if CELLS_KEY in made.get_modelmeta().custom_metadata_map:
         return []
+    loaded = _readable(model)
     try:
-        return independent_outputs(Model.load(model))
+        return [] if loaded is None else independent_outputs(loaded)
     except Exception:
         return []  # it runs, whatever the compiler makes of it
+
+
+def _readable(model: str | os.PathLike[str] | onnx.ModelProto) -> Model | None:
+    """The model as the compiler reads it; None if it does not.
+
+    Raises:
+        CompileError: The model has functions of its own in rnnqc's domain.
+    """
+    try:
+        loaded = Model.load(model)
+    except Exception:
+        return None
+    check_own_functions(loaded.functions, loaded.source)
+    return loaded
 
 
 def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:

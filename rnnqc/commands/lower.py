@@ -13,6 +13,7 @@ from rich.progress import SpinnerColumn
 from rich.table import Table
 
 from rnnqc.commands.common import (
+    BAD_INPUT,
     CHECK_FAILED,
     OK,
     STRICT,
@@ -90,6 +91,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.comparison_feeds import CALIBRATION_DATA
     from rnnqc.files import check_writable, write_atomically
+    from rnnqc.outcomes import QONNX
     from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
     from rnnqc.pipeline import lower
     from rnnqc.reporting.page import page
@@ -140,6 +142,9 @@ def run(a: argparse.Namespace) -> int:
         count = len(report.float_entries)
         err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float; the model was not written.")
         code = STRICT
+    if code == OK and a.form == QONNX and not any(e.form == QONNX for e in report.entries):
+        err("[red]rnnqc: --form qonnx:[/red] no cell of this form was made; the model was not written.")
+        code = BAD_INPUT
     below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
     if code == OK and (report.unlike or below):
         texts = list(report.unlike)

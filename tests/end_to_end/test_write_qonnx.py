@@ -16,7 +16,8 @@ import onnx
 import pytest
 from commands import in_process
 from hypothesis import given, settings
-from lstm_models import LstmCase, stacked_model
+from lstm_models import LstmCase, RecurrentCase, stacked_model
+from protos import parse
 from running import assert_same_bits, run, save_arrays
 from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 from strategies import lstm_cases
@@ -244,6 +245,22 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     direct = rnnqc.lower(source, RECIPE, calibration=str(data))
     with np.load(tmp_path / "out.npz") as outputs:
         assert_same_bits(run(session(direct.proto, STOCK), case.feeds()), dict(outputs), "run as it was written")
+
+
+def test_a_model_without_such_a_cell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Would catch a file of floats as the result of a form that only LSTM has."""
+    onnx.save(RecurrentCase(op="GRU").model(), tmp_path / "gru.onnx")
+    onnx.save(
+        parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'),
+        tmp_path / "none.onnx",
+    )
+    for name, said in (("gru", "GRU"), ("none", "no recurrent layer")):
+        common = ("lower", tmp_path / f"{name}.onnx", "-o", tmp_path / "out.onnx", "--form", "qonnx")
+        failed = in_process(capfd, *common, "--recipe", RECIPE)
+        assert failed.code == 2
+        assert said in failed.err and "--form qonnx: no cell of this form was made" in failed.err
+        assert not (tmp_path / "out.onnx").exists()
+    assert in_process(capfd, "lower", tmp_path / "gru.onnx", *common[2:], "--recipe", RECIPE, "--strict").code == 3
 
 
 def test_two_lowerings_write_the_same_bytes() -> None:

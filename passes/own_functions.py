@@ -1,0 +1,48 @@
+"""Which model-local functions of rnnqc's domain rnnqc has written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import onnx
+
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import DOMAIN
+from rnnqc.passes.cell_function import fused_outputs, input_names
+from rnnqc.passes.emit_tables import FUNCTION, FUNCTION_INPUTS
+
+_CELLS = {t.fused: t for t in CELL_TYPES.values()}
+_ALIAS = re.compile(rf"({'|'.join(_CELLS)})(?:_\w+)?")
+
+
+def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
+    """Refuses functions of domain ai.rnnqc with another name or signature than the operators of rnnqc have.
+
+    Native kernels take the place of functions by domain and name, and a lowering adds functions of its own there.
+
+    Raises:
+        CompileError: With the first such function.
+    """
+    for function in functions:
+        if function.domain == DOMAIN and not _is_own(function):
+            found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
+            raise CompileError(
+                f"{source}: a model-local function of domain {DOMAIN!r} is none that rnnqc writes. Found: {found}.",
+                supported=f"in this domain the functions of {', '.join([*_CELLS, FUNCTION])} that rnnqc writes",
+                action="give the model's own functions, and the nodes that call them, another domain",
+            )
+
+
+def _is_own(function: onnx.FunctionProto) -> bool:
+    if function.name == FUNCTION:
+        return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
+    match = _ALIAS.fullmatch(function.name)
+    if match is None:
+        return False
+    type_ = _CELLS[match[1]]
+    inputs, outputs = input_names(type_), fused_outputs(type_)
+    return list(function.input) == list(inputs[: len(function.input)]) and list(function.output) == list(
+        outputs[: len(function.output)]
+    )
