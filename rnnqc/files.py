@@ -13,6 +13,7 @@ import onnx
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.external_data import load_external
+from rnnqc.spelling import forget_negative_sizes
 
 _FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
 LARGEST_FILE = 2**31 - 1
@@ -54,7 +55,9 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
         raise CompileError(
             f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again"
         )
-    return proto, size + load_external(proto, path)
+    size += load_external(proto, path)
+    forget_negative_sizes(proto)
+    return proto, size
 
 
 def _content(path: Path) -> bytes:

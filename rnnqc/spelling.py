@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx
 
@@ -16,7 +16,8 @@ def respell(proto: onnx.ModelProto) -> None:
     1. The standard domain is called "" everywhere.
     2. A value of a subgraph that is called as one outside gets a name of its own: graphsurgeon takes the two for one.
     3. Of initializers with one name the last stays, which is the one that counts.
-    4. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
+    4. Dimensions below 0 are unknown ones.
+    5. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
     """
     for function in proto.functions:
         function.domain = _domain(function.domain)
@@ -28,6 +29,7 @@ def respell(proto: onnx.ModelProto) -> None:
         for node in block.node:
             if node.domain:
                 node.domain = _domain(node.domain)
+    forget_negative_sizes(proto)
     _unshadow(proto.graph)
     for block in blocks_of([proto.graph]):
         if not isinstance(block, onnx.GraphProto):
@@ -40,6 +42,29 @@ def respell(proto: onnx.ModelProto) -> None:
             known = {v.name for v in [*block.value_info, *block.input, *block.output]}
             names = dict.fromkeys(o for n in block.node for o in n.output if o and o not in known)
             block.value_info.extend(onnx.ValueInfoProto(name=name) for name in names)
+
+
+def forget_negative_sizes(proto: onnx.ModelProto) -> None:
+    """Makes declared dimensions below 0 unknown ones, in place: exporters write -1 for what onnxruntime takes so, too.
+
+    A dimension of 0 stays: onnxruntime takes empty arrays alone there.
+    """
+    for block in blocks_of([proto.graph, *proto.functions]):
+        values = [*block.value_info]
+        if isinstance(block, onnx.GraphProto):
+            values += [*block.input, *block.output]
+        for dim in (d for value in values for d in _dims_of(value.type)):
+            if dim.HasField("dim_value") and dim.dim_value < 0:
+                dim.ClearField("dim_value")
+
+
+def _dims_of(described: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The dimensions of a tensor, or of the elements of a sequence or an optional value."""
+    while described.WhichOneof("value") in ("sequence_type", "optional_type"):
+        described = getattr(described, described.WhichOneof("value")).elem_type
+    kind = described.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(described, kind).shape.dim
 
 
 def _domain(name: str) -> str:
