@@ -132,8 +132,8 @@ class Canonicalize(Pass):
         if model.opset < OLDEST_OPSET:
             raise CompileError(
                 f"{model.source}: operator set ai.onnx {model.opset} is too old.",
-                supported=f"{OLDEST_OPSET} and later",
-                action=f"convert the model with onnx.version_converter to operator set {TARGET_OPSET}",
+                supported=f"{OLDEST_OPSET} and later: onnxruntime runs no older recurrent layers, onnx converts none",
+                action=f"export the model again, with operator set {MINIMUM_OPSET} to 20 if the exporter has it",
             )
         original = model.proto
         converted = convert_version(original, model.opset, TARGET_OPSET, f"{model.source}:")

@@ -15,6 +15,7 @@ from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import open_feeds, true_inputs
 from rnnqc.files import serialized
 from rnnqc.ir import Model, shape_of
+from rnnqc.large_inputs import ACTION, LargeInputs
 from rnnqc.passes.custom_cell import CustomCell
 from rnnqc.passes.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.normal_form import decompose
@@ -104,7 +105,7 @@ def calibrate(
         "second_moments": moments,
         "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
     }
-    return _statistics(observers, cells, settings, [_remark(c) for c in hidden])
+    return _statistics(observers, cells, settings, [*map(_remark, hidden), *map(_too_large, counted.large.texts)])
 
 
 def prepare(
@@ -183,6 +184,10 @@ def _remark(cell: CustomCell) -> Remark:
     return Remark("calibrate", Outcome.NOTE, at.path, at.op, f"it {_HIDDEN}", found, _WRITE_A_LOOP)
 
 
+def _too_large(text: str) -> Remark:
+    return Remark("calibrate", Outcome.NOTE, "data", "calibrate", text, action=ACTION)
+
+
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
     """Cells whose values cannot be brought out of the subgraphs they are in."""
     copy = onnx.ModelProto()
@@ -199,15 +204,17 @@ def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[st
 
 
 class _Counted:
-    """Pieces, and how many samples there were."""
+    """Pieces, how many samples there were, and which inputs were too large."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = pieces
         self.samples = 0
+        self.large = LargeInputs()
 
     def __iter__(self) -> Iterator[Piece]:
         for piece in self._pieces:
             self.samples += piece.samples
+            self.large.look(piece.feed)
             yield piece
 
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("diagnostics", "limits", "user_code"),
+    ("diagnostics", "limits", "user_code", "large_inputs"),
     ("graph_walks", "loop_bodies"),
     ("encoding", "packing", "tables", "validation", "spelling", "inlining", "histogram", "percentile", "checked_json"),
     (

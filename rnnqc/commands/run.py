@@ -30,6 +30,8 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.evaluate import run_session
     from rnnqc.feeds import check_feed, npz_bytes, read_npz
     from rnnqc.files import check_writable, load_proto, write_atomically
+    from rnnqc.ir import CELLS_KEY
+    from rnnqc.large_inputs import LargeInputs
     from rnnqc.session import session
     from rnnqc.streaming import calls_of, run_calls, stacked, state_pairs
 
@@ -42,6 +44,10 @@ def run(a: argparse.Namespace) -> int:
     else:
         feeds = read_npz(Path(a.input))
         check_feed(feeds, proto, a.input)
+    large = LargeInputs()
+    if any(p.key == CELLS_KEY for p in proto.metadata_props):
+        for feed in [call.feed for call in calls] if carried else [feeds]:
+            large.look(feed)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     with located(a.model), warnings.catch_warnings(record=True) as caught:
@@ -50,8 +56,8 @@ def run(a: argparse.Namespace) -> int:
         run_call = partial(run_session, live)
         results = stacked(list(run_calls(run_call, calls, carried)), carried) if carried else run_call(feeds)
         write_atomically(Path(a.output), npz_bytes(results))
-    for warning in caught:
-        err(f"[yellow]rnnqc:[/yellow] {escape(str(warning.message))}")
+    for text in [*(str(warning.message) for warning in caught), *large.texts]:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     for name, value in results.items():
         out(f"{escape(name)}: {value.dtype} {list(value.shape)}")
     return OK

@@ -43,6 +43,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.comparison import unlike_texts
     from rnnqc.files import load_proto
+    from rnnqc.large_inputs import LargeInputs
     from rnnqc.pipeline import executable
     from rnnqc.verify import compare_models, compare_native
 
@@ -86,6 +87,11 @@ def run(a: argparse.Namespace) -> int:
         _print(comparison)
         if native and all(c.same_bits for c in native):
             out("native library: the same bits")
+    large = LargeInputs()
+    for feed in feeds:
+        large.look(feed)
+    for text in large.texts:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     for text in failures:
         err(f"[red]rnnqc: verify:[/red] {escape(text)}")
     return CHECK_FAILED if failures else OK

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import pytest
 from lstm_models import LstmCase
 from onnx import TensorProto, helper
@@ -181,9 +182,14 @@ def test_ancient_operator_sets_are_refused() -> None:
     proto = LstmCase(opset=7).model()
     proto.opset_import[0].version = 6
     with pytest.raises(
-        CompileError, match=r"operator set ai\.onnx 6 is too old.*Supported: 7 and later.*version_converter"
+        CompileError, match=r"operator set ai\.onnx 6 is too old.*Supported: 7 and later.*export the model again"
     ):
         Canonicalize()(Model.load(proto))
+    # It is what the message says it is: there is no other way.
+    with pytest.raises(RuntimeError, match="No Adapter From Version"):
+        onnx.version_converter.convert_version(proto, TARGET_OPSET)
+    with pytest.raises(Exception, match="Could not find an implementation for LSTM"):
+        plain_session(proto)
 
 
 def test_a_scan_over_a_batch_is_refused() -> None:
