@@ -10,7 +10,7 @@ from rnnqc.passes.loop_states import State, bodies, is_loop, is_real, owners, st
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
-_WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
+WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
 _MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
 _STEPS = 3
 
@@ -157,7 +157,7 @@ def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
     stack = list(found.values())
     while stack:
         for node in _users(stack.pop(), inside):
-            if node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
+            if node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
                 continue
             for made in node.outputs:
                 if made.name and id(made) not in found and is_real(made):
@@ -174,7 +174,7 @@ def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int
         for value in stack.pop().inputs:
             for maker in value.inputs if value.name and is_real(value) else ():
                 node = inside.get(id(maker))
-                if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in _WHOLE_NUMBERS:
+                if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
                     continue
                 found.add(id(node))
                 stack.append(node)

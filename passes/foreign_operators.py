@@ -10,10 +10,11 @@ _SEARCH = (
     "the recurrence is a search of onnxruntime around its subgraphs.",
     "export the decoder as a model of its own, and lower that",
 )
+LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"
 KNOWN: dict[tuple[str, str], tuple[str, str]] = {
     ("com.microsoft", "DynamicQuantizeLSTM"): (
         "it is already quantized, dynamically, by onnxruntime's tool.",
-        "lower the float model instead",
+        LOWER_THE_FLOAT_MODEL,
     ),
     ("com.microsoft", "AttnLSTM"): (
         "its attention is a part of the step.",
@@ -22,6 +23,8 @@ KNOWN: dict[tuple[str, str], tuple[str, str]] = {
     **{("com.microsoft", op): _SEARCH for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
 }
 """Reason and action by domain and operator."""
+QUANTIZED = frozenset({("com.microsoft", "DynamicQuantizeLSTM")})
+"""Those of them that are quantized already."""
 _ATEN = "org.pytorch.aten"
 _NAME = re.compile(r"LSTM|GRU|RNN|Recurrent|(?:^|[_.:])(?:lstm|gru|rnn)(?:$|[_.:])|(?:lstm|gru|rnn)_cell")
 

@@ -32,7 +32,8 @@ from rnnqc.ir import (
 from rnnqc.passes.custom_cell import CustomCell
 from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.custom_products import custom_cells
-from rnnqc.passes.foreign_operators import foreign_refusal
+from rnnqc.passes.foreign_operators import LOWER_THE_FLOAT_MODEL, QUANTIZED, foreign_refusal
+from rnnqc.passes.integer_recurrences import IntegerRecurrence, integer_recurrences
 from rnnqc.passes.loop_states import is_loop, sizes_of
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
@@ -76,6 +77,7 @@ class RecurrentNode:
         weight_bytes: Size of its constant W, R, B and P.
         refusal: Reason, found, action; empty texts if it can be lowered.
         form: The form it was lowered to already, or "".
+        quantized: Whether another tool has quantized it; `refusal` says so.
     """
 
     path: str
@@ -85,6 +87,7 @@ class RecurrentNode:
     weight_bytes: int = 0
     refusal: tuple[str, str, str] = ("", "", "")
     form: str = ""
+    quantized: bool = False
 
     def refused(self, remark: Remark) -> RecurrentNode:
         """The same node with the reasons of `remark`, which leaves it float."""
@@ -92,8 +95,10 @@ class RecurrentNode:
 
     @property
     def status(self) -> str:
-        """What lowering would do with it: "lowered", "float", or "done" if that has happened."""
-        return "done" if self.form else "float" if self.refusal[0] else "lowered"
+        """What lowering would do with it: "lowered", "float", or "done" if that has happened; "quantized" by others."""
+        if self.form:
+            return "done"
+        return "quantized" if self.quantized else "float" if self.refusal[0] else "lowered"
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
@@ -108,7 +113,14 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
-    return found + [_describe_recurrence(c) for c in custom_cells_of(model)]
+    others = [_describe_recurrence(c) for c in custom_cells_of(model)]
+    known = {n.path for n in others}
+    return found + others + [_quantized(r) for r in integer_recurrences(model) if r.path not in known]
+
+
+def _quantized(found: IntegerRecurrence) -> RecurrentNode:
+    refusal = ("its products are quantized already, by another tool.", found.found, LOWER_THE_FLOAT_MODEL)
+    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal, quantized=True)
 
 
 def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
@@ -181,7 +193,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
     foreign = foreign_refusal(node)
     if foreign is not None:
         attributes: dict[str, Any] = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
-        return RecurrentNode(full, name, node.op, attributes, refusal=foreign)
+        quantized = (node.domain, node.op) in QUANTIZED
+        return RecurrentNode(full, name, node.op, attributes, refusal=foreign, quantized=quantized)
     if node.domain or node.op not in RECURRENT_OPS:
         return None
     if CELL_TAG in info(node).metadata:

@@ -77,7 +77,7 @@ class _Made:
         elif self.form == QONNX and refusal is None and (cells or node.op == CELL_OP):
             entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
         elif refusal is not None or not cells:
-            entry.status, entry.bytes = "float", node.weight_bytes
+            entry.status, entry.bytes = "quantized" if node.quantized else "float", node.weight_bytes
             entry.reason, entry.found, entry.action = self._why(node, refusal)
         else:
             entry.form, entry.bytes = cells[0].form, weight_bytes(self.model, cells)

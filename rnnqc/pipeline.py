@@ -272,7 +272,7 @@ def lower(
         unroll: Write loops out (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
-        strict: Refuse a model with a recurrent node that stays float.
+        strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
         reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
@@ -281,7 +281,7 @@ def lower(
         progress: Called with the name of each pass before it runs.
 
     Raises:
-        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays float.
+        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
@@ -377,9 +377,10 @@ def lower(
                 entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
         report.checks, report.verified, report.unverified = verifier.checks, verifier.verified, verifier.unverified
-        if strict and report.float_entries:
+        if strict and report.entries_not_lowered:
             raise CompileError(
-                "recurrent nodes stay float: " + " ".join(e.explanation for e in report.float_entries),
+                f"recurrent nodes {report.how_they_stay}: "
+                + " ".join(e.explanation for e in report.entries_not_lowered),
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )

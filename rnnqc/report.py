@@ -14,9 +14,9 @@ class Entry:
     Attributes:
         node: Its name, with the path through subgraphs.
         op: Operator type.
-        status: "lowered" or "float".
+        status: "lowered", "float", or "quantized": already, by another tool.
         form: "fused", "integer", "qcdq", "qonnx", "weight-only", "products", or "" for a float node.
-        reason: Why it stays float, or why its form is not the one asked for.
+        reason: Why it stays as it is, or why its form is not the one asked for.
         found: What stands in the way.
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
@@ -44,7 +44,8 @@ class Entry:
     @property
     def explanation(self) -> str:
         """Why the node stays float, or is not in the form asked for, as a sentence for people."""
-        what = "stays float" if self.status == "float" else f"becomes {self.form}"
+        stays = {"float": "stays float", "quantized": "stays as it is"}
+        what = stays.get(self.status) or f"becomes {self.form}"
         text = f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}'
         text += f" Found: {self.found}." if self.found else ""
         return text + (f" Resolution: {self.action}." if self.action else "")
@@ -88,6 +89,16 @@ class Report:
     unverified: list[str] = field(default_factory=list)
     sqnr_db: dict[str, float] = field(default_factory=dict)
     unlike: list[str] = field(default_factory=list)
+
+    @property
+    def entries_not_lowered(self) -> Sequence[Entry]:
+        """Recurrent nodes that stay as they are: float, or quantized by another tool."""
+        return [e for e in self.entries if e.status != "lowered"]
+
+    @property
+    def how_they_stay(self) -> str:
+        """How the nodes that are not lowered stay, for messages."""
+        return "stay float" if len(self.float_entries) == len(self.entries_not_lowered) else "are not lowered"
 
     @property
     def float_entries(self) -> Sequence[Entry]:

@@ -77,6 +77,7 @@ def run(a: argparse.Namespace) -> int:
         verdict = {
             "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or parts),
             "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
+            "quantized": f"stays as it is: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
             "done": f"done ({n.form})" + (f": {described(at)}" if n.form == "products" else ""),
         }[n.status]
         for r in notes.get(n.path, []):

@@ -72,7 +72,7 @@ def add(commands: Commands) -> None:
         metavar="PATH=VALUE",
         help="override a recipe entry, the first match wins; several may follow",
     )
-    parser.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node stays float")
+    parser.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node is not lowered")
     parser.add_argument(
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )
@@ -138,9 +138,9 @@ def run(a: argparse.Namespace) -> int:
     for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
     code = OK
-    if a.strict and report.float_entries:
-        count = len(report.float_entries)
-        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float; the model was not written.")
+    if a.strict and report.entries_not_lowered:
+        count = len(report.entries_not_lowered)
+        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) {report.how_they_stay}; the model was not written.")
         code = STRICT
     if code == OK and a.form == QONNX and not any(e.form == QONNX for e in report.entries):
         err("[red]rnnqc: --form qonnx:[/red] no cell of this form was made; the model was not written.")

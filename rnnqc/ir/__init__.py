@@ -19,6 +19,7 @@ from rnnqc.ir.objects import (
     DOMAIN_VERSION,
     FLOAT_TAG,
     PROVENANCE_KEY,
+    RELEASED_TAG,
     Constant,
     Graph,
     GraphInfo,
@@ -44,7 +45,8 @@ from rnnqc.ir.objects import (
 from rnnqc.ir.protos import export_nodes, with_released_cells
 
 __all__ = [
-    "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "Constant",
+    "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
+    "Constant",
     "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
     "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes", "graph_info", "graphs_below", "info",
     "input_or_none", "output_or_none", "safe_name", "shape_of", "subgraphs", "with_released_cells",

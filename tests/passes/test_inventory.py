@@ -68,15 +68,15 @@ def test_gru_and_rnn_are_lowered(call: str, gates: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "reason"),
+    ("call", "reason", "status"),
     [
-        ("com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (X)", "already quantized"),
-        ("onnx.brevitas.QuantLSTMCell (X)", "Brevitas"),
+        ("com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (X)", "already quantized", "quantized"),
+        ("onnx.brevitas.QuantLSTMCell (X)", "Brevitas", "float"),
     ],
 )
-def test_quantized_layers_of_others(call: str, reason: str) -> None:
+def test_quantized_layers_of_others(call: str, reason: str, status: str) -> None:
     (node,) = _nodes(parse(f"{HEADER} g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) {{ [layer] Y = {call} }}"))
-    assert (node.name, node.status) == ("layer", "float")
+    assert (node.name, node.status) == ("layer", status)
     assert reason in node.refusal[0]
     assert all(node.refusal)
 

@@ -1,0 +1,162 @@
+"""Analysis: recurrences whose products are quantized already, in loops or written out. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
+from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.float_recurrences import PRODUCTS, WHOLE_NUMBERS
+from rnnqc.passes.loop_states import State, bodies, is_loop, owners, states_of
+from rnnqc.passes.lstm_node import RECURRENT_OPS
+
+_MICROSOFT = "com.microsoft"
+QUANTIZED_PRODUCTS = frozenset(
+    {
+        ("", "ConvInteger"),
+        ("", "MatMulInteger"),
+        ("", "QLinearConv"),
+        ("", "QLinearMatMul"),
+        (_MICROSOFT, "DynamicQuantizeMatMul"),
+        (_MICROSOFT, "MatMulBnb4"),
+        (_MICROSOFT, "MatMulInteger16"),
+        (_MICROSOFT, "MatMulIntegerToFloat"),
+        (_MICROSOFT, "MatMulNBits"),
+        (_MICROSOFT, "QGemm"),
+        (_MICROSOFT, "QLinearConv"),
+    }
+)
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class IntegerRecurrence:
+    """A recurrence that somebody has quantized.
+
+    Attributes:
+        path: Name of the loop, or of the first product, with the path through subgraphs.
+        op: Its operator.
+        found: What it is recognized by.
+        weight_bytes: Size of the constants that its products multiply, each counted once.
+    """
+
+    path: str
+    op: str
+    found: str
+    weight_bytes: int
+
+
+def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
+    """Every loop with a state that goes through a quantized product and comes back, and every row of such products.
+
+    rnnqc's own cells are none of them.
+    """
+    own = tuple(f"{name}." for name in custom_cells(model))
+    for graph, _, path in bodies(model):
+        for node in graph.nodes:
+            if is_loop(node) and not _is_own(node):
+                found = _loop(node, path)
+                if found is not None:
+                    yield found
+        yield from _written_out(graph, path, own)
+
+
+def _is_own(node: Node) -> bool:
+    return any(tag in info(node).metadata for tag in (CELL_TAG, CUSTOM_TAG, RELEASED_TAG))
+
+
+def _weights(node: Node) -> list[Value]:
+    """The constants that a quantized product multiplies; none of any other node."""
+    if _is_own(node):
+        return []
+    if (node.domain or "", node.op) in QUANTIZED_PRODUCTS:
+        return [v for v in node.inputs if _size(v) > 1]
+    if node.op not in PRODUCTS or node.domain:
+        return []
+    codes = [v.inputs[0].inputs[0] for v in node.inputs[:2] if v.inputs and v.inputs[0].op == "DequantizeLinear"]
+    return [v for v in codes if _size(v) > 1]
+
+
+def _size(value: Value) -> int:
+    array = constant_array(value) if value.name else None
+    return 0 if array is None else int(array.size)
+
+
+def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
+    """Values that depend on `start`, of any type, without those behind recurrent nodes and counts."""
+    found = {id(v): v for v in start if v.name}
+    stack = list(found.values())
+    while stack:
+        for node in _users(stack.pop(), inside):
+            if node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
+                continue
+            for made in node.outputs:
+                if made.name and id(made) not in found:
+                    found[id(made)] = made
+                    stack.append(made)
+    return found
+
+
+def _users(value: Value, inside: dict[int, Node]) -> list[Node]:
+    return [inside[id(n)] for n in value.outputs if id(n) in inside]
+
+
+def _bytes(products: list[Node]) -> int:
+    arrays = {id(v): constant_array(v) for node in products for v in _weights(node)}
+    return sum(int(a.nbytes) for a in arrays.values() if a is not None)
+
+
+def _loop(node: Node, path: str) -> IntegerRecurrence | None:
+    body: Graph = node.attrs["body"]
+    inside = owners(body)
+    products = [n for n in body.nodes if _weights(n)]
+    states = [s for s in states_of(node) if not s.invariant] if products else []
+    reached = {s.index: _reached([s.before], inside) for s in states}
+    for state in states:
+        for product in products:
+            if not any(id(v) in reached[state.index] for v in product.inputs if v.name):
+                continue
+            if _comes_back(state, set(_reached(list(product.outputs), inside)), states, reached):
+                at = f"node {display_name(product)!r} ({product.op})"
+                found = f"state {state.before.name!r} goes through {at}, whose weights are codes, and comes back"
+                return IntegerRecurrence(f"{path}{display_name(node)}", node.op, found, _bytes(products))
+    return None
+
+
+def _comes_back(state: State, values: set[int], states: list[State], reached: dict[int, dict[int, Value]]) -> bool:
+    """Whether what is made of `values` is, after some trips, the state again."""
+    open_ = [s for s in states if id(s.after) in values]
+    seen: set[int] = set()
+    while open_:
+        current = open_.pop()
+        if current is state:
+            return True
+        if current.index not in seen:
+            seen.add(current.index)
+            open_ += [s for s in states if id(s.after) in reached[current.index]]
+    return False
+
+
+def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
+    """Rows of products; what rnnqc has made has names that begin with one of `made`."""
+    inside = owners(graph)
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        for value in (v for v in _weights(node)[:1] if not v.name.startswith(made)):
+            users.setdefault(id(value), []).append(node)
+    taken: set[int] = set()
+    for nodes in users.values():
+        if len(nodes) < _STEPS or id(nodes[0]) in taken:
+            continue
+        reached = _reached(list(nodes[0].outputs), inside)
+        row = [nodes[0], *(n for n in nodes[1:] if any(id(v) in reached for v in n.inputs if v.name))]
+        between = {n.op for v in reached.values() for n in _users(v, inside)}
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+            continue
+        own = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
+        taken |= own
+        name = _weights(nodes[0])[0].name
+        found = f"{len(row)} products with {name!r}, which holds codes; each depends on the one before"
+        products = [n for n in graph.nodes if id(n) in own]
+        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))
