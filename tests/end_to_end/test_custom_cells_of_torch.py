@@ -75,6 +75,46 @@ def loop(module: Any, dynamo: bool, script: bool) -> tuple[onnx.ModelProto, list
     return model, data, rnnqc.calibrate(model, data)
 
 
+def torch_stack(cells: list[Any], x: Any, bidirectional: bool) -> Any:
+    """AllenNLP's StackedAlternatingLstm or StackedBidirectionalLstm in torch: outputs of the highest layer."""
+
+    def run(cell: Any, sequence: Any, backwards: bool) -> Any:
+        h, c = (sequence.new_zeros(sequence.shape[1], H) for _ in range(2))
+        made = [None] * len(sequence)
+        for t in reversed(range(len(sequence))) if backwards else range(len(sequence)):
+            h, c = cell(sequence[t], h, c)
+            made[t] = h
+        return torch.stack(made)
+
+    with torch.no_grad():
+        if bidirectional:
+            for forward, backward in zip(cells[::2], cells[1::2], strict=True):
+                x = torch.cat([run(forward, x, False), run(backward, x, True)], 2)
+        else:
+            for k, cell in enumerate(cells):
+                x = run(cell, x, k % 2 == 1)
+    return x
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["alternating", "bidirectional"])
+def test_stacks_of_highway_layers(bidirectional: bool) -> None:
+    """Four layers, all but the first of equal sizes: the float model is torch's, every layer is quantized."""
+    torch.manual_seed(3)
+    widths = [I, I, *[2 * H] * 6] if bidirectional else [I, H, H, H]
+    cells = [AugmentedLstmCell(n, H) for n in widths]
+    model = rnnqc.stack([export_step(c, (n, H, H), False) for c, n in zip(cells, widths, strict=True)],
+                        alternate=not bidirectional, bidirectional=bidirectional)  # fmt: skip
+    rng = np.random.default_rng(4)
+    data = [{"x": rng.standard_normal((12, 3, I)).astype(np.float32)} for _ in range(3)]
+    want = torch_stack(cells, torch.from_numpy(data[0]["x"]), bidirectional).numpy()
+    np.testing.assert_allclose(run_model(model, data[0])["Y"], want, rtol=0, atol=1e-6)
+    statistics = rnnqc.calibrate(model, data)
+    for recipe, least in (("int8", 35.0), ("pow2-int16", 34.5)):
+        lowered = rnnqc.lower(model, recipe, stats=statistics, strict=True)
+        assert [e.summary.split(",")[0] for e in lowered.report.entries] == ["2 products"] * len(cells)
+        assert sqnr_db(want, run_model(lowered.proto, data[0])["Y"]) > least
+
+
 def check(
     model: onnx.ModelProto, data: list[dict[str, Array]], statistics: Statistics, recipe: str, least: float
 ) -> None:
