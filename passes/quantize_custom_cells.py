@@ -31,6 +31,7 @@ from rnnqc.passes.emit_custom_product import (
     store_weight,
 )
 from rnnqc.passes.emit_qcdq import WIDEST
+from rnnqc.passes.float_products import unreached_products
 from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
@@ -140,10 +141,10 @@ class _Work:
         self.marks = ValueMarks(cell)
         self.used: set[str] = set()
         self.clipped: list[Clipping] = []
+        self.left: list[str] = []
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
-        float_bytes = cell.recurrence.weight_bytes
         refusals = list(cell.refused)
         suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
         for name, sites in cell.products.items():
@@ -159,7 +160,13 @@ class _Work:
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
-        left = constant_bytes(n for n in cell.recurrence.products if id(n) not in stored)
+        unreached = unreached_products(cell)
+        known = [*cell.recurrence.products, *(n for n, _ in unreached)]
+        float_bytes = constant_bytes(known)
+        left = constant_bytes(n for n in known if id(n) not in stored)
+        refusals += [why for _, why in unreached]
+        # What the recipe itself leaves float is none of them.
+        self.left = [why.found for why in (*cell.refused, *(why for _, why in unreached))]
         self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
         self.clipped = self._clipped()
         for name, product, code in suitable:
@@ -186,8 +193,7 @@ class _Work:
         def by_path(formats: CustomFormats) -> dict[str, dict[str, Any]]:
             return {path: formats.points[p] for p, path in paths.items() if p in formats.points}
 
-        state = f"{cell.name}.{cell.state_point}"
-        sources = {path: state for path in paths.values() if recipe.settings(path).get("same_as") == HIDDEN}
+        sources = {f"{cell.name}.{p}": f"{cell.name}.{t}" for p, t in self.formats.follows.items() if p in paths}
         return find_clipping(
             recipe,
             by_path(self.formats),
@@ -391,7 +397,7 @@ class _Work:
             "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
             "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
-            "formats": formats, "given": self.given,
+            "formats": formats, "given": self.given, "left": self.left,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:

@@ -377,9 +377,9 @@ def lower(
                 entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
         report.seconds = timing.seconds
         report.checks, report.verified, report.unverified = verifier.checks, verifier.verified, verifier.unverified
-        if strict and report.float_entries:
+        if strict and report.not_strict:
             raise CompileError(
-                "recurrent nodes stay float: " + " ".join(e.explanation for e in report.float_entries),
+                "recurrent nodes stay float: " + " ".join(e.explanation for e in report.not_strict),
                 supported="models whose recurrent nodes can all be lowered, where strict = True",
                 action="see each node's, or leave strict out",
             )

@@ -92,6 +92,7 @@ def _text(value: Any) -> str:
     return value
 
 
+ACCUMULATOR = "accumulator"
 SHARE_NAMES = ("cell", "layer", "gate", "point")
 """What `share` may name in braces, and no more: formats can ask for any amount of memory."""
 
@@ -180,6 +181,8 @@ KEYS: dict[str, Key] = {
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
 _RANGE = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
+FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *_RANGE, "share")
+"""Keys that a point which follows another one (`same_as`) takes from it, or has no use for."""
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
@@ -212,7 +215,12 @@ class Rule:
     settings: Mapping[str, Any]
 
     def matches(self, path: str) -> bool:
-        """Whether the rule speaks about the point `path`."""
+        """Whether the rule speaks about the point `path`.
+
+        Of accumulators, whose width is no format of a value but where sums saturate, only rules speak that name them.
+        """
+        if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
+            return False
         if self.points.startswith(REGEX):
             return re.fullmatch(self.points.removeprefix(REGEX), path) is not None
         return fnmatch.fnmatchcase(path, self.points)
@@ -262,6 +270,47 @@ class Recipe:
                 for key, value in rule.settings.items():
                     result.setdefault(key, value)
         return result
+
+    def settings_of_points(
+        self, cell: str, points: Iterable[str], targets: Callable[[str, str], Iterable[str]]
+    ) -> dict[str, Settings]:
+        """Everything the rules say about the points of a cell.
+
+        An override of the format of a point, or a rule of a recipe file, ends a `same_as` of the recipe's own, unless
+        the points whose format it names are given the same: with `*.bits=16` they may follow each other.
+
+        Args:
+            cell: Its name.
+            points: Names of its points.
+            targets: The points of the cell whose format a point takes, by its name and the value of `same_as`.
+        """
+        made = {p: self.settings(f"{cell}.{p}") for p in points}
+        asked = {p: self._asked(f"{cell}.{p}") for p in made if made[p].get("same_as")}
+        sources: dict[str, list[str]] = {}
+
+        def source(point: str, below: tuple[str, ...]) -> list[str]:
+            """The points with formats of their own that `point` has its format of."""
+            if point in sources or point not in asked or point in below:
+                return sources.get(point, [point])
+            named = [t for t in targets(point, made[point]["same_as"]) if t in made]
+            found = [s for t in named for s in source(t, (*below, point))]
+            if any(made[s].get(k) != made[point].get(k) for s in found for k in asked[point]):
+                del made[point]["same_as"]
+                found = [point]
+            sources[point] = found or [point]
+            return sources[point]
+
+        for point in asked:
+            source(point, ())
+        return made
+
+    def _asked(self, path: str) -> list[str]:
+        """Keys of a format that overrides, or rules of a recipe file, set for a point whose `same_as` they leave."""
+        mine = self.rules[: max(self.overrides, self.own)]
+        found = [r.settings for r in mine if r.matches(path)]
+        if any("same_as" in s for s in found):
+            return []
+        return [k for k in FORMAT_KEYS if any(k in s for s in found)]
 
     def without_effect(self, cells: Points) -> list[tuple[str, str, str]]:
         """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""

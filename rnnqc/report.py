@@ -25,6 +25,7 @@ class Entry:
         summary: Of a recurrence of unknown equations: how much of it was quantized.
         points: Of such a one the bits of each quantization point, None where it is float.
         earlier: Whether an earlier lowering made it what it is.
+        left: Of a recurrence of unknown equations: its matrix products that cannot be quantized.
     """
 
     node: str
@@ -40,6 +41,7 @@ class Entry:
     summary: str = ""
     points: dict[str, int | None] = field(default_factory=dict)
     earlier: bool = False
+    left: list[str] = field(default_factory=list)
 
     @property
     def explanation(self) -> str:
@@ -93,6 +95,11 @@ class Report:
     def float_entries(self) -> Sequence[Entry]:
         """The recurrent nodes that stay float."""
         return [e for e in self.entries if e.status == "float"]
+
+    @property
+    def not_strict(self) -> Sequence[Entry]:
+        """What `strict` refuses: recurrent nodes that stay float, and those with matrix products that do."""
+        return [e for e in self.entries if e.status == "float" or e.left]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""

@@ -71,7 +71,9 @@ def add(commands: Commands) -> None:
         metavar="PATH=VALUE",
         help="override a recipe entry, the first match wins; several may follow",
     )
-    parser.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node stays float")
+    parser.add_argument(
+        "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, stays float"
+    )
     parser.add_argument(
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )
@@ -136,9 +138,9 @@ def run(a: argparse.Namespace) -> int:
     for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
     code = OK
-    if a.strict and report.float_entries:
-        count = len(report.float_entries)
-        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float; the model was not written.")
+    if a.strict and report.not_strict:
+        count = len(report.not_strict)
+        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) stay float, or in part; the model was not written.")
         code = STRICT
     below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
     if code == OK and (report.unlike or below):

@@ -111,7 +111,9 @@ def test_both_directions() -> None:
     got = run(rnnqc.stack(cells, bidirectional=True), {"x": sequence()})
     want: Array = sequence()
     for k in (0, 2):
-        both = [run(rnnqc.layer(c, reverse=r), {"x": want}) for c, r in zip(cells[k : k + 2], (False, True))]
+        both = [
+            run(rnnqc.layer(c, reverse=r), {"x": want}) for c, r in zip(cells[k : k + 2], (False, True), strict=True)
+        ]
         want = np.concatenate([b["Y"] for b in both], axis=2)
         for name, out in zip((f"l{k // 2}", f"l{k // 2}_reverse"), both, strict=True):
             np.testing.assert_array_equal(got[f"{name}/h_next"], out["h_next"])
