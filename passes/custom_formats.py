@@ -37,12 +37,14 @@ class CustomFormats:
         uncalibrated: Points that the recipe quantizes, and of which there are no statistics.
         lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
         follows: The point whose format another value has by `same_as`, by the name of that value.
+        settings: What the recipe says of each point.
     """
 
     points: dict[str, Format] = field(default_factory=dict)
     uncalibrated: list[str] = field(default_factory=list)
     lacking: bool = False
     follows: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
 
     def grid(self, point: str | None) -> Format | None:
         """The format of a point with one scale; None for one without."""
@@ -78,6 +80,7 @@ class _Resolver:
         self.statistics = None if silent or statistics is None or cell.name not in statistics.cells else statistics
         self.made = CustomFormats()
         self.settings = recipe.settings_of_points(cell.name, cell.points, self._targets)
+        self.made.settings = self.settings
         self.shares: dict[str, list[str]] = {}
         for point, s in self.settings.items():
             if self._measured(point, s):

@@ -128,6 +128,7 @@ def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
 
 
 def is_product(node: Node) -> bool:
+    """Whether a node multiplies by a constant matrix."""
     return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
 
 

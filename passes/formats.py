@@ -8,6 +8,7 @@ one `share` are taken together. Formats that are those of another point (`same_a
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,10 +74,8 @@ class _Resolver:
     ) -> None:
         self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
         self.settings = {
-            name: recipe.settings_of_points(
-                name, [p.name for p in cell.type.points], lambda p, t, c=cell: targets_of(c, p, t)
-            )
-            for name, cell in cells.items()
+            name: recipe.settings_of_points(name, [p.name for p in c.type.points], functools.partial(targets_of, c))
+            for name, c in cells.items()
         }
         self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
         self.shares: dict[str, list[tuple[str, str]]] = {}

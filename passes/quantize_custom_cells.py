@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,11 @@ from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.point_marks import CONSTANT
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.properties import Property
-from rnnqc.recipe import Recipe
+from rnnqc.recipe import Recipe, Settings
 from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
@@ -93,9 +95,14 @@ class QuantizeCustomCells(Pass):
         counts = {"products": 0, "edges": 0}
         widths: list[int] = []
         works: list[_Work] = []
-        for cell in custom_cells_of(model):
-            if self.statistics is not None:
+        cells = custom_cells_of(model)
+        if self.statistics is not None:
+            for cell in cells:
                 self.statistics.check_cell(cell.name, custom_identity(cell))
+        effects = effects_of_overrides(
+            self.recipe, lambda recipe: self._resolution(cells, recipe), self.statistics is not None
+        )
+        for cell in cells:
             work = _Work(self, model, cell)
             works.append(work)
             remarks += work.run()
@@ -112,7 +119,27 @@ class QuantizeCustomCells(Pass):
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped))
+        return PassResult(
+            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
+        )
+
+    def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
+        """What a recipe comes to."""
+        settings: dict[str, Settings] = {}
+        made: dict[str, Any] = {}
+        for cell in cells:
+            formats = custom_formats(cell, recipe, self.statistics)
+            found: dict[str, Any] = {f"{cell.name}.{p}": dict(point) for p, point in formats.points.items()}
+            for name, sites in cell.products.items():
+                # Formats of what is multiplied count where it has none of its own.
+                path, codes = f"{cell.name}.{name}", [operand_format(cell, formats, name, p) for p in sites]
+                found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
+                seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
+                if seen is None or seen.second_moment is None:
+                    found[f"{path}.{WEIGHT}"].pop("compensation", None)
+            settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
+            made |= found
+        return Resolution(settings, made)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""

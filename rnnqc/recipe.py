@@ -179,9 +179,9 @@ KEYS: dict[str, Key] = {
     "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
-_RANGE = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
+RANGE_KEYS = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
-FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *_RANGE, "share")
+FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *RANGE_KEYS, "share")
 """Keys that a point which follows another one (`same_as`) takes from it, or has no use for."""
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
@@ -190,20 +190,20 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
         "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
         "compensation", "bias_correction", "shift_limits", "store",
     ),
-    "bias": ("bits", "mode", "scale", "rounding", *_RANGE, "same_as"),
-    "input": (*_STATIC, "chain", "equalize", *_RANGE, *_SHARING),
-    "hidden": (*_STATIC, *_RANGE, *_SHARING, "rounded_output"),
+    "bias": ("bits", "mode", "scale", "rounding", *RANGE_KEYS, "same_as"),
+    "input": (*_STATIC, "chain", "equalize", *RANGE_KEYS, *_SHARING),
+    "hidden": (*_STATIC, *RANGE_KEYS, *_SHARING, "rounded_output"),
     "accumulator": ("bits",),
-    "input_product": (*_STATIC, *_RANGE, *_SHARING),
-    "hidden_product": (*_STATIC, *_RANGE, *_SHARING),
-    "reset_product": (*_STATIC, *_RANGE, *_SHARING),
-    "acc": (*_STATIC, *_RANGE, *_SHARING),
-    "activation": (*_STATIC, "table", *_RANGE, *_SHARING),
-    "kept": (*_STATIC, *_RANGE, *_SHARING),
-    "added": (*_STATIC, *_RANGE, *_SHARING),
-    "cell_state": (*_STATIC, *_RANGE, *_SHARING),
-    "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
-    "value": (*_STATIC, *_RANGE, *_SHARING),
+    "input_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "hidden_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "reset_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "acc": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "activation": (*_STATIC, "table", *RANGE_KEYS, *_SHARING),
+    "kept": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "added": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "cell_state": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "hidden_state": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "value": (*_STATIC, *RANGE_KEYS, *_SHARING),
 }  # fmt: skip
 
 
