@@ -27,6 +27,7 @@ from rnnqc.passes.derived_formats import targets_of
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
+from rnnqc.passes.fold_cell import linear_length
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.override_effects import Resolution, effects_of_overrides
@@ -35,7 +36,9 @@ from rnnqc.passes.quantized_parameters import MULTIPLIED, QuantizedParameters, q
 from rnnqc.properties import Property
 from rnnqc.recipe import Points, Recipe, Settings, keys_of
 from rnnqc.statistics import Statistics
+from rnnqc.vitis_tables import STEP_BITS
 
+EXACT, LINEAR = "exact", "piecewise-linear"
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
@@ -187,9 +190,30 @@ class InsertQcdq(Pass):
             points = self.statistics.points if self.statistics is not None else {}
             source = f"{cell.name}.{MULTIPLIED[name[0]]}"
             seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            idle |= set() if any(s.second_moment is not None for s in seen) else {"compensation"}
+            compensated = any(s.second_moment is not None for s in seen)
+            idle |= {"rounding"} if compensated and point.get("compensation") else set()
+            idle |= set() if compensated else {"compensation"}
             idle |= set() if any(s.channel_mean is not None for s in seen) else {"bias_correction"}
-        return {k: v for k, v in point.items() if k not in idle}
+        made = {k: v for k, v in point.items() if k not in idle}
+        if "table" in made:
+            if "scale" not in made and made["bits"] is not None:
+                made["bits"] = 0  # values of the table itself
+            made["table"] = _table(cell, name, made["table"])
+        return made
+
+
+def _table(cell: Cell, name: str, kind: str) -> str:
+    """How an activation is tabulated: exactly where the table of that name does not exist."""
+    gate, gates = name.rpartition(".")[0], cell.type.gates
+    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+    if activation is None or activation.name not in STEP_BITS:
+        return EXACT
+    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
+    if kind != LINEAR or len(argument.get("scale") or ()) != 1:
+        return kind
+    codes = encoding_of(argument)
+    bits = max(2, max(-codes.minimum, codes.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, codes.scale[0]) is not None else EXACT
 
 
 def _give_formats(

@@ -100,12 +100,18 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
         return "the recipe says so already"
     if format_["bits"] is None:
         return "the point is float"
+    if format_.get("store"):
+        return f"the weights are stored as {format_['store']}"
     if key in DATA_KEYS and not calibrated:
         return "there is no calibration data"
     if s.get("same_as"):
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if format_.get("mode") == "codes":
         return "it takes the codes of the layer before as they are (chain), unless chain = false"
+    if key == "bits" and s.get("table") and "scale" not in format_:
+        return "values of its table have no scale of their own, unless mode = static or a scale is given"
+    if key == "rounding" and s.get("compensation") and calibrated:
+        return "compensation chooses the codes"
     scaled = key in (*RANGE_KEYS, "share")
     if scaled and "scale" in s:
         return "its scale is given"
