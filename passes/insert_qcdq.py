@@ -190,9 +190,7 @@ class InsertQcdq(Pass):
             points = self.statistics.points if self.statistics is not None else {}
             source = f"{cell.name}.{MULTIPLIED[name[0]]}"
             seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            compensated = any(s.second_moment is not None for s in seen)
-            idle |= {"rounding"} if compensated and point.get("compensation") else set()
-            idle |= set() if compensated else {"compensation"}
+            idle |= set() if any(s.second_moment is not None for s in seen) else {"compensation"}
             idle |= set() if any(s.channel_mean is not None for s in seen) else {"bias_correction"}
         made = {k: v for k, v in point.items() if k not in idle}
         if "table" in made:

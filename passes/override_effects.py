@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnqc.diagnostics import CompileError
-from rnnqc.recipe import RANGE_KEYS, Recipe, Settings, keys_of, override_text
+from rnnqc.recipe import KEYS_OF_RULES, RANGE_KEYS, Recipe, Settings, keys_of, override_text
 
 DATA_KEYS = ("compensation", "bias_correction", "equalize")
-_OF_RULES = {
-    "percentile": ("percentile", "ema-percentile"),
-    "n_std": ("n-std",),
-    "half_range": ("gauss", "laplace"),
-}
 
 
 @dataclass(frozen=True)
@@ -110,13 +105,13 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
         return "it takes the codes of the layer before as they are (chain), unless chain = false"
     if key == "bits" and s.get("table") and "scale" not in format_:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
-    if key == "rounding" and s.get("compensation") and calibrated:
-        return "compensation chooses the codes"
+    if key == "zero_point" and format_.get("mode") == "dynamic-row":
+        return "each row has a zero point of its own (mode = dynamic-row)"
     scaled = key in (*RANGE_KEYS, "share")
     if scaled and "scale" in s:
         return "its scale is given"
     if scaled and s.get("mode") in ("dynamic-row", "bounded", "activation", "product"):
         return f"its scale follows from mode = {s['mode']}"
-    if key in _OF_RULES and s.get("range", "min-max") not in _OF_RULES[key]:
+    if key in KEYS_OF_RULES and s.get("range", "min-max") not in KEYS_OF_RULES[key]:
         return f"range = {s.get('range', 'min-max')} does not use it"
     return ""

@@ -132,7 +132,8 @@ class QuantizeCustomCells(Pass):
             found: dict[str, Any] = {f"{cell.name}.{p}": dict(point) for p, point in formats.points.items()}
             for name, sites in cell.products.items():
                 # Formats of what is multiplied count where it has none of its own.
-                path, codes = f"{cell.name}.{name}", [operand_format(cell, formats, name, p) for p in sites]
+                path = f"{cell.name}.{name}"
+                codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
                 found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
                 seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
                 if seen is None or seen.second_moment is None:
@@ -447,6 +448,13 @@ def activations_of(cell: CustomCell) -> dict[str, Activation]:
         if len(users) == 1 and users <= _ACTIVATIONS and not any(id(v) in results for v in values):
             made[f"{cell.name}.{point}"] = make_activation(users.pop())
     return made
+
+
+def _without_zero_point(format_: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A format of rows without the zero point, which is that of their codes."""
+    if format_ is None or format_["mode"] == "static":
+        return format_
+    return {k: v for k, v in format_.items() if k != "zero_point"}
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:

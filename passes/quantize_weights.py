@@ -173,12 +173,12 @@ class QuantizeWeights(Pass):
             if is_float16(s):
                 formats[point] = {"bits": 16, "store": s["store"]}
                 continue
-            _check_settings({"bits": 0, **s}, point)
+            if s.get("bits"):
+                _check_settings(s, point)
             made = weight_format(s, array, np.ones(array.shape[1]), point, gates)
             cell, _, matrix = point.removesuffix(".weight").rpartition(".")
             moment = self.moments.get(f"{cell}.{MULTIPLIED[matrix]}")
-            idle = "compensation" if moment is None else "rounding" if made.get("compensation") else ""
-            formats[point] = {k: v for k, v in made.items() if k != idle}
+            formats[point] = {k: v for k, v in made.items() if k != "compensation" or moment is not None}
         return Resolution(settings, formats)
 
     def constant_check(self, model: Model) -> ConstantCheck:

@@ -181,6 +181,12 @@ KEYS: dict[str, Key] = {
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
 RANGE_KEYS = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
+KEYS_OF_RULES = {
+    "percentile": ("percentile", "ema-percentile"),
+    "n_std": ("n-std",),
+    "half_range": ("gauss", "laplace"),
+}
+"""Keys that some rules of `range` alone use."""
 FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *RANGE_KEYS, "share")
 """Keys that a point which follows another one (`same_as`) takes from it, or has no use for."""
 # What each kind of quantization point understands, by the last part of its name.
@@ -294,7 +300,7 @@ class Recipe:
                 return sources.get(point, [point])
             named = [t for t in targets(point, made[point]["same_as"]) if t in made]
             found = [s for t in named for s in source(t, (*below, point))]
-            if any(made[s].get(k) != made[point].get(k) for s in found for k in asked[point]):
+            if any(_differ(k, made[s], made[point]) for s in found for k in asked[point]):
                 del made[point]["same_as"]
                 found = [point]
             sources[point] = found or [point]
@@ -306,11 +312,12 @@ class Recipe:
 
     def _asked(self, path: str) -> list[str]:
         """Keys of a format that overrides, or rules of a recipe file, set for a point whose `same_as` they leave."""
-        mine = self.rules[: max(self.overrides, self.own)]
-        found = [r.settings for r in mine if r.matches(path)]
-        if any("same_as" in s for s in found):
-            return []
-        return [k for k in FORMAT_KEYS if any(k in s for s in found)]
+        asked: set[str] = set()
+        for count in (self.overrides, self.own):
+            found = [r.settings for r in self.rules[:count] if r.matches(path)]
+            if not any("same_as" in s for s in found):
+                asked |= {k for k in FORMAT_KEYS if any(k in s for s in found)}
+        return sorted(asked)
 
     def without_effect(self, cells: Points) -> list[tuple[str, str, str]]:
         """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
@@ -334,6 +341,12 @@ class Recipe:
         """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
         paths = _paths(cells)
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
+
+
+def _differ(key: str, one: Settings, other: Settings) -> bool:
+    """Whether a key gives two points different formats; false and none are what is left out."""
+    used = all(s.get("range", "min-max") in KEYS_OF_RULES.get(key, RULES) for s in (one, other))
+    return used and (one.get(key) or None) != (other.get(key) or None)
 
 
 def _paths(cells: Points) -> list[str]:

@@ -41,7 +41,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "compensation": ("true", "false"), "bias_correction": ("true", "false"), "shift_limits": ("true", "false"),
     "rounded_output": ("true", "false"), "store": ("integer", "float16"),
 }  # fmt: skip
-OF_CODES = ("rounding", "narrow", "signed", "table")
+OF_CODES = ("rounding", "narrow", "signed", "table", "chain")
 """Keys of whose effect the values of one model may show nothing: that the formats are other ones is enough."""
 SAMPLED = 3
 """How many values of each key and recipe are tried without --slow."""
