@@ -79,12 +79,21 @@ def _why(
         other = resolve(without)
     except CompileError:  # it takes the override to make formats
         return ""
-    if (made.formats, made.others) != (other.formats, other.others):
+    if (_in_one_form(made.formats), made.others) != (_in_one_form(other.formats), other.others):
         return ""
     before = {p: other.settings.get(p, {}) for p in points}
     reasons = [_reason(key, p, made, before[p], calibrated) for p in points]
     first = next((r for r in reasons if r), "the number formats are the same with it and without")
     return f"{points[reasons.index(first)] if first in reasons else points[0]}: {first}"
+
+
+def _in_one_form(formats: Mapping[str, Any]) -> dict[str, Any]:
+    """The formats with equal scales of all channels as one."""
+    made = dict(formats)
+    for point, found in formats.items():
+        if isinstance(found, Mapping) and len(set(found.get("scale") or ())) == 1:
+            made[point] = {**found, "scale": list(found["scale"][:1]), "axis": None}
+    return made
 
 
 def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:

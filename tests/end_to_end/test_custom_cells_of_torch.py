@@ -22,6 +22,7 @@ from rnnqc.statistics import Statistics
 
 torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
+    AugmentedLstm,
     AugmentedLstmCell,
     Highway,
     HighwayScript,
@@ -153,3 +154,24 @@ def test_loops(module: Any, dynamo: bool, script: bool, recipe: str) -> None:
     if dynamo:
         pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
     check(*loop(module, dynamo, script), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+def test_no_weight_of_a_traced_layer_stays_float(recipe: str, bias: bool) -> None:
+    """Without a bias torch writes a copy of the weights for each step, and the first step alone were an LSTM."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 2, 8)
+    model = export(AugmentedLstm(8, 16, bias), (x,), False, 17)
+    name = model.graph.input[0].name
+    data = [{name: x.numpy() * np.float32(k)} for k in (1.0, 0.5)]
+    lowered = rnnqc.lower(model, recipe, calibration=data, strict=True)
+    (entry,) = lowered.report.entries
+    assert entry.summary.startswith("11 products")
+    assert entry.float_bytes == 4 * (8 * 96 + 16 * 80)
+    read = {i for g in lowered.model.graphs() for n in g.nodes if n.op == "MatMul" for i in (v.name for v in n.inputs)}
+    floats = {i.name for i in lowered.proto.graph.initializer if i.data_type == onnx.TensorProto.FLOAT}
+    assert not read & floats
+    want, got = (run_model(m, data[0]) for m in (model, lowered.proto))
+    for key, value in want.items():
+        assert sqnr_db(value, got[key]) > 20.0
