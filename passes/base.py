@@ -83,6 +83,8 @@ class PassResult:
         calibrated: Whether ranges follow from statistics. Of other data they promise nothing; the loss there is the
             recipe's own, if the constants are right and the model without its quantizers is the one before.
         clipped: Points whose ranges overrides make too small for the calibration data.
+        effects: For each override that speaks of a point of this pass, by its number, why it changes nothing; "" where
+            it does.
     """
 
     modified: bool
@@ -93,6 +95,7 @@ class PassResult:
     covered: bool = False
     calibrated: bool = False
     clipped: tuple[Clipping, ...] = ()
+    effects: Mapping[int, str] = field(default_factory=dict)
 
 
 class Pass(abc.ABC):

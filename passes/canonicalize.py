@@ -31,6 +31,7 @@ from rnnqc.passes.constant_expressions import constant_expression
 from rnnqc.passes.lstm_node import RECURRENT_OPS, B, P, R, W
 from rnnqc.passes.own_functions import check_own_functions
 from rnnqc.passes.quantize_weights import WEIGHTS_TAG
+from rnnqc.passes.share_weights import share_weights
 from rnnqc.properties import Property
 from rnnqc.version_conversion import NOT_CONVERTED, convert_version
 
@@ -56,6 +57,10 @@ class Canonicalize(Pass):
     5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
     6. Up to IR version 3 every initializer is listed as a graph input; later on that would make it a default that a
        run may replace, so such inputs go.
+    7. MatMul and Gemm with equal constant weights read one value.
+
+           Before: MatMul(x, Identity(W)), MatMul(y, V), with V equal to W
+           After:  MatMul(x, W), MatMul(y, W)
 
     Bits stay equal, unless 2, 3 or 6 had something to do: onnxruntime multiplies constants in another order than
     values.
@@ -80,7 +85,7 @@ class Canonicalize(Pass):
         """Applies the steps."""
         check_own_functions(model.functions, model.source)
         remarks: list[Remark] = []
-        statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0}
+        statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0, "shared": 0}
         changed = self._inline(model, statistics)
         converted = self._convert(model, remarks)
         changed |= converted
@@ -108,6 +113,7 @@ class Canonicalize(Pass):
                 if node.op in RECURRENT_OPS and not node.domain and attribute(node, "layout", 0) == 1:
                     self._transpose_layout(model, graph, node)
                     statistics["layouts"] += 1
+        statistics["shared"] = share_weights(model)
         changed |= any(statistics.values())
         if statistics["folded"]:
             model.remove_dead()

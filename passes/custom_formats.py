@@ -36,11 +36,15 @@ class CustomFormats:
         points: By the name of the point; `{"bits": None}` for one that stays float.
         uncalibrated: Points that the recipe quantizes, and of which there are no statistics.
         lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
+        follows: The point whose format another value has by `same_as`, by the name of that value.
+        settings: What the recipe says of each point.
     """
 
     points: dict[str, Format] = field(default_factory=dict)
     uncalibrated: list[str] = field(default_factory=list)
     lacking: bool = False
+    follows: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
 
     def grid(self, point: str | None) -> Format | None:
         """The format of a point with one scale; None for one without."""
@@ -75,7 +79,8 @@ class _Resolver:
         silent = statistics is not None and cell.name in statistics.silent_cells
         self.statistics = None if silent or statistics is None or cell.name not in statistics.cells else statistics
         self.made = CustomFormats()
-        self.settings = {p: recipe.settings(f"{cell.name}.{p}") for p in cell.points}
+        self.settings = recipe.settings_of_points(cell.name, cell.points, self._targets)
+        self.made.settings = self.settings
         self.shares: dict[str, list[str]] = {}
         for point, s in self.settings.items():
             if self._measured(point, s):
@@ -97,6 +102,7 @@ class _Resolver:
                 else:
                     check_mode(point, s)
                     points[point] = self._hidden(point, s) if kind == HIDDEN else self._value(point, s)
+        self.made.follows = later
         for point, target in later.items():
             if target in later:
                 raise UsageError(
@@ -152,6 +158,17 @@ class _Resolver:
                 supported=f"hidden, {', '.join(p for p in self.settings if p.endswith(f'.{VALUE}'))}",
             )
         return None if target == point else str(target)
+
+    def _targets(self, point: str, target: str) -> list[str]:
+        """The points whose format `point` takes with `same_as = target`."""
+        state = self.cell.state_point
+        if point.endswith(f".{BIAS}"):
+            product = self.cell.products[point.removesuffix(f".{BIAS}")][0]
+            origin = self.cell.origins.get(id(self.cell.sum_of(product)))
+            return [] if origin is None else [origin]
+        if target != HIDDEN:
+            return [target]
+        return [] if state is None or state == point or point.endswith(_NAMED_ACTIVATIONS) else [state]
 
     def _value(self, point: str, s: Settings) -> Format:
         return on_grid(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT

@@ -21,6 +21,13 @@ def is_derived(s: Settings) -> bool:
     return bool(s.get("same_as")) or s.get("mode") == PRODUCT
 
 
+def targets_of(cell: Cell, name: str, target: str) -> list[str]:
+    """The points whose format the point `name` takes with `same_as = target`: for the bias those of all gates."""
+    if name == "bias" and target in ("input_product", "hidden_product", "acc"):
+        return [f"{g}.{target}" for g in cell.type.gates]
+    return [target]
+
+
 def waits_for(name: str, s: Settings, later: Sequence[str]) -> bool:
     """Whether the format of the point `name` follows from one that is among `later`."""
     if s.get("mode") == PRODUCT:

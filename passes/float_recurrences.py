@@ -95,7 +95,7 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
                 product = products[product_id]
                 name = display_name(product)
                 found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
-                constant = [n for n in body.nodes if _is_product(n)]
+                constant = [n for n in body.nodes if is_product(n)]
                 where = f"{path}{display_name(node)}"
                 return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
     for state in states:
@@ -123,11 +123,12 @@ def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
         for user in {id(n): n for v in reached for n in _users(v, inside)}.values():
             if user.op == "If":
                 yield from _products_of(reached, user)
-            elif _is_product(user) and CELL_TAG not in info(user).metadata:
+            elif is_product(user) and CELL_TAG not in info(user).metadata:
                 yield user
 
 
-def _is_product(node: Node) -> bool:
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies by a constant matrix."""
     return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
 
 

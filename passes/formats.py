@@ -8,6 +8,7 @@ one `share` are taken together. Formats that are those of another point (`same_a
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.diagnostics import CompileError, UsageError
 from rnnqc.encoding import symmetric_scale
 from rnnqc.grids import MAX_CODE
-from rnnqc.passes.derived_formats import Points, derived_format, is_derived, waits_for
+from rnnqc.passes.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
 from rnnqc.passes.format_checks import check_members, check_mode
 from rnnqc.passes.quantization import (
     FLOAT,
@@ -72,6 +73,10 @@ class _Resolver:
         self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
     ) -> None:
         self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.settings = {
+            name: recipe.settings_of_points(name, [p.name for p in c.type.points], functools.partial(targets_of, c))
+            for name, c in cells.items()
+        }
         self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
         self.shares: dict[str, list[tuple[str, str]]] = {}
         for cell in cells.values():
@@ -123,7 +128,7 @@ class _Resolver:
         return made
 
     def _settings(self, cell: Cell, point: str) -> Settings:
-        return self.recipe.settings(f"{cell.name}.{point}")
+        return self.settings[cell.name][point]
 
     def _share(self, cell: Cell, point: str) -> str | None:
         """The name of the group whose scale the point has; None for a group of its own."""

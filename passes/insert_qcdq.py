@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.clipping import find_clipping
 from rnnqc.diagnostics import Outcome, Remark, UsageError
 from rnnqc.ir import Graph, Model
@@ -20,17 +23,22 @@ from rnnqc.passes.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.derived_formats import Points as FormatsOfCell
+from rnnqc.passes.derived_formats import targets_of
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
 from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
+from rnnqc.passes.fold_cell import linear_length
 from rnnqc.passes.formats import resolve_formats
-from rnnqc.passes.limit_shifts import limit_shifts
+from rnnqc.passes.limit_shifts import ShiftRemark, limit_shifts
+from rnnqc.passes.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.quantization import encoding_of
-from rnnqc.passes.quantized_parameters import QuantizedParameters, quantize_parameters
+from rnnqc.passes.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
 from rnnqc.properties import Property
-from rnnqc.recipe import Points, Recipe, keys_of
+from rnnqc.recipe import Points, Recipe, Settings, keys_of
 from rnnqc.statistics import Statistics
+from rnnqc.vitis_tables import STEP_BITS
 
+EXACT, LINEAR = "exact", "piecewise-linear"
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
@@ -69,18 +77,15 @@ class InsertQcdq(Pass):
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
         graphs = graphs_of_cells(model)
+        effects = effects_of_overrides(
+            self.recipe, lambda recipe: self._resolution(model, graphs, cells, recipe), self.statistics is not None
+        )
         statistics = self._equalized(model, graphs, cells)
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
-        for cell in cells:
-            cell.points = formats[cell.name] or {}
-        for cell in [c for c in cells if c.points]:
-            chain_input(model, graphs[cell.name], cell)
+        for cell, note in _give_formats(model, graphs, cells, formats):
             action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
-            remarks += [
-                self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
-                for note in limit_shifts(cell)
-            ]
+            remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action))
         clipped = find_clipping(
             self.recipe,
             _by_path(formats),
@@ -125,7 +130,9 @@ class InsertQcdq(Pass):
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
         counts = {"cells": count}
-        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped))
+        return PassResult(
+            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
+        )
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -134,19 +141,89 @@ class InsertQcdq(Pass):
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:
         """Equalizes the inputs that gain from it; statistics of what the cells get then."""
         statistics = self.statistics
-        for cell in cells if statistics is not None else ():
-            assert statistics is not None
-            settings, seen = self.recipe.settings(f"{cell.name}.input"), statistics.points.get(f"{cell.name}.input")
+        found = self._channel_scales(model, graphs, cells, self.recipe)
+        for cell in cells:
+            if cell.name in found and statistics is not None:
+                statistics = equalize_input(model, graphs[cell.name], cell, statistics, found[cell.name])
+        return statistics
+
+    def _channel_scales(
+        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], recipe: Recipe
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """For each cell whose input gains from equalization by what to divide its channels."""
+        found: dict[str, npt.NDArray[np.float64]] = {}
+        points = self.statistics.points if self.statistics is not None else {}
+        for cell in cells:
+            settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
-            graph = graphs[cell.name]
-            if settings.get("chain") and chain_sources(model, boundary_of(model, graph, cell).x):
+            if settings.get("chain") and chain_sources(model, boundary_of(model, graphs[cell.name], cell).x):
                 continue
-            widths = settings["bits"], self.recipe.settings(f"{cell.name}.W.weight").get("bits")
+            widths = settings["bits"], recipe.settings(f"{cell.name}.W.weight").get("bits")
             scales = channel_scales(seen, arrays["W"], widths)
             if scales is not None:
-                statistics = equalize_input(model, graph, cell, statistics, scales)
-        return statistics
+                found[cell.name] = scales
+        return found
+
+    def _resolution(
+        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], recipe: Recipe
+    ) -> Resolution:
+        """What a recipe comes to; gives the cells its formats."""
+        arrays = {c.name: parameters_of(model, c) for c in cells}
+        formats = resolve_formats(cells, recipe, arrays, self.statistics)
+        for _ in _give_formats(model, graphs, cells, formats):
+            pass
+        settings: dict[str, Settings] = {}
+        made: dict[str, Any] = {}
+        for cell in cells:
+            names = [p.name for p in cell.type.points]
+            found = recipe.settings_of_points(cell.name, names, functools.partial(targets_of, cell))
+            settings |= {f"{cell.name}.{p}": s for p, s in found.items()}
+            made |= {f"{cell.name}.{p}": self._effective(cell, p, point) for p, point in cell.points.items()}
+        scales = self._channel_scales(model, graphs, cells, recipe)
+        return Resolution(settings, made, {name: s.tolist() for name, s in scales.items()})
+
+    def _effective(self, cell: Cell, name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A format without what has had its effect on others, and without what needs data that there is not."""
+        idle = {"chain", "shift_limits"}
+        if name in ("W.weight", "R.weight"):
+            points = self.statistics.points if self.statistics is not None else {}
+            source = f"{cell.name}.{MULTIPLIED[name[0]]}"
+            seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
+            idle |= set() if any(s.second_moment is not None for s in seen) else {"compensation"}
+            idle |= set() if any(s.channel_mean is not None for s in seen) else {"bias_correction"}
+        made = {k: v for k, v in point.items() if k not in idle}
+        if "table" in made:
+            if "scale" not in made and made["bits"] is not None:
+                made["bits"] = 0  # values of the table itself
+            made["table"] = _table(cell, name, made["table"])
+        return made
+
+
+def _table(cell: Cell, name: str, kind: str) -> str:
+    """How an activation is tabulated: exactly where the table of that name does not exist."""
+    gate, gates = name.rpartition(".")[0], cell.type.gates
+    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+    if activation is None or activation.name not in STEP_BITS:
+        return EXACT
+    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
+    if kind != LINEAR or len(argument.get("scale") or ()) != 1:
+        return kind
+    codes = encoding_of(argument)
+    bits = max(2, max(-codes.minimum, codes.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, codes.scale[0]) is not None else EXACT
+
+
+def _give_formats(
+    model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], formats: Mapping[str, FormatsOfCell | None]
+) -> Iterator[tuple[Cell, ShiftRemark]]:
+    """Gives the cells their formats, and the codes of the layer before; yields what hardware could not shift."""
+    for cell in cells:
+        cell.points = formats[cell.name] or {}
+    for cell in cells:
+        if cell.points:
+            chain_input(model, graphs[cell.name], cell)
+            yield from ((cell, note) for note in limit_shifts(cell))
 
 
 def check_overrides(recipe: Recipe, cells: Points) -> None:

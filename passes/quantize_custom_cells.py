@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,16 @@ from rnnqc.passes.emit_custom_product import (
     store_weight,
 )
 from rnnqc.passes.emit_qcdq import WIDEST
+from rnnqc.passes.float_products import unreached_products
 from rnnqc.passes.float_recurrences import constant_bytes
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.point_marks import CONSTANT
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.properties import Property
-from rnnqc.recipe import Recipe
+from rnnqc.recipe import Recipe, Settings
 from rnnqc.statistics import Statistics
 
 WIDEST_WEIGHT = 16
@@ -92,9 +95,14 @@ class QuantizeCustomCells(Pass):
         counts = {"products": 0, "edges": 0}
         widths: list[int] = []
         works: list[_Work] = []
-        for cell in custom_cells_of(model):
-            if self.statistics is not None:
+        cells = custom_cells_of(model)
+        if self.statistics is not None:
+            for cell in cells:
                 self.statistics.check_cell(cell.name, custom_identity(cell))
+        effects = effects_of_overrides(
+            self.recipe, lambda recipe: self._resolution(cells, recipe), self.statistics is not None
+        )
+        for cell in cells:
             work = _Work(self, model, cell)
             works.append(work)
             remarks += work.run()
@@ -111,7 +119,28 @@ class QuantizeCustomCells(Pass):
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped))
+        return PassResult(
+            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
+        )
+
+    def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
+        """What a recipe comes to."""
+        settings: dict[str, Settings] = {}
+        made: dict[str, Any] = {}
+        for cell in cells:
+            formats = custom_formats(cell, recipe, self.statistics)
+            found: dict[str, Any] = {f"{cell.name}.{p}": dict(point) for p, point in formats.points.items()}
+            for name, sites in cell.products.items():
+                # Formats of what is multiplied count where it has none of its own.
+                path = f"{cell.name}.{name}"
+                codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
+                found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
+                seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
+                if seen is None or seen.second_moment is None:
+                    found[f"{path}.{WEIGHT}"].pop("compensation", None)
+            settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
+            made |= found
+        return Resolution(settings, made)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -140,10 +169,10 @@ class _Work:
         self.marks = ValueMarks(cell)
         self.used: set[str] = set()
         self.clipped: list[Clipping] = []
+        self.left: list[str] = []
 
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
-        float_bytes = cell.recurrence.weight_bytes
         refusals = list(cell.refused)
         suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
         for name, sites in cell.products.items():
@@ -159,7 +188,13 @@ class _Work:
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
         stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
-        left = constant_bytes(n for n in cell.recurrence.products if id(n) not in stored)
+        unreached = unreached_products(cell)
+        known = [*cell.recurrence.products, *(n for n, _ in unreached)]
+        float_bytes = constant_bytes(known)
+        left = constant_bytes(n for n in known if id(n) not in stored)
+        refusals += [why for _, why in unreached]
+        # What the recipe itself leaves float is none of them.
+        self.left = [why.found for why in (*cell.refused, *(why for _, why in unreached))]
         self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
         self.clipped = self._clipped()
         for name, product, code in suitable:
@@ -186,8 +221,7 @@ class _Work:
         def by_path(formats: CustomFormats) -> dict[str, dict[str, Any]]:
             return {path: formats.points[p] for p, path in paths.items() if p in formats.points}
 
-        state = f"{cell.name}.{cell.state_point}"
-        sources = {path: state for path in paths.values() if recipe.settings(path).get("same_as") == HIDDEN}
+        sources = {f"{cell.name}.{p}": f"{cell.name}.{t}" for p, t in self.formats.follows.items() if p in paths}
         return find_clipping(
             recipe,
             by_path(self.formats),
@@ -391,7 +425,7 @@ class _Work:
             "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
             "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
-            "formats": formats, "given": self.given,
+            "formats": formats, "given": self.given, "left": self.left,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
@@ -414,6 +448,13 @@ def activations_of(cell: CustomCell) -> dict[str, Activation]:
         if len(users) == 1 and users <= _ACTIVATIONS and not any(id(v) in results for v in values):
             made[f"{cell.name}.{point}"] = make_activation(users.pop())
     return made
+
+
+def _without_zero_point(format_: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A format of rows without the zero point, which is that of their codes."""
+    if format_ is None or format_["mode"] == "static":
+        return format_
+    return {k: v for k, v in format_.items() if k != "zero_point"}
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:

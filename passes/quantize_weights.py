@@ -44,6 +44,9 @@ from rnnqc.passes.lstm_node import (
     constant_weight,
     fail,
 )
+from rnnqc.passes.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.quantized_parameters import MULTIPLIED
+from rnnqc.passes.weight_formats import weight_format
 from rnnqc.properties import Property
 from rnnqc.recipe import Recipe, Settings
 
@@ -97,6 +100,7 @@ class QuantizeWeights(Pass):
         shared: dict[Any, WeightMatrix] = {}
         uses: list[tuple[str, Node, dict[int, list[WeightMatrix | None]]]] = []
         names: list[str] = []
+        weights: dict[str, tuple[npt.NDArray[np.float32], int]] = {}
         for path, graph in list(model.paths()):
             for node in graph.nodes:
                 if node.op not in RECURRENT_OPS or node.domain or _is_done(node):
@@ -113,10 +117,14 @@ class QuantizeWeights(Pass):
                     remarks.append(self.remark(Outcome.FLOAT, f"{path}{display_name(node)}", node.op, *why))
                     continue
                 names += cells
+                for direction, cell in enumerate(cells):
+                    gates = len(CELL_TYPES[node.op].gates)
+                    weights |= {f"{cell}.{INPUT_NAMES[k]}.weight": (a[direction].T, gates) for k, a in arrays.items()}
                 uses.append((f"{path}{display_name(node)}", node, used))
         if names:
             self._check_overrides(names)
             self._check_moments(names)
+        effects = effects_of_overrides(self.recipe, lambda r: self._resolution(r, weights), bool(self.moments))
         widths: list[int] = []
         for path, node, used in uses:
             if not any(m for matrices in used.values() for m in matrices):
@@ -153,7 +161,25 @@ class QuantizeWeights(Pass):
             model.remove_dead()
             model.sort()
         usual = all(bits >= USUAL_BITS for bits in widths)
-        return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(10.0) if usual else None)
+        numerics = Lossy(10.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, effects=effects)
+
+    def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
+        """What a recipe comes to, for weights `[K,rows]` with so many gates."""
+        settings = {point: recipe.settings(point) for point in weights}
+        formats: dict[str, Any] = {}
+        for point, (array, gates) in weights.items():
+            s = settings[point]
+            if is_float16(s):
+                formats[point] = {"bits": 16, "store": s["store"]}
+                continue
+            if s.get("bits"):
+                _check_settings(s, point)
+            made = weight_format(s, array, np.ones(array.shape[1]), point, gates)
+            cell, _, matrix = point.removesuffix(".weight").rpartition(".")
+            moment = self.moments.get(f"{cell}.{MULTIPLIED[matrix]}")
+            formats[point] = {k: v for k, v in made.items() if k != "compensation" or moment is not None}
+        return Resolution(settings, formats)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the recipe and the weights before."""

@@ -11,6 +11,7 @@ from rnnqc.layer import layer
 from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
+from rnnqc.stack import stack
 from rnnqc.statistics import PointStatistics, Statistics
 from rnnqc.tracing.dump import dump
 from rnnqc.tracing.trace import Tracer
@@ -44,4 +45,5 @@ __all__ = [
     "lower",
     "runtime_ops",
     "session",
+    "stack",
 ]

@@ -23,7 +23,9 @@ from rnnqc.version_conversion import NOT_CONVERTED, convert_version
 LENGTHS = "sequence_lens"
 MASK_RANK = 2
 PREFIX = "step/"
-"""In front of the names that the cell's values have in the loop; its initializers keep theirs."""
+"""In front of the names that the cell's values have in the loop."""
+HELD = "layer/"
+"""In front of the names that the cell's initializers, which keep theirs outside, have in the loop."""
 OPSET = 17
 """What a cell with an older operator set than `OLDEST_OPSET` is converted to."""
 OLDEST_OPSET = NOT_CONVERTED
@@ -103,8 +105,10 @@ class _Layer:
         self.steps = [o for o in outputs if o.name not in set(pairs.values())]
         found = inferred_outputs(proto)
         self.widths = [width_of_state(before, found[after.name]) for before, after in self.states]
-        self.taken = _names(proto.graph)
+        self.own = names_of(proto.graph)
+        self.taken = set(self.own)
         self.nodes: list[onnx.NodeProto] = []
+        self.held = self._held()
 
     @staticmethod
     def _pairs_in_order(inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> dict[str, str]:
@@ -146,7 +150,9 @@ class _Layer:
         first = self.states[0][0]
         outputs = [_over_time(first, y), *(_over_time(o, o.name) for o in self.steps)]
         outputs += [_renamed(before, after.name) for before, after in self.states]
-        graph = helper.make_graph(self.nodes, "layer", inputs, outputs, list(self.proto.graph.initializer))
+        graph = helper.make_graph(
+            [*self.held.values(), *self.nodes], "layer", inputs, outputs, list(self.proto.graph.initializer)
+        )
         graph.sparse_initializer.extend(self.proto.graph.sparse_initializer)
         made = onnx.ModelProto(producer_name="rnnqc", doc_string=self.proto.doc_string)
         made.ir_version = min(max(self.proto.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
@@ -163,6 +169,19 @@ class _Layer:
             made = f"{name}_{k}"
         self.taken.add(made)
         return made
+
+    def _held(self) -> dict[str, onnx.NodeProto]:
+        """For each initializer that the cell reads the Identity whose output the loop's body reads instead.
+
+        `onnx.compose` renames what a body captures only if a node or an input makes it: an initializer that was
+        captured itself would, in a merged model, become the one of the same name in another layer.
+        """
+        stored = self.proto.graph.initializer
+        sparse = self.proto.graph.sparse_initializer
+        names = dict.fromkeys([*(t.name for t in stored), *(t.values.name for t in sparse)])
+        read = {i for block in blocks_of([self.proto.graph]) for n in block.node for i in n.input}
+        made = {n: self._fresh(f"{HELD}{n}") for n in names if n in read}
+        return {n: helper.make_node("Identity", [n], [m], m) for n, m in made.items()}
 
     def _constant(self, name: str, values: list[int] | int, kind: int = TensorProto.INT64) -> str:
         made = self._fresh(name)
@@ -206,7 +225,8 @@ class _Layer:
         }
         graph = onnx.GraphProto()
         graph.CopyFrom(self.proto.graph)
-        _prefix(graph, {n: f"{PREFIX}{n}" for n in self.taken - held})
+        names = {n: f"{PREFIX}{n}" for n in self.own - held}
+        rename(graph, names | {n: node.output[0] for n, node in self.held.items()})
         mask = self._fresh("layer/valid")
         inputs = [_renamed(v, f"{PREFIX}{v.name}") for v in (*(before for before, _ in self.states), self.x)]
         nodes = list(graph.node)
@@ -244,7 +264,7 @@ class _Layer:
         return helper.make_graph(nodes, "cell", inputs, outputs, value_info=list(graph.value_info))
 
 
-def _prefix(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Renames values and nodes of a graph and its subgraphs, in place."""
     for block in blocks_of([graph]):
         for node in block.node:
@@ -254,7 +274,8 @@ def _prefix(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
                 del values[:]
                 values.extend(renamed)
         if isinstance(block, onnx.GraphProto):
-            for value in (*block.input, *block.output, *block.value_info):
+            sparse = (t for s in block.sparse_initializer for t in (s.values, s.indices))
+            for value in (*block.input, *block.output, *block.value_info, *block.initializer, *sparse):
                 value.name = names.get(value.name, value.name)
 
 
@@ -325,7 +346,7 @@ def _over_time(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     return copy
 
 
-def _names(graph: onnx.GraphProto) -> set[str]:
+def names_of(graph: onnx.GraphProto) -> set[str]:
     """Names of all values and nodes, in subgraphs too."""
     found: set[str] = set()
     for block in blocks_of([graph]):

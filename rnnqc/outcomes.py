@@ -87,7 +87,7 @@ class _Made:
     @staticmethod
     def _describe(entry: Entry, record: Mapping[str, Any]) -> None:
         entry.form, entry.bytes, entry.float_bytes = CUSTOM, record["bytes"], record["float_bytes"]
-        entry.points, entry.summary = record["points"], described(record)
+        entry.points, entry.summary, entry.left = record["points"], described(record), list(record.get("left", ()))
 
     def _why(self, node: RecurrentNode, refusal: Remark | None) -> tuple[str, str, str]:
         """Why a node stays float: reason, what was found, what to do."""

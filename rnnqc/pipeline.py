@@ -48,6 +48,7 @@ from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.override_effects import idle_overrides
 from rnnqc.passes.pass_comparison import NOT_COMPARED
 from rnnqc.passes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.quantize_custom_cells import CALIBRATE
@@ -364,6 +365,7 @@ def lower(
             points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
         report.warnings += [str(r) for r in _unlowered_quantizers(remarks)]
+        report.warnings += idle_overrides(chosen, [r.effects for r in results])
         report.warnings += clipping_warnings(c for r in results for c in r.clipped)
         exported = [e.node for e in report.entries if e.op == CELL_OP]
         if exported and not own and resolved != QONNX:

@@ -92,6 +92,7 @@ def _text(value: Any) -> str:
     return value
 
 
+ACCUMULATOR = "accumulator"
 SHARE_NAMES = ("cell", "layer", "gate", "point")
 """What `share` may name in braces, and no more: formats can ask for any amount of memory."""
 
@@ -178,8 +179,16 @@ KEYS: dict[str, Key] = {
     "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
-_RANGE = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
+RANGE_KEYS = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
+KEYS_OF_RULES = {
+    "percentile": ("percentile", "ema-percentile"),
+    "n_std": ("n-std",),
+    "half_range": ("gauss", "laplace"),
+}
+"""Keys that some rules of `range` alone use."""
+FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *RANGE_KEYS, "share")
+"""Keys that a point which follows another one (`same_as`) takes from it, or has no use for."""
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
@@ -187,20 +196,20 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
         "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
         "compensation", "bias_correction", "shift_limits", "store",
     ),
-    "bias": ("bits", "mode", "scale", "rounding", *_RANGE, "same_as"),
-    "input": (*_STATIC, "chain", "equalize", *_RANGE, *_SHARING),
-    "hidden": (*_STATIC, *_RANGE, *_SHARING, "rounded_output"),
+    "bias": ("bits", "mode", "scale", "rounding", *RANGE_KEYS, "same_as"),
+    "input": (*_STATIC, "chain", "equalize", *RANGE_KEYS, *_SHARING),
+    "hidden": (*_STATIC, *RANGE_KEYS, *_SHARING, "rounded_output"),
     "accumulator": ("bits",),
-    "input_product": (*_STATIC, *_RANGE, *_SHARING),
-    "hidden_product": (*_STATIC, *_RANGE, *_SHARING),
-    "reset_product": (*_STATIC, *_RANGE, *_SHARING),
-    "acc": (*_STATIC, *_RANGE, *_SHARING),
-    "activation": (*_STATIC, "table", *_RANGE, *_SHARING),
-    "kept": (*_STATIC, *_RANGE, *_SHARING),
-    "added": (*_STATIC, *_RANGE, *_SHARING),
-    "cell_state": (*_STATIC, *_RANGE, *_SHARING),
-    "hidden_state": (*_STATIC, *_RANGE, *_SHARING),
-    "value": (*_STATIC, *_RANGE, *_SHARING),
+    "input_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "hidden_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "reset_product": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "acc": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "activation": (*_STATIC, "table", *RANGE_KEYS, *_SHARING),
+    "kept": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "added": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "cell_state": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "hidden_state": (*_STATIC, *RANGE_KEYS, *_SHARING),
+    "value": (*_STATIC, *RANGE_KEYS, *_SHARING),
 }  # fmt: skip
 
 
@@ -212,7 +221,12 @@ class Rule:
     settings: Mapping[str, Any]
 
     def matches(self, path: str) -> bool:
-        """Whether the rule speaks about the point `path`."""
+        """Whether the rule speaks about the point `path`.
+
+        Of accumulators, whose width is no format of a value but where sums saturate, only rules speak that name them.
+        """
+        if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
+            return False
         if self.points.startswith(REGEX):
             return re.fullmatch(self.points.removeprefix(REGEX), path) is not None
         return fnmatch.fnmatchcase(path, self.points)
@@ -263,6 +277,48 @@ class Recipe:
                     result.setdefault(key, value)
         return result
 
+    def settings_of_points(
+        self, cell: str, points: Iterable[str], targets: Callable[[str, str], Iterable[str]]
+    ) -> dict[str, Settings]:
+        """Everything the rules say about the points of a cell.
+
+        An override of the format of a point, or a rule of a recipe file, ends a `same_as` of the recipe's own, unless
+        the points whose format it names are given the same: with `*.bits=16` they may follow each other.
+
+        Args:
+            cell: Its name.
+            points: Names of its points.
+            targets: The points of the cell whose format a point takes, by its name and the value of `same_as`.
+        """
+        made = {p: self.settings(f"{cell}.{p}") for p in points}
+        asked = {p: self._asked(f"{cell}.{p}") for p in made if made[p].get("same_as")}
+        sources: dict[str, list[str]] = {}
+
+        def source(point: str, below: tuple[str, ...]) -> list[str]:
+            """The points with formats of their own that `point` has its format of."""
+            if point in sources or point not in asked or point in below:
+                return sources.get(point, [point])
+            named = [t for t in targets(point, made[point]["same_as"]) if t in made]
+            found = [s for t in named for s in source(t, (*below, point))]
+            if any(_differ(k, made[s], made[point]) for s in found for k in asked[point]):
+                del made[point]["same_as"]
+                found = [point]
+            sources[point] = found or [point]
+            return sources[point]
+
+        for point in asked:
+            source(point, ())
+        return made
+
+    def _asked(self, path: str) -> list[str]:
+        """Keys of a format that overrides, or rules of a recipe file, set for a point whose `same_as` they leave."""
+        asked: set[str] = set()
+        for count in (self.overrides, self.own):
+            found = [r.settings for r in self.rules[:count] if r.matches(path)]
+            if not any("same_as" in s for s in found):
+                asked |= {k for k in FORMAT_KEYS if any(k in s for s in found)}
+        return sorted(asked)
+
     def without_effect(self, cells: Points) -> list[tuple[str, str, str]]:
         """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
         found: list[tuple[str, str, str]] = []
@@ -285,6 +341,12 @@ class Recipe:
         """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
         paths = _paths(cells)
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
+
+
+def _differ(key: str, one: Settings, other: Settings) -> bool:
+    """Whether a key gives two points different formats; false and none are what is left out."""
+    used = all(s.get("range", "min-max") in KEYS_OF_RULES.get(key, RULES) for s in (one, other))
+    return used and (one.get(key) or None) != (other.get(key) or None)
 
 
 def _paths(cells: Points) -> list[str]:

@@ -25,6 +25,7 @@ class Entry:
         summary: Of a recurrence of unknown equations: how much of it was quantized.
         points: Of such a one the bits of each quantization point, None where it is float.
         earlier: Whether an earlier lowering made it what it is.
+        left: Of a recurrence of unknown equations: its matrix products that cannot be quantized.
     """
 
     node: str
@@ -40,6 +41,7 @@ class Entry:
     summary: str = ""
     points: dict[str, int | None] = field(default_factory=dict)
     earlier: bool = False
+    left: list[str] = field(default_factory=list)
 
     @property
     def explanation(self) -> str:
@@ -92,13 +94,15 @@ class Report:
 
     @property
     def entries_not_lowered(self) -> Sequence[Entry]:
-        """Recurrent nodes that stay as they are: float, or quantized by another tool."""
-        return [e for e in self.entries if e.status != "lowered"]
+        """What `strict` refuses: nodes that stay float, in whole or in part, or quantized by another tool."""
+        return [e for e in self.entries if e.status != "lowered" or e.left]
 
     @property
     def how_they_stay(self) -> str:
         """How the nodes that are not lowered stay, for messages."""
-        return "stay float" if len(self.float_entries) == len(self.entries_not_lowered) else "are not lowered"
+        if len(self.float_entries) == len(self.entries_not_lowered):
+            return "stay float"
+        return "stay float in part" if all(e.left for e in self.entries_not_lowered) else "are not lowered"
 
     @property
     def float_entries(self) -> Sequence[Entry]:

@@ -38,6 +38,7 @@ PUBLIC = {
     "lower",
     "runtime_ops",
     "session",
+    "stack",
 }
 LOWER = {
     "model": inspect.Parameter.empty,

@@ -208,6 +208,22 @@ class AugmentedLstmCell(nn.Module):
         return highway * output + (1 - highway) * projected_input[:, 5 * self.hidden_size :], memory
 
 
+class AugmentedLstm(nn.Module):
+    """A layer of such steps in a Python loop, for tracing."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__()
+        self.cell = AugmentedLstmCell(input_size, hidden_size, bias)
+
+    def forward(self, x: Any) -> Any:
+        h, c = (x.new_zeros(x.size(1), self.cell.hidden_size) for _ in range(2))
+        out = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], h, c)
+            out.append(h)
+        return torch.stack(out), h, c
+
+
 class ProjectedCell(nn.Module):
     """One step of an LSTM with a recurrent projection (LSTMP): the memory is wider than the hidden state."""
 

@@ -1,4 +1,4 @@
-"""`rnnqc layer`: makes a layer of a model of its cell."""
+"""`rnnqc layer`: makes a layer of a model of its cell, or a stack of layers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from rnnqc.commands.terminal import escape, out
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("layer", help="make a layer of a model of its cell (one step)")
-    parser.add_argument("cell", metavar="CELL.onnx", help="x and states in, the states after the step out")
+    parser = commands.add_parser("layer", help="make a layer of a model of its cell (one step), or a stack of layers")
+    parser.add_argument(
+        "cells", nargs="+", metavar="CELL.onnx", help="x and states in, the states after the step out; the lowest first"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
     add_state(
         parser, "a state and what becomes of it; by default the inputs after the first and the first outputs, in order"
     )
     parser.add_argument("--reverse", action="store_true", help="run from the last step to the first")
+    directions = parser.add_mutually_exclusive_group()
+    directions.add_argument("--alternate", action="store_true", help="run every second layer the other way")
+    directions.add_argument(
+        "--bidirectional", action="store_true", help="two cells make a layer: one forward, the other backward"
+    )
     parser.add_argument("--lengths", action="store_true", help="add an input sequence_lens")
     parser.add_argument("--initial-states", action="store_true", help="make the initial states inputs")
     parser.set_defaults(command=run)
@@ -26,10 +33,18 @@ def add(commands: Commands) -> None:
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.files import check_writable, serialized, write_atomically
-    from rnnqc.layer import layer
+    from rnnqc.stack import stack
 
-    check_writable(Path(a.output), [a.cell])
-    made = layer(a.cell, state=a.state, reverse=a.reverse, lengths=a.lengths, initial_states=a.initial_states)
+    check_writable(Path(a.output), a.cells)
+    made = stack(
+        a.cells,
+        alternate=a.alternate,
+        bidirectional=a.bidirectional,
+        reverse=a.reverse,
+        state=a.state,
+        lengths=a.lengths,
+        initial_states=a.initial_states,
+    )
     write_atomically(Path(a.output), serialized(made, a.output))
     inputs, outputs = (", ".join(v.name for v in values) for values in (made.graph.input, made.graph.output))
     out(escape(f"{a.output}: {inputs} -> {outputs}"))

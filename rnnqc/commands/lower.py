@@ -72,7 +72,9 @@ def add(commands: Commands) -> None:
         metavar="PATH=VALUE",
         help="override a recipe entry, the first match wins; several may follow",
     )
-    parser.add_argument("--strict", action="store_true", help="fail (exit code 3) if a recurrent node is not lowered")
+    parser.add_argument(
+        "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, is not lowered"
+    )
     parser.add_argument(
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )

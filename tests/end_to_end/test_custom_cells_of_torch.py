@@ -22,6 +22,7 @@ from rnnqc.statistics import Statistics
 
 torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
+    AugmentedLstm,
     AugmentedLstmCell,
     Highway,
     HighwayScript,
@@ -75,6 +76,46 @@ def loop(module: Any, dynamo: bool, script: bool) -> tuple[onnx.ModelProto, list
     return model, data, rnnqc.calibrate(model, data)
 
 
+def torch_stack(cells: list[Any], x: Any, bidirectional: bool) -> Any:
+    """AllenNLP's StackedAlternatingLstm or StackedBidirectionalLstm in torch: outputs of the highest layer."""
+
+    def run(cell: Any, sequence: Any, backwards: bool) -> Any:
+        h, c = (sequence.new_zeros(sequence.shape[1], H) for _ in range(2))
+        made = [None] * len(sequence)
+        for t in reversed(range(len(sequence))) if backwards else range(len(sequence)):
+            h, c = cell(sequence[t], h, c)
+            made[t] = h
+        return torch.stack(made)
+
+    with torch.no_grad():
+        if bidirectional:
+            for forward, backward in zip(cells[::2], cells[1::2], strict=True):
+                x = torch.cat([run(forward, x, False), run(backward, x, True)], 2)
+        else:
+            for k, cell in enumerate(cells):
+                x = run(cell, x, k % 2 == 1)
+    return x
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["alternating", "bidirectional"])
+def test_stacks_of_highway_layers(bidirectional: bool) -> None:
+    """Four layers, all but the first of equal sizes: the float model is torch's, every layer is quantized."""
+    torch.manual_seed(3)
+    widths = [I, I, *[2 * H] * 6] if bidirectional else [I, H, H, H]
+    cells = [AugmentedLstmCell(n, H) for n in widths]
+    model = rnnqc.stack([export_step(c, (n, H, H), False) for c, n in zip(cells, widths, strict=True)],
+                        alternate=not bidirectional, bidirectional=bidirectional)  # fmt: skip
+    rng = np.random.default_rng(4)
+    data = [{"x": rng.standard_normal((12, 3, I)).astype(np.float32)} for _ in range(3)]
+    want = torch_stack(cells, torch.from_numpy(data[0]["x"]), bidirectional).numpy()
+    np.testing.assert_allclose(run_model(model, data[0])["Y"], want, rtol=0, atol=1e-6)
+    statistics = rnnqc.calibrate(model, data)
+    for recipe, least in (("int8", 35.0), ("pow2-int16", 34.5)):
+        lowered = rnnqc.lower(model, recipe, stats=statistics, strict=True)
+        assert [e.summary.split(",")[0] for e in lowered.report.entries] == ["2 products"] * len(cells)
+        assert sqnr_db(want, run_model(lowered.proto, data[0])["Y"]) > least
+
+
 def check(
     model: onnx.ModelProto, data: list[dict[str, Array]], statistics: Statistics, recipe: str, least: float
 ) -> None:
@@ -113,3 +154,24 @@ def test_loops(module: Any, dynamo: bool, script: bool, recipe: str) -> None:
     if dynamo:
         pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
     check(*loop(module, dynamo, script), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+def test_no_weight_of_a_traced_layer_stays_float(recipe: str, bias: bool) -> None:
+    """Without a bias torch writes a copy of the weights for each step, and the first step alone were an LSTM."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 2, 8)
+    model = export(AugmentedLstm(8, 16, bias), (x,), False, 17)
+    name = model.graph.input[0].name
+    data = [{name: x.numpy() * np.float32(k)} for k in (1.0, 0.5)]
+    lowered = rnnqc.lower(model, recipe, calibration=data, strict=True)
+    (entry,) = lowered.report.entries
+    assert entry.summary.startswith("11 products")
+    assert entry.float_bytes == 4 * (8 * 96 + 16 * 80)
+    read = {i for g in lowered.model.graphs() for n in g.nodes if n.op == "MatMul" for i in (v.name for v in n.inputs)}
+    floats = {i.name for i in lowered.proto.graph.initializer if i.data_type == onnx.TensorProto.FLOAT}
+    assert not read & floats
+    want, got = (run_model(m, data[0]) for m in (model, lowered.proto))
+    for key, value in want.items():
+        assert sqnr_db(value, got[key]) > 20.0

@@ -52,7 +52,7 @@ def test_what_is_canonical_is_not_touched() -> None:
     proto = rich_model()
     model = Model.load(proto)
     first = Canonicalize()(model)
-    assert first.statistics == {"functions": 0, "folded": 0, "layouts": 0, "names": 4}
+    assert first.statistics == {"functions": 0, "folded": 0, "layouts": 0, "names": 4, "shared": 0}
     branches = [a.g for a in proto.graph.node[0].attribute]
     for graph in (proto.graph, *branches):
         for node in graph.node:

@@ -364,3 +364,58 @@ def test_loops_of_one_name_in_branches_without_names() -> None:
     assert (first.summary, other.summary) == ("1 products, 0 of 5 values", "2 products, 0 of 7 values")
     assert 0 < first.bytes < other.bytes
     assert not set(first.points) & {p for p in other.points if "second" in p}
+
+
+PROJECTED = f"""{HEADER} g (float[T,B,{I}] x, float[B,{H}] h) => (float[T,B,{H}] y, float[B,{H}] last) {{
+    [projection] p = MatMul (x, V) [shift] px = Add (p, b)
+    [layer] last, y = Scan <num_scan_inputs = 1, body = body (float[B,{H}] s, float[B,{H}] e)
+        => (float[B,{H}] n, float[B,{H}] m) {{
+        [from_h] q = MatMul (s, R) g = Add (q, e) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n)
+    }}> (h, px)
+}}"""
+BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h) => (float[B,{H}] last) {{
+    [layer] last, y = Scan <num_scan_inputs = 1, body = body (float[B,{H}] s, float[B,{H}] e)
+        => (float[B,{H}] n, float[B,{H}] m) {{
+        yes = Constant <value = bool {{1}}> () [from_h] q = MatMul (s, R)
+        [way] w = If (yes) <then_branch = a () => (float[B,{H}] wa) {{ [inner] wa = MatMul (e, S) }},
+            else_branch = o () => (float[B,{H}] wo) {{ wo = Identity (e) }}>
+        g = Add (q, w) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n) }}> (h, x)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "names", "reason"),
+    [
+        (PROJECTED, "projection", "VRb", "stands in front of the recurrence"),
+        (BRANCHED, "inner", "RS", "branches of an If"),
+    ],
+    ids=["projection", "branch"],
+)
+def test_products_that_stay_float_are_listed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, node: str, names: str, reason: str
+) -> None:
+    """The recurrence is lowered; what is left of it is named and counted, and --strict refuses it."""
+    held = {k: v for k, v in weights().items() if k in names}
+    model = parse(text, **held)
+    (entry,) = rnnqc.lower(model).report.entries
+    assert (entry.status, len(entry.left)) == ("lowered", 1)
+    assert f"node {node!r} (MatMul)" in entry.left[0]
+    assert reason in entry.reason
+    assert entry.float_bytes == sum(a.nbytes for a in held.values() if a.ndim == 2)
+    assert entry.bytes > held[names[0] if node == "projection" else "S"].nbytes
+    with pytest.raises(rnnqc.CompileError, match=reason):
+        rnnqc.lower(model, strict=True)
+    onnx.save(model, tmp_path / "in.onnx")
+    done = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--strict")
+    assert (done.code, (tmp_path / "out.onnx").exists()) == (3, False)
+
+
+def test_a_linear_layer_in_front_is_none_of_it() -> None:
+    """Where steps multiply what it makes, and where an activation follows it."""
+    text = PROJECTED.replace("g = Add (q, e)", "ee = MatMul (e, S) g = Add (q, ee)")
+    squashed = PROJECTED.replace("px = Add (p, b)", "pa = Add (p, b) px = Tanh (pa)")
+    for source, names in ((text, "VRbS"), (squashed, "VRb")):
+        (entry,) = rnnqc.lower(
+            parse(source, **{k: v for k, v in weights().items() if k in names}), strict=True
+        ).report.entries
+        assert entry.left == []

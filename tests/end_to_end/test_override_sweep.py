@@ -1,0 +1,152 @@
+"""Every key on every kind of point in every recipe: it changes the lowered model, or somebody is told why it does not.
+
+What these would catch: an override that is ignored in silence, and a warning about one that is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from custom_layers import feeds_of, layer
+
+import rnnqc
+from rnnqc.diagnostics import CompileError
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.custom_points import points_of_recurrences
+from rnnqc.passes.insert_qcdq import points_of_types
+from rnnqc.passes.normal_form import decompose, normal_form
+from rnnqc.pipeline import Lowered
+from rnnqc.recipe import KEYS, builtin_recipes, keys_of, load_recipe
+from rnnqc.statistics import Statistics
+
+CELLS = ("LSTM", "GRU", "RNN", "other")
+RECIPES = [r.name for r in builtin_recipes()]
+VALUES: dict[str, tuple[str, ...]] = {
+    "bits": ("none", "6", "16", "4"), "signed": ("true", "false"), "narrow": ("true", "false"),
+    "symmetric": ("true", "false"), "granularity": ("per-channel", "per-gate", "per-tensor"),
+    "group_size": ("32", "none"), "wide_channels": ("0.25", "0"),
+    "mode": ("static", "dynamic-row", "bounded", "activation", "product"), "scale": ("0.03125",),
+    "zero_point": ("3", "0"), "rounding": ("floor", "half_away"), "table": ("exact", "piecewise-linear", "vitis"),
+    "equalize": ("true", "false"), "chain": ("true", "false"), "range": ("min-max", "mse", "pow2-max", "percentile"),
+    "percentile": ("97",), "n_std": ("1.5",), "half_range": ("true",), "limit": ("0.25", "none"),
+    "levels": ("max-code", "half-range", "min-code"), "pow2": ("true", "false"), "max_fix_position": ("3", "none"),
+    "scale_bits": ("3", "none"), "share": ("one", "none"), "same_as": ("none", "hidden", "cell_state"),
+    "compensation": ("true", "false"), "bias_correction": ("true", "false"), "shift_limits": ("true", "false"),
+    "rounded_output": ("true", "false"), "store": ("integer", "float16"),
+}  # fmt: skip
+OF_CODES = ("rounding", "narrow", "signed", "table", "chain", ".bias.bits")
+"""Keys of whose effect the values of one model may show nothing: that the formats are other ones is enough."""
+SAMPLED = 2
+"""How many values of each key and recipe are tried without --slow."""
+
+
+@functools.cache
+def subject(cell: str) -> tuple[onnx.ModelProto, Statistics, dict[str, list[str]]]:
+    """Two layers of LSTMs, GRUs or RNNs, or one of another cell; statistics; the points by the names of the cells."""
+    rng = np.random.default_rng(0)
+    if cell == "other":
+        model = layer(initial_states=True)
+        statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(3)])
+        loaded = Model.load(model)
+        PassManager(normal_form()).run(loaded)
+        return model, statistics, points_of_recurrences(loaded)
+    gates, width = {"LSTM": 4, "GRU": 3, "RNN": 1}[cell], 32
+    nodes, initializers = [], []
+    for k in range(2):
+        for name, shape in (
+            ("W", (1, gates * width, width)),
+            ("R", (1, gates * width, width)),
+            ("B", (1, 2 * gates * width)),
+        ):
+            array = (rng.standard_normal(shape) * 0.3).astype(np.float32)
+            initializers.append(onnx.numpy_helper.from_array(array, f"{name}{k}"))
+        options = {"linear_before_reset": k} if cell == "GRU" else {}
+        inputs = ["x" if not k else "s", f"W{k}", f"R{k}", f"B{k}"]
+        nodes.append(onnx.helper.make_node(cell, inputs, [f"y{k}"], f"l{k}", hidden_size=width, **options))
+        nodes.append(onnx.helper.make_node("Squeeze", [f"y{k}", "one"], ["s" if not k else "y"], f"s{k}"))
+    initializers.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["T", "B", width]) for n in "xy")
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], initializers)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    size = 2.0 ** rng.integers(-6, 6, width)  # worth an equalization
+    data = [{"x": (rng.standard_normal((9, 2, width)) * size).astype(np.float32)} for _ in range(3)]
+    loaded = Model.load(model)
+    decompose(loaded, "sweep")
+    return model, rnnqc.calibrate(model, data), points_of_types(list(loaded.cells.values()))
+
+
+def computed(model: onnx.ModelProto) -> bytes:
+    """The model without what it says about itself."""
+    kept = onnx.ModelProto()
+    kept.CopyFrom(model)
+    del kept.metadata_props[:]
+    pending: list[Any] = [kept.graph, *kept.functions]
+    while pending:
+        block = pending.pop()
+        del block.metadata_props[:]
+        for node in block.node:
+            del node.metadata_props[:]
+            pending += [a.g for a in node.attribute if a.HasField("g")]
+    return kept.SerializeToString(deterministic=True)
+
+
+@functools.cache
+def plain(cell: str, recipe: str) -> bytes:
+    return computed(lowered(cell, recipe, []).proto)
+
+
+def lowered(cell: str, recipe: str, overrides: list[str]) -> Lowered:
+    model, statistics, _ = subject(cell)
+    return rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
+
+
+def wrong(cell: str, recipe: str, override: str) -> str | None:
+    """What an override does that it should not; None if it changes the model or is told of, and not both."""
+    try:
+        made = lowered(cell, recipe, [override])
+    except CompileError:
+        return None
+    told = [w for w in made.report.warnings if "changes nothing" in w]
+    if not told and override.partition("=")[0].endswith(OF_CODES):
+        return None
+    same = computed(made.proto) == plain(cell, recipe)
+    return None if same == bool(told) else f"{recipe} {cell} {override}: {told or 'silent'}"
+
+
+def cases(cell: str, recipe: str) -> list[str]:
+    """Every key with every value on one point of each kind and place, of the last of the cells."""
+    weight_only = recipe.startswith("weight-only") or recipe == "fp16"
+    name, points = list(subject(cell)[2].items())[-1]
+    kinds: dict[tuple[str, ...], str] = {}
+    for point in points:
+        kind = point.rpartition(".")[2]
+        kinds.setdefault((point.partition(".")[0] if kind in ("weight", "activation") else "", kind), point)
+    chosen = [p for p in kinds.values() if not weight_only or p.endswith(".weight")]
+    asked = load_recipe(recipe)
+
+    def tried(point: str, key: str) -> bool:
+        """Roundings of compensated weights count only for channels where compensation does not help."""
+        return key != "rounding" or not asked.settings(f"{name}.{point}").get("compensation")
+
+    return [f"{name}.{p}.{k}={value}" for p in chosen for k in keys_of(p) if tried(p, k) for value in VALUES[k]]
+
+
+def test_every_key_has_values() -> None:
+    assert set(VALUES) == set(KEYS)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_overrides_change_something_or_are_told(cell: str, recipe: str, request: pytest.FixtureRequest) -> None:
+    if cell == "other" and (recipe.startswith("weight-only") or recipe == "fp16"):
+        pytest.skip("recipes of weights are for ONNX's operators")
+    every = cases(cell, recipe)
+    if not request.config.getoption("--slow"):
+        every = random.Random(f"{cell} {recipe}").sample(every, min(len(every), SAMPLED))
+    assert [found for override in every if (found := wrong(cell, recipe, override))] == []
