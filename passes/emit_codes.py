@@ -77,7 +77,7 @@ def with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
     wide = b.cast(w, np.int32, "W.int32")
     sums = b.reduce_sum(wide, [0], "W.column_sums", keepdims=1)
     steps = b.i32(127 * np.arange(count).reshape(-1, 1))
-    rest = b.op("Sub", [b.op("Abs", [sums], "W.column_sums.size"), steps], "W.column_sums.rest")
+    rest = b.op("Sub", [b.constant_size(sums, "W.column_sums.size"), steps], "W.column_sums.rest")
     taken = b.op("Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(127)], "W.column_sums.taken")
     signed = b.op(
         "Mul",

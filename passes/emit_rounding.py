@@ -34,10 +34,10 @@ def emit_rounding(b: Builder, units: Value, rounding: Rounding, name: str, real:
         up = b.op("Floor", [raised], f"{name}.up")
         negative = b.op("Less", [units, b.model.constant(0.0, real)], f"{name}.negative")
         return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
-    size = b.op("Abs", [units], f"{name}.size")
+    sign = b.op("Sign", [units], f"{name}.sign")
+    size = b.op("Mul", [units, sign], f"{name}.size")  # OpenVINO drops an Abs of what is computed from constants
     if rounding is Rounding.HALF_AWAY:
         size = b.op("Add", [size, b.model.constant(0.5, real)], f"{name}.size.raised")
     else:
         assert rounding is Rounding.TOWARD_ZERO
-    sign = b.op("Sign", [units], f"{name}.sign")
     return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")

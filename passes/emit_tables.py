@@ -167,7 +167,7 @@ def _emit_entries(b: Builder, inputs: Sequence[Value]) -> Variable:
     knots, first, end, n, scale, offset = inputs
     length = b.op("Div", [n, b.i32(SEGMENTS)], "length")
     codes = b.op("Range", [first, end, b.i32(1)], "codes")
-    u = b.op("Min", [b.op("Abs", [codes], "size"), n], "u")
+    u = b.op("Min", [b.constant_size(codes, "size"), n], "u")
     segment = b.op("Min", [b.op("Div", [u, length], "quotient"), b.i32(SEGMENTS - 1)], "segment")
     v = b.op("Sub", [u, b.op("Mul", [segment, length], "start")], "v")
     low = b.op("Gather", [knots, segment], "low", axis=0)

@@ -107,6 +107,10 @@ class Builder:
         """ReduceSum, whose axes have been an input since operator set 13."""
         return self.op("ReduceSum", [value, self.i64(list(axes))], name, keepdims=keepdims)
 
+    def constant_size(self, value: Value, name: str) -> Variable:
+        """Magnitudes of integers computed from constants; OpenVINO drops an Abs of such a value."""
+        return self.op("Max", [value, self.op("Neg", [value], f"{name}.negated")], name)
+
     def _path(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import HANGS
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOLCHAIN = ROOT / "runtime_ops" / "cmake" / "aarch64-linux-gnu.cmake"
 
@@ -39,7 +41,7 @@ def build_library(folder: Path) -> Path:
     assert _CMAKE is not None
     configure = ["-S", str(ROOT / "runtime_ops"), "-B", str(folder), "-DRNNQC_WERROR=ON"]
     for arguments in ([*configure, f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}"], ["--build", str(folder), "--parallel", "2"]):
-        done = subprocess.run([_CMAKE, *arguments], capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run([_CMAKE, *arguments], capture_output=True, text=True, check=False, timeout=HANGS)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "librnnqc_ops.so"
 
@@ -64,7 +66,7 @@ def run(library: Path, processor: str, *arguments: str, **environment: str) -> s
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class Result:
 
 
 Command = Callable[..., Result]
+HANGS = 1800
+"""Seconds after which a process counts as one that hangs; on a busy machine every process takes long."""
 
 
 def in_process(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Result:
@@ -45,18 +48,27 @@ def in_process(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Res
 
 def in_subprocess(
     *arguments: str | Path,
-    timeout: float = 120,
+    seconds: int = 120,
     memory: int | None = None,
     file_size: int | None = None,
     **variables: str,
 ) -> Result:
-    """`python -m rnnqc` with these arguments, limits in bytes and environment variables.
+    """`python -m rnnqc` with these arguments, limits and environment variables.
+
+    Args:
+        arguments: Of the command.
+        seconds: Of processor time at most, which other processes hardly change.
+        memory: Bytes of address space at most.
+        file_size: Bytes of a file at most.
+        variables: Of the environment.
 
     Raises:
-        subprocess.TimeoutExpired: after `timeout` seconds.
+        AssertionError: It took more processor time.
+        subprocess.TimeoutExpired: It hangs.
     """
 
     def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         if file_size is not None:
@@ -66,9 +78,10 @@ def in_subprocess(
         [sys.executable, "-m", "rnnqc", *[str(a) for a in arguments]],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=HANGS,
         env=os.environ | variables,
         preexec_fn=limit,
         check=False,
     )
+    assert done.returncode != -signal.SIGXCPU, f"took more than {seconds} s of processor time: {arguments}"
     return Result(done.returncode, done.stdout, done.stderr)

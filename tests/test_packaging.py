@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from commands import HANGS
 
 import rnnqc
 import rnnqc.passes
@@ -27,7 +28,7 @@ SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "RNNQC_LIBRARY")}
     return subprocess.run(
-        command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False, timeout=600
+        command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False, timeout=HANGS
     )
 
 

@@ -35,7 +35,7 @@ class Budget:
     def spend(self, kept: int = 0) -> bool:
         """Takes one model; False if there is none left beside `kept` ones, or no time."""
         share = 1.0 - kept / self.bounds.models
-        late = time.monotonic() - self._start > self.bounds.seconds * share
+        late = time.monotonic() - self._start >= self.bounds.seconds * share
         if late or self.count + kept >= self.bounds.models:
             return False
         self.count += 1

@@ -18,6 +18,7 @@ from rnnqc.testing.outer_forms import CALLS, DTYPES, SOURCES, called, retyped, s
 from rnnqc.testing.random_layers import draw_layer, is_unbounded
 from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
 from rnnqc.testing.renaming import STYLES, rename
+from rnnqc.testing.variants import vary_layer, vary_recurrence
 
 Array = npt.NDArray[Any]
 # (name, whether statistics of the case's own feeds are given): recipes that need none, with and without, and the rest.
@@ -178,13 +179,23 @@ def draw_case(draws: Draws, seed: int = 0) -> Case:
     dtypes = DTYPES[:1] if source == "codes" else dtypes  # DequantizeLinear makes others from opset 19 on, or never
     # onnx takes elements of a sequence to have one axis more than they have, and functions are checked strictly.
     may_be_called = opset >= 15 and not (recurrence is not None and recurrence.form == "script")
-    return replace(
+    usual = replace(
         case,
         source=source,
         calls=draws.choice((*("",) * 6, *(CALLS if may_be_called else ("",)))),
         dtype=draws.choice((*DTYPES[:1] * 6, *dtypes)),
         overrides=draws.choice(((), (), draws.choice(OVERRIDES))),
     )
+    return _varied(draws, usual) if draws.boolean() else usual
+
+
+def _varied(draws: Draws, case: Case) -> Case:
+    """A case with what is drawn last; layers in a row have nothing of it."""
+    if case.recurrence is not None:
+        return replace(case, recurrence=vary_recurrence(draws, case.recurrence))
+    if len(case.layers) == 1:
+        return replace(case, layers=(vary_layer(draws, case.layers[0]),))
+    return case
 
 
 def _one_layer(draws: Draws) -> dict[str, Any]:

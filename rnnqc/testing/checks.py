@@ -142,8 +142,7 @@ class _Examination:
         if self.native:
             ways["native"] = self.outputs_of("native", fused, native=True)
         # What is float around the cells is computed as onnxruntime optimizes it.
-        mixed = case.wiring == "dense" or (case.recurrence is not None and case.recurrence.op not in GATES)
-        if all(form == "fused" for form in self.checked.forms) and not mixed:
+        if all(form == "fused" for form in self.checked.forms) and not _is_mixed(case):
             self.compare_bits(ways)
         elif self.native:
             plain = "native, not optimized"
@@ -275,6 +274,16 @@ class _Examination:
                 text = f"{what}: {name!r} is {got[name].dtype}{got[name].shape} instead of {value.dtype}{value.shape}"
                 self.found("shape", text)
                 raise _StoppedError
+
+
+def _is_mixed(case: Case) -> bool:
+    """Whether something around the cells is float."""
+    made = case.recurrence
+    if made is not None:
+        joined_gru = made.op == "GRU" and made.products == "joined"  # the candidate has a product of its own
+        others = made.op not in GATES or joined_gru
+        return others or bool(made.between) or made.body_weights or made.initial == "computed"
+    return case.wiring == "dense" or any(layer.states and layer.states_from == "computed" for layer in case.layers)
 
 
 def _joined(outputs: Sequence[Outputs]) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.testing.layer_specs import ITERATIONS, NODE_NAME, OUTPUTS, Array, LayerSpec
+from rnnqc.testing.layer_specs import FEATURES, ITERATIONS, NODE_NAME, OUTPUTS, Array, LayerSpec
 
 # Of each operator: the ONNX gates in torch's order, and the ranges of torch's gates that make ONNX's order again.
 _FROM_TORCH = {
@@ -31,10 +31,12 @@ class _Builder:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.functions: list[onnx.FunctionProto] = []
+        self.of_bodies: list[onnx.TensorProto] = []
 
     def model(self) -> onnx.ModelProto:
         case = self.case
         parameters = self._parameters()
+        self._states()
         build = {
             "main": self._main,
             "if": self._if,
@@ -79,8 +81,10 @@ class _Builder:
         if case.lens is not None:
             inputs.append(helper.make_tensor_value_info("sequence_lens", TensorProto.INT32, [self._dims()[1]]))
         for name, present in (("initial_h", case.initial_h), ("initial_c", case.initial_c)):
-            if present:
+            if present and case.states_from == "input":
                 inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, self._state_shape()))
+        if case.states and case.states_from == "computed":
+            inputs.append(helper.make_tensor_value_info("features", TensorProto.FLOAT, [self._dims()[1], FEATURES]))
         if case.placement == "if":
             inputs.append(helper.make_tensor_value_info("condition", TensorProto.BOOL, []))
         return inputs
@@ -101,9 +105,47 @@ class _Builder:
             self.initializers.append(tensor)
         return name
 
+    def _states(self) -> None:
+        """Makes the initial states that are no inputs, under the operator's names for them."""
+        case = self.case
+        batch_axis = (1 - case.layout) + (case.placement == "scan")
+        for name, value in case.state_values().items():
+            turned = np.swapaxes(value, 0, 1) if case.layout and case.states_from != "computed" else value
+            if case.states_from == "constant":
+                self._constant(name, turned, self.nodes)
+                continue
+            held = self._constant(f"{name}_of", turned, self.nodes)
+            if case.states_from == "computed":
+                product = f"{name}_product" if case.layout else name
+                self.nodes.append(helper.make_node("MatMul", ["features", held], [product]))
+                if case.layout:
+                    self.nodes.append(helper.make_node("Transpose", [product], [name], perm=[1, 0, 2]))
+                continue
+            axis = self._constant(f"{name}_axis", np.array([batch_axis], np.int64), self.nodes)
+            sizes = [
+                self._constant(f"{name}_{n}", np.array([v], np.int64), self.nodes)
+                for n, v in (("directions", case.directions), ("width", case.H))
+            ]
+            shape = [f"{name}_rows", sizes[0]] if case.layout else [sizes[0], f"{name}_rows"]
+            self.nodes += [
+                helper.make_node("Shape", ["X"], [f"{name}_x_shape"]),
+                helper.make_node("Gather", [f"{name}_x_shape", axis], [f"{name}_rows"]),
+                helper.make_node("Concat", [*shape, sizes[1]], [f"{name}_shape"], axis=0),
+                helper.make_node("Expand", [held, f"{name}_shape"], [name]),
+            ]
+
     def _parameters(self) -> dict[str, str]:
         """Value names of W, R, B, P in the main graph."""
+        made = self._separate_parameters()
+        return made | {"R": made["W"]} if self.case.tied else made
+
+    def _separate_parameters(self) -> dict[str, str]:
         parameters = self.case.parameters()
+        if self.case.tied:
+            del parameters["R"]
+        if self.case.weights == "body":
+            self.of_bodies = [numpy_helper.from_array(v, k) for k, v in parameters.items()]
+            return {k: k for k in parameters}
         if self.case.weights == "computed":
             return {k: self._computed(k, v) for k, v in parameters.items() if k != "P"} | (
                 {"P": self._constant("P", parameters["P"], self.nodes)} if "P" in parameters else {}
@@ -200,7 +242,7 @@ class _Builder:
                 helper.make_tensor_value_info(prefix + n, TensorProto.FLOAT, self._output_shape(n))
                 for n in self.case.outputs
             ]
-            branches[key] = helper.make_graph(nodes, key, [], outputs)
+            branches[key] = helper.make_graph(nodes, key, [], outputs, self.of_bodies)
         self.nodes.append(helper.make_node("If", ["condition"], list(self.case.outputs), name="choice", **branches))
 
     def _negative(self, source: str, nodes: list[onnx.NodeProto]) -> str:
@@ -239,7 +281,7 @@ class _Builder:
             *states,
         ]
         outputs.insert(0, helper.make_tensor_value_info("keep_going_out", TensorProto.BOOL, []))
-        body = helper.make_graph(nodes, "loop_body", inputs, outputs)
+        body = helper.make_graph(nodes, "loop_body", inputs, outputs, self.of_bodies)
         count = self._constant("trip_count", np.array(ITERATIONS, np.int64), self.nodes)
         going = self._constant("keep_going", np.array(True), self.nodes)
         finals = [f"final_{k}" for k in self._carried()]
@@ -252,7 +294,7 @@ class _Builder:
     def _scan(self, parameters: Mapping[str, str]) -> None:
         nodes, states, outputs = self._body(parameters, "x_piece")
         x = helper.make_tensor_value_info("x_piece", TensorProto.FLOAT, self._x_shape())
-        body = helper.make_graph(nodes, "scan_body", [*states, x], outputs)
+        body = helper.make_graph(nodes, "scan_body", [*states, x], outputs, self.of_bodies)
         finals = [f"final_{k}" for k in self._carried()]
         self.nodes.append(
             helper.make_node(
@@ -269,6 +311,11 @@ class _Builder:
         node = self._layer({k: k for k in parameters})
         arguments = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
+        how, held = self.case.function_attributes, list(node.attribute)
+        if how != "own":
+            del node.attribute[:]
+            node.attribute.extend(onnx.AttributeProto(name=a.name, type=a.type, ref_attr_name=a.name) for a in held)
+        defaults = {"default": held, "overridden": [_other(a) for a in held]}.get(how, [])
         self.functions.append(
             helper.make_function(
                 "test.functions",
@@ -277,7 +324,26 @@ class _Builder:
                 outputs,
                 [node],
                 opset_imports=[helper.make_opsetid("", self.case.opset)],
+                attributes=[a.name for a in held] if how == "given" else [],
+                attribute_protos=defaults,
             )
         )
         actual = [parameters.get(name, name) for name in arguments]
-        self.nodes.append(helper.make_node("Layer", actual, outputs, domain="test.functions", name="the_call"))
+        call = helper.make_node("Layer", actual, outputs, domain="test.functions", name="the_call")
+        call.attribute.extend(held if how in ("given", "overridden") else [])
+        self.nodes.append(call)
+
+
+def _other(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    """An attribute with another value; texts of lists stay."""
+    made = onnx.AttributeProto()
+    made.CopyFrom(attribute)
+    if made.type == onnx.AttributeProto.INT:
+        made.i += 1
+    elif made.type == onnx.AttributeProto.FLOAT:
+        made.f *= 2
+    elif made.type == onnx.AttributeProto.FLOATS:
+        made.floats[:] = [2 * v for v in made.floats]
+    elif made.type == onnx.AttributeProto.STRING:
+        made.s = b"forward" if made.s == b"reverse" else b"reverse"
+    return made

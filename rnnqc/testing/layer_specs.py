@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,11 +12,14 @@ import numpy.typing as npt
 from rnnqc.testing.float_layer import GATES, USES_ALPHA, USES_BETA, Activation, Direction
 
 Array = npt.NDArray[Any]
-Weights = Literal["initializer", "constant", "computed"]
+Weights = Literal["initializer", "constant", "computed", "body"]
+States = Literal["input", "constant", "learned", "computed"]
+Attributes = Literal["own", "given", "default", "overridden"]
 Op = Literal["LSTM", "GRU", "RNN"]
 Placement = Literal["main", "if", "loop", "scan", "function"]
 OUTPUTS = ("Y", "Y_h", "Y_c")
 INPUTS = (None, "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+FEATURES = 4
 ITERATIONS = 2  # of placements "loop" and "scan"
 NODE_NAME = "the_lstm"
 
@@ -28,6 +32,12 @@ class LayerSpec:
     `condition` chooses; "loop" runs the layer over the same X, "scan" over the slices of X `[ITERATIONS, ...]`, both
     carry the states that the case has as initial ones and stack the outputs; "function" calls a model-local function
     with the layer in it.
+
+    Weights "body" are initializers of the branches or bodies that the placement has. Initial states come from inputs,
+    constants `[D,B,H]`, rows `[D,1,H]` for the whole batch ("learned"), or products of the input `features`
+    `[B,FEATURES]` ("computed"); `magnitude` is theirs. Attributes of a layer in a function are its own, or the
+    function's, which the call gives, or their defaults, or which the call gives in place of others. A layer that is
+    `tied` uses W as R.
     """
 
     T: int = 5
@@ -54,6 +64,10 @@ class LayerSpec:
     seed: int = 0
     op: Op = "LSTM"
     linear_before_reset: bool = False
+    states_from: States = "input"
+    magnitude: float = 1.0
+    function_attributes: Attributes = "own"
+    tied: bool = False
 
     def __post_init__(self) -> None:
         if self.op != "LSTM":
@@ -64,6 +78,14 @@ class LayerSpec:
             raise ValueError(f"{self.op} has no reset gate")
         if self.lens is not None and (len(self.lens) != self.B or not all(0 <= n <= self.T for n in self.lens)):
             raise ValueError(f"lens {self.lens} do not fit B = {self.B}, T = {self.T}")
+        if self.tied and self.I != self.H:
+            raise ValueError(f"W {self.I} wide and R {self.H} wide cannot be one")
+        if self.weights == "body" and self.placement not in ("if", "loop", "scan"):
+            raise ValueError(f"placement {self.placement!r} has no body")
+        if self.function_attributes != "own" and self.placement != "function":
+            raise ValueError(f"placement {self.placement!r} has no function")
+        if self.states_from == "learned" and self.opset < 8:
+            raise ValueError("Expand exists from opset 8 on")
         if self.layout == 1 and self.opset < 14:
             raise ValueError("layout exists from opset 14 on")
         if not self.outputs or [o for o in OUTPUTS if o in self.outputs] != list(self.outputs):
@@ -88,6 +110,8 @@ class LayerSpec:
     @property
     def ir_version(self) -> int:
         """An IR version of the time of the opset, 8 at least where functions need it."""
+        if self.function_attributes != "own":
+            return 9  # the first with default attributes
         return 8 if self.placement == "function" or self.opset >= 15 else {7: 3, 8: 3}.get(self.opset, 4)
 
     @property
@@ -101,6 +125,8 @@ class LayerSpec:
         d, h, g = self.directions, self.H, self.gates
         shapes = {"W": (d, g * h, self.I), "R": (d, g * h, h), "B": (d, 2 * g * h), "P": (d, 3 * h)}
         values = {k: (rng.standard_normal(s) * self.gain / np.sqrt(h)).astype(np.float32) for k, s in shapes.items()}
+        if self.tied:
+            values["R"] = values["W"]
         kept = {"W": True, "R": True, "B": self.bias, "P": self.peepholes}
         return {k: v for k, v in values.items() if kept[k]}
 
@@ -136,10 +162,13 @@ class LayerSpec:
             for row, length in enumerate(self.lens):
                 x[..., length:, row, :] = padding
         states = rng.standard_normal((2, self.directions, self.B, self.H)).astype(np.float32)
-        if self.initial_h:
-            feeds["initial_h"] = np.tanh(states[0])
-        if self.initial_c:
-            feeds["initial_c"] = states[1]
+        scale = np.float32(self.magnitude)
+        if self.initial_h and self.states_from == "input":
+            feeds["initial_h"] = scale * np.tanh(states[0])
+        if self.initial_c and self.states_from == "input":
+            feeds["initial_c"] = scale * states[1]
+        if self.states and self.states_from == "computed":
+            feeds["features"] = rng.standard_normal((self.B, FEATURES)).astype(np.float32)
         if self.layout == 1:
             feeds["X"] = np.ascontiguousarray(np.swapaxes(x, -3, -2))
             for name in feeds.keys() & {"initial_h", "initial_c"}:
@@ -147,3 +176,26 @@ class LayerSpec:
         if self.placement == "if":
             feeds["condition"] = np.array(condition)
         return feeds
+
+    def state_values(self) -> dict[str, Array]:
+        """What initial states that are no inputs are made of, by their names.
+
+        "constant" `[D,B,H]`, "learned" `[D,1,H]`, "computed" `[D,FEATURES,H]`.
+        """
+        rng = np.random.default_rng([self.seed, 4])
+        rows = {"constant": self.B, "learned": 1, "computed": FEATURES}.get(self.states_from)
+        if rows is None:
+            return {}
+        shape = (self.directions, rows, self.H)
+        return {k: self.magnitude * rng.standard_normal(shape).astype(np.float32) for k in self.states}
+
+    def start(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The initial states that are no inputs, as the operator takes them."""
+        made = {}
+        for name, value in self.state_values().items():
+            if self.states_from == "computed":
+                state = feeds["features"] @ value
+            else:
+                state = np.broadcast_to(value, (self.directions, self.B, self.H))
+            made[name] = np.swapaxes(state, 0, 1) if self.layout else state
+        return made

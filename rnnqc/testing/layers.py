@@ -25,6 +25,7 @@ class RecurrentCase(LayerSpec):
     def expected(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Float64 outputs of the model for the feeds, by the numpy reference."""
         parameters = self.parameters()
+        feeds = {**feeds, **self.start(feeds)}
         if self.placement == "if" and not feeds["condition"]:
             parameters["R"] = -parameters["R"]
         if self.placement not in ("loop", "scan"):
@@ -87,8 +88,10 @@ def stacked_model(
     for k, layer in enumerate(layers):
         owner = 0 if shared_weights else k
         if owner == k:
-            initializers += [numpy_helper.from_array(v, f"{n}{k}") for n, v in layer.parameters().items()]
+            held = {n: v for n, v in layer.parameters().items() if n != "R" or not layer.tied}
+            initializers += [numpy_helper.from_array(v, f"{n}{k}") for n, v in held.items()]
         names = [f"{n}{owner}" if n in layer.parameters() else "" for n in ("W", "R", "B")]
+        names[1] = names[0] if layer.tied else names[1]
         if wiring == "handed" and k and (layer.directions, layer.H) == (layers[k - 1].directions, layers[k - 1].H):
             cells = {layer.op, layers[k - 1].op} == {"LSTM"}
             names += ["", f"Y_h{k - 1}", *([f"Y_c{k - 1}"] if cells else [])]

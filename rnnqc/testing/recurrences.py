@@ -7,7 +7,7 @@ around it a loop as torch.jit.script or Keras (tf2onnx) make it, a Scan, or none
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -17,9 +17,17 @@ from onnx.numpy_helper import from_array
 from rnnqc.testing.equations import GATES as RANDOM_GATES
 from rnnqc.testing.equations import random_step
 
+T = TypeVar("T")
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
+INITIAL = ("zeros", "shared", "constant", "learned", "input", "computed", "dynamic")
+"""Where a loop starts: zeros, zeros of all states in one constant, constants of every row, a row for all rows, inputs,
+products of the input "features", zeros made of the shape of x."""
+BETWEEN = ("", "residual", "input", "normalized")
+"""What is done to the hidden state between two steps: nothing, or it becomes the sum with the one before, the sum with
+the step's input, or LayerNormalization of it."""
+FEATURES = 4
 
 
 @dataclass(frozen=True)
@@ -33,12 +41,19 @@ class RecurrenceCase:
         order: Order of the gates in the weights.
         products: "fused" (one for x, one for h), "separate" (for each gate) or "joined" (`[x, h] W`).
         gemm: Gemm with transposed weights rather than MatMul and Add.
+        chained: Gemm of one product with the other as its C, where the step needs nothing but the sum.
+        state_first: The state is the first operand of sums, of `[h, x] W` and of chained products.
+        tied: W and R are one initializer; I has to be the width of h.
         bias: "none", "x", "h" or "both".
         cut: How gates are cut out: "split" or "slice".
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
         activations: Of the gates and of the rest.
-        initial: "zeros", "constant", "input" or "dynamic" (zeros made of the shape of x).
+        initial: One of INITIAL.
+        magnitude: Of initial states that are no zeros.
+        between: One of BETWEEN.
+        body_weights: Weights are initializers of the body of a Scan or Loop, and one of them scales the input.
+        twice: The layer runs over its own outputs again, with the same weights; I has to be the width of h.
         backwards: Whether it goes through the sequence from its end.
         batch_first: Whether the sequence is [B, T, I].
         outputs: What is used of "y" and "final".
@@ -48,6 +63,7 @@ class RecurrenceCase:
         batch: B, or a name.
         I: Input size.
         H: Hidden size.
+        P: Width of h of a projection layer; 0 for H - 2.
         seed: Of the weights.
     """
 
@@ -71,11 +87,32 @@ class RecurrenceCase:
     batch: int | str = 3
     I: int = 5  # noqa: E741 - as ONNX calls it
     H: int = 6
+    P: int = 0
     seed: int = 0
+    chained: bool = False
+    state_first: bool = False
+    tied: bool = False
+    magnitude: float = 1.0
+    between: str = ""
+    body_weights: bool = False
+    twice: bool = False
 
     def __post_init__(self) -> None:
         if self.dynamic_time and self.form == "unrolled":
             raise ValueError("written-out steps have a number")
+        if (self.tied or self.twice or self.between == "input") and self.width != self.I:
+            raise ValueError(f"I = {self.I} is not the width of h, {self.width}")
+        if self.twice and self.lengths:
+            raise ValueError("a layer with lengths runs once")
+        if self.body_weights and self.form not in ("scan", "loop", "script"):
+            raise ValueError(f"form {self.form!r} has no body with initializers")
+        if self.chained and (self.products == "joined" or self.op in ("GRU", "random")):
+            raise ValueError("a step of this kind has no sum of two products")
+
+    @property
+    def width(self) -> int:
+        """The width of h."""
+        return self.states[0][1]
 
     @property
     def gates(self) -> str:
@@ -87,7 +124,7 @@ class RecurrenceCase:
     def states(self) -> tuple[tuple[str, int], ...]:
         """Names and widths of what is carried."""
         if self.op == "projection":
-            return (("h", self.H - 2), ("c", self.H))
+            return (("h", self.P or self.H - 2), ("c", self.H))
         return (("h", self.H), ("c", self.H)) if self.op in ("LSTM", "highway", "random") else (("h", self.H),)
 
     def feeds(self, seed: int = 5) -> dict[str, np.ndarray]:
@@ -99,7 +136,9 @@ class RecurrenceCase:
             made["lengths"] = np.array([self.time, 1, self.time + 2][: self.rows])
         if self.initial == "input":
             for name, width in self.states:
-                made[f"{name}0"] = rng.uniform(-1, 1, (self.rows, width)).astype(np.float32)
+                made[f"{name}0"] = (self.magnitude * rng.uniform(-1, 1, (self.rows, width))).astype(np.float32)
+        if self.initial == "computed":
+            made["features"] = rng.uniform(-1, 1, (self.rows, FEATURES)).astype(np.float32)
         return made
 
     def model(self) -> onnx.ModelProto:
@@ -113,12 +152,23 @@ class RecurrenceCase:
 
 
 class Nodes:
-    """A list of nodes under construction, with the initializers they use."""
+    """A list of nodes under construction, with the initializers they use.
 
-    def __init__(self, initializers: dict[str, np.ndarray], prefix: str = "") -> None:
+    Args:
+        initializers: By name; constants are added.
+        prefix: Of the names of nodes and their outputs.
+        held: Of the names of constants.
+    """
+
+    def __init__(self, initializers: dict[str, np.ndarray], prefix: str = "", held: str = "") -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = initializers
         self.prefix = prefix
+        self.held = held
+
+    def part(self, prefix: str) -> Nodes:
+        """An empty list of nodes beside this one, with the same initializers."""
+        return Nodes(self.initializers, prefix, self.held)
 
     def op(self, op: str, inputs: list[str], name: str, **attrs: Any) -> str:
         """Adds a node with one output and returns the output."""
@@ -132,8 +182,8 @@ class Nodes:
 
     def constant(self, name: str, array: Any, dtype: Any = np.int64) -> str:
         """An initializer."""
-        self.initializers[name] = np.asarray(array, dtype)
-        return name
+        self.initializers[self.held + name] = np.asarray(array, dtype)
+        return self.held + name
 
 
 class _Layer:
@@ -150,7 +200,11 @@ class _Layer:
         self.b, self.rb = draw(g * case.H), draw(g * case.H)
         self.extra, self.project = draw(case.I, case.H), draw(case.H, h)
         self.square = self.project  # of op random
-        self.start = {name: draw(case.rows, width) for name, width in case.states}
+        self.start = {name: draw(case.rows, width) * np.float32(case.magnitude) for name, width in case.states}
+        self.from_features = {name: draw(FEATURES, width) * np.float32(case.magnitude) for name, width in case.states}
+        self.gain, self.shift = 1 + np.abs(draw(h)), draw(h)
+        if case.tied:
+            self.R = self.W
 
     def model(self) -> onnx.ModelProto:
         case = self.case
@@ -161,21 +215,17 @@ class _Layer:
         x = outer.op("Transpose", ["x"], "x_first", perm=[1, 0, 2]) if case.batch_first else "x"
         if case.lengths:
             inputs.append(make_tensor_value_info("lengths", INT64, [case.batch]))
-        start = []
-        for name, width in case.states:
-            if case.initial == "input":
-                inputs.append(make_tensor_value_info(f"{name}0", FLOAT, [case.batch, width]))
-                start.append(f"{name}0")
-            elif case.initial == "dynamic":
-                rows = outer.op(
-                    "Gather", [outer.op("Shape", [x], f"{name}_x_shape"), outer.constant("axis_1", [1])], f"{name}_rows"
-                )
-                size = outer.op("Concat", [rows, outer.constant(f"{name}_width", [width])], f"{name}_shape", axis=0)
-                start.append(outer.op("ConstantOfShape", [size], f"{name}_start"))
-            else:
-                value = self.start[name] if case.initial == "constant" else np.zeros((case.rows, width), np.float32)
-                start.append(outer.constant(f"{name}_start", value, np.float32))
-        y, finals = getattr(self, f"_{case.form}")(outer, x, start)
+        if case.initial == "input":
+            inputs += [make_tensor_value_info(f"{name}0", FLOAT, [case.batch, width]) for name, width in case.states]
+        if case.initial == "computed":
+            inputs.append(make_tensor_value_info("features", FLOAT, [case.batch, FEATURES]))
+        start = [self._initial(outer, x, name, width) for name, width in case.states]
+        run = getattr(self, f"_{case.form}")
+        y, finals = run(outer, x, start)
+        if case.twice:
+            again = outer.part("again_")
+            y, finals = run(again, y, start)
+            outer.nodes += again.nodes
         outputs = []
         if "y" in case.outputs:
             axis = [time, case.batch, case.states[0][1]]
@@ -193,6 +243,28 @@ class _Layer:
         graph = make_graph(outer.nodes, "layer", inputs, outputs, stored)
         return onnx.helper.make_model(graph, opset_imports=[make_operatorsetid("", 17)], ir_version=10)
 
+    def _initial(self, outer: Nodes, x: str, name: str, width: int) -> str:
+        """The initial state."""
+        kind = self.case.initial
+        if kind == "input":
+            return f"{name}0"
+        if kind == "computed":
+            weights = outer.constant(f"{name}_from_features", self.from_features[name], np.float32)
+            made = outer.op("MatMul", ["features", weights], f"{name}_product")
+            bias = outer.constant(f"{name}_bias", self.start[name][0], np.float32)
+            return outer.op("Add", [made, bias], f"{name}_start")
+        if kind in ("dynamic", "learned"):
+            shape = outer.op("Shape", [x], f"{name}_x_shape")
+            rows = outer.op("Gather", [shape, outer.constant("axis_1", [1])], f"{name}_rows")
+            size = outer.op("Concat", [rows, outer.constant(f"{name}_width", [width])], f"{name}_shape", axis=0)
+            if kind == "dynamic":
+                return outer.op("ConstantOfShape", [size], f"{name}_start")
+            row = outer.constant(f"{name}_row", self.start[name][:1], np.float32)
+            return outer.op("Expand", [row, size], f"{name}_start")
+        value = self.start[name] if kind == "constant" else np.zeros((self.case.rows, width), np.float32)
+        key = f"zeros_{width}" if kind == "shared" else f"{name}_start"
+        return outer.constant(key, value, np.float32)
+
     # ---- the loops ----------------------------------------------------------------------------------------------
 
     def _unrolled(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
@@ -200,20 +272,21 @@ class _Layer:
         order = range(self.case.time)
         for t in reversed(order) if self.case.backwards else order:
             element = outer.op("Gather", [x, outer.constant(f"t_{t}", t)], f"x_{t}", axis=0)
-            states = self.step(Nodes(self.initializers, f"s{t}_"), outer, element, states)
+            states = self.step(outer.part(f"{outer.prefix}s{t}_"), outer, element, states)
             made[t] = outer.op("Unsqueeze", [states[0], outer.constant("axis_0", [0])], f"y_{t}")
         return outer.op("Concat", [made[t] for t in order], "y_all", axis=0), states
 
     def _scan(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
-        body = Nodes(self.initializers)
+        body = self._body()
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(Nodes(self.initializers, "b_"), body, "x_t", names)
+        after = self.step(body.part("b_"), body, self._scaled(body, "x_t"), names)
         body.op("Identity", [after[0]], "y_t")
         graph = make_graph(
             body.nodes,
             "body",
             [make_tensor_value_info(n, FLOAT, None) for n in (*names, "x_t")],
             [make_tensor_value_info(n, FLOAT, None) for n in (*after, "y_t")],
+            self._held(body),
         )
         direction = [int(self.case.backwards)]
         results = outer.ops(
@@ -230,14 +303,14 @@ class _Layer:
     def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         """A trip count, Gather by the number of the trip, outputs of each trip."""
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length")
-        body = Nodes(self.initializers)
+        body = self._body()
         index = "i"
         if self.case.backwards:
-            last = body.op("Sub", ["length", body.constant("one", 1)], "last")
+            last = body.op("Sub", [size, body.constant("one", 1)], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = body.op("Gather", [x, index], "x_t", axis=0)
+        element = self._scaled(body, body.op("Gather", [x, index], "x_t", axis=0))
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(Nodes(self.initializers, "b_"), body, element, names)
+        after = self.step(body.part("b_"), body, element, names)
         result = after[0]
         if self.case.lengths:
             active = body.op(
@@ -260,14 +333,14 @@ class _Layer:
         count = outer.op("SequenceLength", [sequence], "count")
         outer.constant("true", True, np.bool_)
         empty = outer.op("SequenceEmpty", [], "empty", dtype=FLOAT)
-        body = Nodes(self.initializers)
+        body = self._body()
         index = "i"
         if self.case.backwards:
-            last = body.op("Sub", ["count", "one"], "last")
+            last = body.op("Sub", [count, "one"], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = body.op("SequenceAt", [sequence, index], "x_t")
+        element = self._scaled(body, body.op("SequenceAt", [sequence, index], "x_t"))
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(Nodes(self.initializers, "b_"), body, element, names)
+        after = self.step(body.part("b_"), body, element, names)
         filled = body.op("SequenceInsert", ["filled_in", after[0]], "filled")
         keep = body.op("Identity", ["true"], "keep")
         graph = self._loop_body(body, names, [keep, *after])
@@ -291,9 +364,9 @@ class _Layer:
         body.constant("one32", 1, np.int32)
         element = body.op("Gather", [sequence, "time_in"], "x_t", axis=0)
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(Nodes(self.initializers, "b_"), body, element, names, "_in")
+        after = self.step(body.part("b_"), body, element, names, "_in")
         next_ = [body.op("Add", [f"{n}_in", "one32"], f"{n}_next") for n in counters]
-        less = [body.op("Less", [n, "length"], f"{n}_less") for n in next_]
+        less = [body.op("Less", [n, length], f"{n}_less") for n in next_]
         keep = body.op("And", less, "keep")
         y = body.op("Identity", [after[0]], "y_t")
         same = [body.op("Identity", [f"{n}_in"], f"{n}_same") for n in fixed]
@@ -343,7 +416,22 @@ class _Layer:
                 make_tensor_value_info(outputs[0], BOOL, []),
                 *(make_tensor_value_info(n, FLOAT, None) for n in outputs[1:]),
             ],
+            self._held(body),
         )
+
+    def _body(self) -> Nodes:
+        """The nodes of a body, which may have initializers of its own."""
+        return Nodes({}, held="own_") if self.case.body_weights else Nodes(self.initializers)
+
+    def _held(self, body: Nodes) -> list[onnx.TensorProto]:
+        """The initializers of a body."""
+        return [from_array(a, n) for n, a in body.initializers.items()] if self.case.body_weights else []
+
+    def _scaled(self, body: Nodes, element: str) -> str:
+        """An element of the sequence, times an initializer of the body if there are such."""
+        if not self.case.body_weights:
+            return element
+        return body.op("Mul", [element, body.constant("x_scale", 1.25, np.float32)], "x_scaled")
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -359,7 +447,7 @@ class _Layer:
         squash, rest = case.activations
         new: list[str]
         if case.op == "RNN":
-            new = [b.op(rest, [b.op("Add", list(gate("n")), "pre")], "h")]
+            new = [b.op(rest, [b.op("Add", self._ordered(*gate("n")), "pre")], "h")]
         elif case.op == "GRU":
             new = [self._gru(b, gate, states[0], suffix)]
         elif case.op == "random":
@@ -369,25 +457,40 @@ class _Layer:
 
             new = random_step(b, gate, states, product, case.seed)
         else:
-            i, f, o = (b.op(squash, [b.op("Add", list(gate(k)), f"pre_{k}")], f"gate_{k}") for k in "ifo")
-            g = b.op(rest, [b.op("Add", list(gate("g")), "pre_g")], "gate_g")
+            i, f, o = (b.op(squash, [self._sum(b, gate, k)], f"gate_{k}") for k in "ifo")
+            g = b.op(rest, [self._sum(b, gate, "g")], "gate_g")
             c = b.op("Add", [b.op("Mul", [f, states[1]], "kept"), b.op("Mul", [i, g], "added")], "c")
             h = b.op("Mul", [o, b.op(rest, [c], "squashed")], "h" if case.op == "LSTM" else "inner")
             if case.op == "highway":
-                r = b.op(squash, [b.op("Add", list(gate("r")), "pre_r")], "gate_r")
+                r = b.op(squash, [self._sum(b, gate, "r")], "gate_r")
                 through = b.op("MatMul", [x, self._weight(b, "extra", self.extra, suffix)], "through")
                 left = b.op("Sub", [b.constant("one_f", 1, np.float32), r], "left")
                 h = b.op("Add", [b.op("Mul", [r, h], "changed"), b.op("Mul", [left, through], "carried")], "h")
             if case.op == "projection":
                 h = b.op("MatMul", [h, self._weight(b, "project", self.project, suffix)], "h")
             new = [h, c]
+        new[0] = self._between(b, x, states[0], new[0], suffix)
         into.nodes += b.nodes
         return new
+
+    def _between(self, b: Nodes, x: str, before: str, h: str, suffix: str) -> str:
+        """The hidden state that the next step gets."""
+        kind = self.case.between
+        if kind == "normalized":
+            given = [self._weight(b, key, a, suffix) for key, a in (("gain", self.gain), ("shift", self.shift))]
+            return b.op("LayerNormalization", [h, *given], "h_normalized")
+        if not kind:
+            return h
+        return b.op("Add", self._ordered(x if kind == "input" else before, h), "h_sum")
+
+    def _ordered(self, x: T, state: T) -> list[T]:
+        """Two operands, in their order."""
+        return [state, x] if self.case.state_first else [x, state]
 
     def _gru(self, b: Nodes, gate: Any, h: str, suffix: str) -> str:
         case = self.case
         squash, rest = case.activations
-        z, r = (b.op(squash, [b.op("Add", list(gate(k)), f"pre_{k}")], f"gate_{k}") for k in "zr")
+        z, r = (b.op(squash, [self._sum(b, gate, k)], f"gate_{k}") for k in "zr")
         x_part, h_part = gate("n")
         if case.reset_after:
             h_part = b.op("Mul", [r, h_part], "reset")
@@ -398,7 +501,7 @@ class _Layer:
             if case.bias in ("h", "both"):
                 row = self._weight(b, "reset_b", self.rb[k * case.H : (k + 1) * case.H], suffix)
                 h_part = b.op("Add", [h_part, row], "reset_sum")
-        n = b.op(rest, [b.op("Add", [x_part, h_part], "pre_n")], "gate_n")
+        n = b.op(rest, [b.op("Add", self._ordered(x_part, h_part), "pre_n")], "gate_n")
         if case.update == "torch":
             return b.op("Add", [b.op("Mul", [z, b.op("Sub", [h, n], "gap")], "step"), n], "h")
         one = b.constant("one_f", 1, np.float32)
@@ -406,45 +509,65 @@ class _Layer:
         first, second = (h, n) if case.update == "keras" else (n, h)
         return b.op("Add", [b.op("Mul", [z, first], "one_part"), b.op("Mul", [left, second], "other_part")], "h")
 
+    def _sum(self, b: Nodes, gate: Any, key: str) -> str:
+        """The pre-activation of a gate."""
+        return b.op("Add", self._ordered(*gate(key)), f"pre_{key}")
+
     def _gates(self, b: Nodes, x: str, h: str, suffix: str) -> Any:
         """A function from a gate to the two parts of its pre-activation."""
         case = self.case
         width = case.H
         count = len(case.gates)
 
-        def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str) -> str:
-            if case.gemm:
-                operands = [value, self._weight(b, f"{key}_T", np.ascontiguousarray(weights.T), suffix)]
-                if bias is not None:
+        def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str, c: str = "") -> str:
+            held = key.replace("h_", "x_").replace("from_h", "from_x") if case.tied else key
+            if case.gemm or case.chained:
+                operands = [value, self._weight(b, f"{held}_T", np.ascontiguousarray(weights.T), suffix)]
+                if c:
+                    operands.append(c)
+                elif bias is not None:
                     operands.append(self._weight(b, f"{key}_b", bias, suffix))
                 return b.op("Gemm", operands, key, transB=1)
-            made = b.op("MatMul", [value, self._weight(b, key, weights, suffix)], key)
+            made = b.op("MatMul", [value, self._weight(b, held, weights, suffix)], key)
             return (
                 made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
             )
 
         bx = self.b if case.bias in ("x", "both") else None
         bh = self.rb if case.bias in ("h", "both") else None
+
+        def both_products(columns: slice, names: tuple[str, str]) -> tuple[str, str]:
+            """Of x and of h; chained: the sum of both, and 0."""
+            parts = [
+                (value, weights[:, columns], None if row is None else row[columns], name)
+                for value, weights, row, name in ((x, self.W, bx, names[0]), (h, self.R, bh, names[1]))
+            ]
+            if not case.chained:
+                first, second = (product(*part) for part in parts)
+                return first, second
+            (value, weights, _, name), (other, other_weights, _, other_name) = self._ordered(*parts)
+            rows = [row for _, _, row, _ in parts if row is not None]
+            first = product(value, weights, np.add.reduce(rows) if rows else None, name)
+            return product(other, other_weights, None, other_name, first), b.constant("zero_f", 0, np.float32)
+
         if case.products == "separate":
 
             def separate(gate: str) -> tuple[str, str]:
                 k = case.gates.index(gate)
-                columns = slice(k * width, (k + 1) * width)
-                return (
-                    product(x, self.W[:, columns], None if bx is None else bx[columns], f"x_{gate}"),
-                    product(h, self.R[:, columns], None if bh is None else bh[columns], f"h_{gate}"),
-                )
+                return both_products(slice(k * width, (k + 1) * width), (f"x_{gate}", f"h_{gate}"))
 
             return separate
         if case.products == "joined":
-            both = b.op("Concat", [x, h], "x_and_h", axis=1)
+            both = b.op("Concat", self._ordered(x, h), "x_and_h", axis=1)
             given = [part for part in (bx, bh) if part is not None]
             bias = np.add.reduce(np.stack(given)) if given else None
-            parts = self._cut(b, product(both, np.concatenate([self.W, self.R]), bias, "joined"), "joined", count)
+            joint = np.concatenate(self._ordered(self.W, self.R))
+            parts = self._cut(b, product(both, joint, bias, "joined"), "joined", count)
             zero = b.constant("zero_f", 0, np.float32)
             return lambda gate: (parts[case.gates.index(gate)], zero)
-        from_x = self._cut(b, product(x, self.W, bx, "from_x"), "from_x", count)
-        from_h = self._cut(b, product(h, self.R, bh, "from_h"), "from_h", count)
+        x_part, h_part = both_products(slice(None), ("from_x", "from_h"))
+        from_x = self._cut(b, x_part, "from_x", count)
+        from_h = [h_part] * count if case.chained else self._cut(b, h_part, "from_h", count)
         return lambda gate: (from_x[case.gates.index(gate)], from_h[case.gates.index(gate)])
 
     def _cut(self, b: Nodes, value: str, key: str, count: int) -> list[str]:
@@ -457,8 +580,7 @@ class _Layer:
         return [b.op("Slice", [value, ends[k], ends[k + 1], axis], f"{key}_{k}") for k in range(count)]
 
     def _weight(self, b: Nodes, key: str, array: np.ndarray, suffix: str) -> str:
-        b.constant(f"weight_{key}", array, np.float32)
-        return f"weight_{key}{suffix}"
+        return b.constant(f"weight_{key}", array, np.float32) + suffix
 
 
 def _used(nodes: Any) -> set[str]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import in_process, in_subprocess
+from commands import HANGS, in_process, in_subprocess
 from layer_points import Call, plain_statistics, point_calls
 from lstm_models import LstmCase, RecurrentCase
 from running import save_arrays
@@ -251,7 +251,8 @@ def test_processes_give_the_same_bytes() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_machines_give_the_same_bytes() -> None:
+def test_machines_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", HANGS)
     distributed = pytest.importorskip("distributed", reason="dask.distributed is absent: calibration on it NOT tested")
     one = rnnqc.calibrate(SHAPES.model(), samples(300))
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:

@@ -763,7 +763,7 @@ def test_unrolling_a_million_steps_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.onnx").write_bytes(DYNAMIC.model().SerializeToString())
     result = in_subprocess(
         "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--unroll", "--dim", "T=1000000",
-        timeout=60, memory=6 * GIGABYTE,
+        seconds=60, memory=6 * GIGABYTE,
     )  # fmt: skip
     _assert_refused(result, tmp_path, NODE_NAME, "T")
 

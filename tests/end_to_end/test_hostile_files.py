@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process, in_subprocess
+from commands import HANGS, Result, in_process, in_subprocess
 from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
 from protos import keep_outside
@@ -136,7 +136,7 @@ def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, monke
 def test_data_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "weights.bin")
     path = _write(_external(location="weights.bin"), tmp_path / "in.onnx")
-    _refused(in_subprocess("inspect", path, timeout=60), "weights.bin")
+    _refused(in_subprocess("inspect", path, seconds=60), "weights.bin")
 
 
 @pytest.mark.parametrize("offset", ["0", "4", str(2**40), str(2**63 - 1), str(2**64), "1e3", "٣", " 0", "0x10"])
@@ -178,13 +178,13 @@ def test_protos_with_external_data_have_no_folder(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/dev/tty"])
 def test_a_device_is_no_model(path: str) -> None:
-    _refused(in_subprocess("inspect", path, memory=4 * GIGABYTE, timeout=60), path)
+    _refused(in_subprocess("inspect", path, memory=4 * GIGABYTE, seconds=60), path)
 
 
 def test_a_pipe_is_a_model(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rnnqc", "lower", "/dev/stdin", "-o", tmp_path / "out.onnx"],
-        input=CASE.model().SerializeToString(), capture_output=True, timeout=120, check=False,
+        input=CASE.model().SerializeToString(), capture_output=True, timeout=HANGS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.onnx").read_bytes() == rnnqc.lower(CASE.model()).proto.SerializeToString(deterministic=True)
@@ -256,7 +256,7 @@ BOMBS: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_constants_that_would_fill_the_memory(what: str, tmp_path: Path) -> None:
     """A kilobyte of model asks for terabytes: the layer stays float, or the model is refused."""
     path = _write(BOMBS[what](), tmp_path / "in.onnx")
-    result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", memory=4 * GIGABYTE, timeout=100)
+    result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", memory=4 * GIGABYTE, seconds=100)
     assert result.code in (0, 2), result.text
     assert "Traceback" not in result.text and "internal error" not in result.text
     if result.code == 0:
@@ -315,7 +315,7 @@ def test_usual_divisions_are_constants() -> None:
 
 def test_loops_in_loops_are_not_written_out_without_end(tmp_path: Path) -> None:
     path = _write(LstmCase(T=15000, placement="loop", opset=17).model(), tmp_path / "in.onnx")
-    result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", "--unroll", memory=6 * GIGABYTE, timeout=100)
+    result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", "--unroll", memory=6 * GIGABYTE, seconds=100)
     _refused(result, "nodes")
 
 
@@ -538,7 +538,7 @@ def test_signals_leave_nothing(
     target = "target" if writer == "dump" else "old"
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(int(number)), *_arguments(writer, target)],
-        capture_output=True, text=True, timeout=120, env=environment, check=False,
+        capture_output=True, text=True, timeout=HANGS, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 128 + number, done.stderr
     assert "Traceback" not in done.stderr
@@ -563,7 +563,7 @@ def test_killed_while_writing(
     for target in ("new",) if writer == "dump" else ("new", "old"):
         arguments = _arguments(writer, target)
         command = [sys.executable, "-c", INTERRUPTED, str(int(signal.SIGKILL)), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=600, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=HANGS, env=environment, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
         left = {k: v for k, v in _listing(tmp_path / "work").items() if not k.startswith((".", "new/"))}
         assert left == before, target

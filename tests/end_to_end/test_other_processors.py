@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from commands import HANGS
 from lstm_models import LstmCase
 
 import rnnqc
@@ -113,7 +114,7 @@ def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
     # Without this the test would compare a machine with itself.

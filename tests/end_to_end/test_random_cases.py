@@ -136,7 +136,7 @@ def test_cases_cover_what_they_are_to_cover() -> None:
         "op": {"LSTM", "GRU", "RNN"},
         "direction": {"forward", "reverse", "bidirectional"},
         "placement": {"main", "if", "loop", "scan", "function"},
-        "weights": {"initializer", "constant", "computed"},
+        "weights": {"initializer", "constant", "computed", "body"},
         "layout": {0, 1},
         "opset": set(range(7, 23)),
         "linear_before_reset": {True, False},
@@ -150,6 +150,8 @@ def test_cases_cover_what_they_are_to_cover() -> None:
     assert {r.form for r in written} == {"unrolled", "scan", "loop", "script", "keras"}
     assert {r.op for r in written} == {"LSTM", "GRU", "RNN", "highway", "projection", "random"}
     assert {r.dynamic_time for r in written} == {True, False}
+    assert {r.initial for r in written} == set(testing.recurrences.INITIAL)
+    assert {layer.states_from for layer in layers if layer.states} == {"input", "constant", "learned", "computed"}
     assert {case.source for case in cases} == set(testing.outer_forms.SOURCES)
     assert {case.calls for case in cases} == set(testing.outer_forms.CALLS)
     assert {case.dtype for case in cases} == set(testing.outer_forms.DTYPES)
