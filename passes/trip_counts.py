@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,17 +37,21 @@ TRIP = object()
 """Key of the unknown that counts the trips from 0: no name, as those of dimensions are."""
 
 
+Bound = tuple[Index, Value | None, int]
+"""A number of trips as an expression, and as a value plus a number (no value: the expression is a number)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trips:
     """The number of trips: the least of some bounds.
 
     Attributes:
-        bounds: Each as an expression, and as a value plus a number (no value: the number alone).
+        bounds: They differ by more than a number.
         once: Whether there is a first trip whatever the bounds say.
         indices: Expressions of values in the body; the number of the trip is the unknown TRIP.
     """
 
-    bounds: tuple[tuple[Index, Value | None, int], ...]
+    bounds: tuple[Bound, ...]
     indices: Indices
     once: bool = False
 
@@ -57,10 +61,7 @@ class Trips:
 
     def within(self, size: Index) -> bool:
         """Whether there are no more than `size` trips, without looking at the data."""
-        return any(
-            i == size or (i.number is not None and size.number is not None and i.number <= size.number)
-            for i, _, _ in self.bounds
-        )
+        return any(i.terms == size.terms and i.constant <= size.constant for i, _, _ in self.bounds)
 
     def count(self, b: Builder, outer: Callable[[Value], Value | None]) -> Value:
         """The number as a vector with one element; not below 0.
@@ -106,41 +107,49 @@ def trips_of(node: Node, constants: Constants) -> Trips:
         if step is not None and start is not None:
             given[id(state.before)] = start.plus(unknown(TRIP), step)
     indices = Indices(constants, shape_of, given)
-    bounds: dict[Index, tuple[Value | None, int]] = {}
     most = input_or_none(node, 0)
-    if most is not None:
-        size = outside.scalar(most) or unknown(id(most))
-        if size.number is None or size.number < ENDLESS:
-            bounds[size] = (None if size.number is not None else most, 0)
+    size = Index(ENDLESS) if most is None else outside.scalar(most) or unknown(id(most))
+    # trip n + 1 takes place if n + offset < limit: there are limit - offset + 1 trips
+    found = _strictest(_bound(*held, 1) for held in _conditions(body.outputs[0], body.inputs[1], indices))
     start_condition = input_or_none(node, 1)
-    found = _conditions(body.outputs[0], body.inputs[1], indices)
-    for limit, value, offset in found:
-        # trip n + 1 takes place if n + offset < limit: there are limit - offset + 1 trips
-        bounds.setdefault(limit.plus(Index(1 - offset)), (value if limit.number is None else None, 1 - offset))
-    conditional = start_condition is None or constants.array(start_condition) is not None
+    always = start_condition is None or constants.array(start_condition) is not None
     if start_condition is not None:
-        before = {(limit, offset + 1) for limit, _, offset in _conditions(start_condition, None, outside)}
-        after = {(limit, offset) for limit, _, offset in found}
+        before = {i for i, _, _ in _strictest(_bound(*held, 0) for held in _conditions(start_condition, None, outside))}
+        after = {i for i, _, _ in found}
         # a limit that is a number, and lets the first trip take place, may have been folded away
-        folded = {(limit, k) for limit, k in after if limit.number is not None and k - 1 < limit.number}
-        if before - after or (not conditional and after - before - folded):
+        folded = {i for i in after if i.number is not None and i.number > 0}
+        if before - after or (not always and after - before - folded):
             raise NoNode(
                 "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
             )
+    endless = size.number is not None and size.number >= ENDLESS
+    bounds = _strictest([*([] if endless else [_bound(size, most, 0, 0)]), *found])
     if not bounds:
         raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
-    numbers = sorted(i.number for i in bounds if i.number is not None)
-    if numbers and numbers[0] < 1:
+    if any(i.number is not None and i.number < 1 for i, _, _ in bounds):
         raise NoNode("there are no trips.", "a constant number of trips below 1")
-    for number in numbers[1:]:
-        del bounds[Index(number)]
-    once = bool(found) and conditional and len(bounds) > len(numbers[:1])
+    once = bool(found) and always and any(i.number is None for i, _, _ in bounds)
     if once and most is not None and size.number is None:  # no first trip either where the trip count is 0
         once = False
-        if any(limit.plus(Index(1 - offset)) != size for limit, _, offset in found):
+        if any(i.terms != size.terms or i.constant < size.constant for i, _, _ in found):
             reason = "a trip count and a condition after the first trip bound the number of trips."
             raise NoNode(reason, f"{most.name!r}")
-    return Trips(tuple((i, value, offset) for i, (value, offset) in bounds.items()), indices, once)
+    return Trips(tuple(bounds), indices, once)
+
+
+def _bound(limit: Index, value: Value | None, offset: int, more: int) -> Bound:
+    """At most `limit - offset + more` trips, where `value` is `limit`."""
+    return limit.plus(Index(more - offset)), None if limit.number is not None else value, more - offset
+
+
+def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
+    """Of bounds that differ by a number the least, in order."""
+    least: dict[object, Bound] = {}
+    for bound in bounds:
+        held = least.setdefault(bound[0].terms, bound)
+        if bound[0].constant < held[0].constant:
+            least[bound[0].terms] = bound
+    return list(least.values())
 
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, info, input_or_none, shape_of, subgraphs
+from rnnqc.ir import (
+    Graph,
+    Node,
+    Value,
+    attribute,
+    display_name,
+    dtype_of,
+    graph_info,
+    info,
+    input_or_none,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.lstm_node import RECURRENT_OPS
@@ -58,6 +70,7 @@ class Vectorizer:
         self.known: dict[int, Sequence] = dict(scanned)
         self.recurrent: Callable[[Node], None] | None = None
         self._inside = {id(v) for n in body.nodes for v in n.outputs if v.name} | {id(v) for v in body.inputs}
+        self._inside |= {id(v) for v in graph_info(body).initializers.values()}
         self._inputs = {id(v) for v in body.inputs}
         self._outer: dict[int, Value] = {}
         self._busy: set[int] = set()
@@ -106,9 +119,11 @@ class Vectorizer:
 
     def _make(self, value: Value) -> Sequence | None:
         index = self.trips.indices.given.get(id(value))
-        if index is not None and index.terms == frozenset({(TRIP, 1)}):
+        if index is not None and {key for key, _ in index.terms} == {TRIP}:
+            ((_, step),) = index.terms
             end = self.b.op("Squeeze", [self.trips.count(self.b, self.outer)], "trips.scalar")
             numbers: Value = self.b.op("Range", [self.b.i64(0), end, self.b.i64(1)], "trips.numbers")
+            numbers = self.b.op("Mul", [numbers, self.b.i64(step)], "counter.steps") if step != 1 else numbers
             numbers = self.b.op("Add", [numbers, self.b.i64(index.constant)], "counter") if index.constant else numbers
             kind = dtype_of(value)
             if kind is not None and kind != np.int64:

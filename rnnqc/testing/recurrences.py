@@ -20,6 +20,8 @@ from rnnqc.testing.equations import random_step
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
+COUNTERS = ("int32", "to_float", "to_double", "to_int16", "float", "double", "trips")
+"""As they are; after a Cast; counters of floats; the number of the trip after a Cast, beside a trip count."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,13 @@ class RecurrenceCase:
             every seed), which no node computes.
         form: One of FORMS.
         order: Order of the gates in the weights.
-        products: "fused" (one for x, one for h), "separate" (for each gate) or "joined" (`[x, h] W`).
+        products: "fused" (one for x, one for h), "separate" (for each gate), "joined" (`[x, h] W`) or "added" (Gemm of
+            x and W that adds the product of h and R).
         gemm: Gemm with transposed weights rather than MatMul and Add.
+        scales: `alpha` and `beta` of every Gemm.
+        squeeze: Products "separate" and "added", one row: the product of h and R goes through Squeeze without axes.
         bias: "none", "x", "h" or "both".
-        cut: How gates are cut out: "split" or "slice".
+        cut: How gates are cut out: "split", "slice", or "slices" (over both axes).
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
         activations: Of the gates and of the rest.
@@ -42,6 +47,9 @@ class RecurrenceCase:
         backwards: Whether it goes through the sequence from its end.
         batch_first: Whether the sequence is [B, T, I].
         outputs: What is used of "y" and "final".
+        counter: Form "keras": how the condition compares the counters: one of COUNTERS.
+        local: The body holds the constants that it uses, with one that scales its input and one its output.
+        spare: The loop carries more than it needs: a matrix that stays, a constant, a sum; nothing reads them.
         lengths: Form "loop": lengths of the rows are an input; "zeros" or "held": what comes out behind their ends.
         time: T.
         dynamic_time: Whether the model leaves T open; not of form "unrolled".
@@ -56,6 +64,8 @@ class RecurrenceCase:
     order: str = ""
     products: str = "fused"
     gemm: bool = False
+    scales: tuple[float, float] = (1.0, 1.0)
+    squeeze: bool = False
     bias: str = "both"
     cut: str = "split"
     reset_after: bool = True
@@ -65,6 +75,9 @@ class RecurrenceCase:
     backwards: bool = False
     batch_first: bool = False
     outputs: tuple[str, ...] = ("y", "final")
+    counter: str = "int32"
+    local: bool = False
+    spare: bool = False
     lengths: str = ""
     time: int = 4
     dynamic_time: bool = False
@@ -76,6 +89,10 @@ class RecurrenceCase:
     def __post_init__(self) -> None:
         if self.dynamic_time and self.form == "unrolled":
             raise ValueError("written-out steps have a number")
+        if self.squeeze and (self.batch != 1 or self.H == 1):
+            raise ValueError("Squeeze without axes takes away the axis of one row alone")
+        if self.counter == "to_int16" and self.dynamic_time:
+            raise ValueError("int16 does not hold every length")
 
     @property
     def gates(self) -> str:
@@ -188,6 +205,12 @@ class _Layer:
             for value, (name, width) in zip(finals, case.states, strict=True):
                 outer.nodes.append(make_node("Identity", [value], [f"{name}_final"]))
                 outputs.append(make_tensor_value_info(f"{name}_final", FLOAT, [case.batch, width]))
+        if case.local and case.form != "unrolled":
+            (loop,) = (n for n in outer.nodes if n.op_type in ("Loop", "Scan"))
+            (body,) = (a.g for a in loop.attribute if a.name == "body")
+            inside = _used(body.node) - {n for node in outer.nodes for n in node.input}
+            held = {n: self.initializers.pop(n) for n in sorted(inside & set(self.initializers))}
+            body.initializer.extend(from_array(a, n) for n, a in held.items())
         used = _used(outer.nodes)
         stored = [from_array(a, n) for n, a in self.initializers.items() if n in used]
         graph = make_graph(outer.nodes, "layer", inputs, outputs, stored)
@@ -207,25 +230,58 @@ class _Layer:
     def _scan(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         body = Nodes(self.initializers)
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(Nodes(self.initializers, "b_"), body, "x_t", names)
-        body.op("Identity", [after[0]], "y_t")
+        after = self.step(Nodes(self.initializers, "b_"), body, self._element(body, "x_t"), names)
+        self._result(body, after[0])
+        spare = self._spare(body)
         graph = make_graph(
             body.nodes,
             "body",
-            [make_tensor_value_info(n, FLOAT, None) for n in (*names, "x_t")],
-            [make_tensor_value_info(n, FLOAT, None) for n in (*after, "y_t")],
+            [make_tensor_value_info(n, FLOAT, self._declared(n)) for n in (*names, *spare, "x_t")],
+            [make_tensor_value_info(n, FLOAT, None) for n in (*after, *(a for _, a in spare.values()), "y_t")],
         )
         direction = [int(self.case.backwards)]
         results = outer.ops(
             "Scan",
-            [*states, x],
-            [*(f"{n}_out" for n, _ in self.case.states), "y_all"],
+            [*states, *(start for start, _ in spare.values()), x],
+            [*(f"{n}_out" for n, _ in self.case.states), *(f"{n}_end" for n in spare), "y_all"],
             body=graph,
             num_scan_inputs=1,
             scan_input_directions=direction,
             scan_output_directions=direction,
         )
-        return results[-1], results[:-1]
+        return results[-1], results[: len(states)]
+
+    def _declared(self, name: str) -> list[int] | None:
+        """The shape that a body declares for a state: Squeeze without axes needs it."""
+        widths = {f"{n}_in": width for n, width in self.case.states}
+        return [1, widths[name]] if self.case.squeeze and name in widths else None
+
+    def _element(self, body: Nodes, value: str) -> str:
+        """What the step gets of the element `value`."""
+        if not self.case.local:
+            return value
+        return body.op(
+            "Mul", [value, body.constant("x_scale", np.linspace(0.5, 2, self.case.I), np.float32)], "x_scaled"
+        )
+
+    def _result(self, body: Nodes, value: str) -> str:
+        """What comes out in each trip."""
+        if not self.case.local:
+            return body.op("Identity", [value], "y_t")
+        width = self.case.states[0][1]
+        return body.op("Mul", [value, body.constant("y_scale", np.linspace(0.5, 2, width), np.float32)], "y_t")
+
+    def _spare(self, body: Nodes) -> dict[str, tuple[str, str]]:
+        """Start and new value of each state that nothing reads, by its name in the body."""
+        if not self.case.spare:
+            return {}
+        matrix = body.constant("spare_matrix", self.W, np.float32)
+        row = body.constant("spare_row", np.arange(4.0), np.float32)
+        return {
+            "spare_same": (matrix, body.op("Identity", ["spare_same"], "spare_same_next")),
+            "spare_constant": (row, body.op("Identity", [row], "spare_constant_next")),
+            "spare_sum": (row, body.op("Add", ["spare_sum", row], "spare_sum_next")),
+        }
 
     def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         """A trip count, Gather by the number of the trip, outputs of each trip."""
@@ -235,7 +291,7 @@ class _Layer:
         if self.case.backwards:
             last = body.op("Sub", ["length", body.constant("one", 1)], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = body.op("Gather", [x, index], "x_t", axis=0)
+        element = self._element(body, body.op("Gather", [x, index], "x_t", axis=0))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(Nodes(self.initializers, "b_"), body, element, names)
         result = after[0]
@@ -247,11 +303,17 @@ class _Layer:
             nothing = body.constant("nothing", 0, np.float32)
             result = after[0] if self.case.lengths == "held" else body.op("Where", [active, result, nothing], "masked")
         keep = body.op("Identity", ["keep_in"], "keep")
-        y = body.op("Identity", [result], "y_t")
-        graph = self._loop_body(body, names, [keep, *after, y])
+        y = self._result(body, result)
+        spare = self._spare(body)
+        graph = self._loop_body(body, [*names, *spare], [keep, *after, *(a for _, a in spare.values()), y])
         outer.constant("true", True, np.bool_)
-        results = outer.ops("Loop", [size, "true", *states], [*(f"{n}_out" for n in names), "y_all"], body=graph)
-        return self._in_order(outer, results[-1]), results[:-1]
+        results = outer.ops(
+            "Loop",
+            [size, "true", *states, *(start for start, _ in spare.values())],
+            [*(f"{n}_out" for n in names), *(f"{n}_end" for n in spare), "y_all"],
+            body=graph,
+        )
+        return self._in_order(outer, results[-1]), results[: len(states)]
 
     def _script(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         """As torch.jit.script: x taken apart into a sequence, another one filled."""
@@ -265,7 +327,7 @@ class _Layer:
         if self.case.backwards:
             last = body.op("Sub", ["count", "one"], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = body.op("SequenceAt", [sequence, index], "x_t")
+        element = self._element(body, body.op("SequenceAt", [sequence, index], "x_t"))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(Nodes(self.initializers, "b_"), body, element, names)
         filled = body.op("SequenceInsert", ["filled_in", after[0]], "filled")
@@ -283,44 +345,80 @@ class _Layer:
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length64")
         length = outer.op("Cast", [size], "length", to=onnx.TensorProto.INT32)
         sequence = self._in_order(outer, x)
-        outer.constant("zero32", 0, np.int32)
+        kind = {"float": np.float32, "double": np.float64}.get(self.case.counter, np.int32)
+        outer.constant("zero_counter", 0, kind)
         outer.constant("most", 2**31 - 1)
         counters = ["loop_counter", "time"]
         fixed = [n for n in self._step_weights() if n in self.initializers]
         body = Nodes(self.initializers)
-        body.constant("one32", 1, np.int32)
-        element = body.op("Gather", [sequence, "time_in"], "x_t", axis=0)
+        body.constant("one_counter", 1, kind)
+        at = "time_in" if kind == np.int32 else body.op("Cast", ["time_in"], "time_index", to=INT64)
+        element = self._element(body, body.op("Gather", [sequence, at], "x_t", axis=0))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(Nodes(self.initializers, "b_"), body, element, names, "_in")
-        next_ = [body.op("Add", [f"{n}_in", "one32"], f"{n}_next") for n in counters]
-        less = [body.op("Less", [n, "length"], f"{n}_less") for n in next_]
-        keep = body.op("And", less, "keep")
-        y = body.op("Identity", [after[0]], "y_t")
+        next_ = [body.op("Add", [f"{n}_in", "one_counter"], f"{n}_next") for n in counters]
+        keep, before = self._keras_conditions(outer, body, next_, length, size)
+        y = self._result(body, after[0])
         same = [body.op("Identity", [f"{n}_in"], f"{n}_same") for n in fixed]
+        spare = self._spare(body)
+        number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         graph = make_graph(
             body.nodes,
             "body",
             [
                 make_tensor_value_info("i", INT64, []),
                 make_tensor_value_info("keep_in", BOOL, []),
-                *(make_tensor_value_info(f"{n}_in", onnx.TensorProto.INT32, []) for n in counters),
-                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+                *(make_tensor_value_info(f"{n}_in", number, []) for n in counters),
+                *(make_tensor_value_info(n, FLOAT, self._declared(n)) for n in names),
                 *(make_tensor_value_info(f"{n}_in", FLOAT, self.initializers[n].shape) for n in fixed),
+                *(make_tensor_value_info(n, FLOAT, None) for n in spare),
             ],
             [
                 make_tensor_value_info(keep, BOOL, []),
-                *(make_tensor_value_info(n, onnx.TensorProto.INT32, []) for n in next_),
-                *(make_tensor_value_info(n, FLOAT, None) for n in (*after, *same, y)),
+                *(make_tensor_value_info(n, number, []) for n in next_),
+                *(make_tensor_value_info(n, FLOAT, None) for n in (*after, *same, *(a for _, a in spare.values()), y)),
             ],
         )
-        before = outer.op("And", [outer.op("Less", ["zero32", length], f"first_{k}") for k in range(2)], "first")
+        most = size if self.case.counter == "trips" else "most"
         results = outer.ops(
             "Loop",
-            ["most", before, "zero32", "zero32", *states, *fixed],
-            [*(f"{n}_end" for n in counters), *(f"{n}_out" for n in names), *(f"{n}_end" for n in fixed), "y_all"],
+            [most, before, "zero_counter", "zero_counter", *states, *fixed, *(start for start, _ in spare.values())],
+            [
+                *(f"{n}_end" for n in counters),
+                *(f"{n}_out" for n in names),
+                *(f"{n}_end" for n in (*fixed, *spare)),
+                "y_all",
+            ],
             body=graph,
         )
         return self._in_order(outer, results[-1]), results[2 : 2 + len(states)]
+
+    def _keras_conditions(self, outer: Nodes, body: Nodes, after: list[str], length: str, size: str) -> tuple[str, str]:
+        """The condition after a trip, and the one before the first."""
+        counter = self.case.counter
+        kind = {
+            "to_double": onnx.TensorProto.DOUBLE,
+            "double": onnx.TensorProto.DOUBLE,
+            "to_int16": onnx.TensorProto.INT16,
+        }.get(counter, FLOAT)
+        start, limit, compared = "zero_counter", length, after
+        if counter != "int32":
+            static = None if self.case.dynamic_time else self.case.time
+            types = {FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.INT16: np.int16}
+            if static is None:
+                limit = outer.op("Cast", [length], "limit", to=kind)
+            else:  # as tf2onnx folds it
+                limit = outer.constant("limit", static, types[kind])
+            start = outer.constant("zero_compared", 0, types[kind])
+            given = ["i", after[1]] if counter == "trips" else after
+            compared = (
+                given
+                if counter in ("float", "double")
+                else [body.op("Cast", [n], f"compared_{k}", to=kind) for k, n in enumerate(given)]
+            )
+        less = [body.op("Less", [n, limit], f"less_{k}") for k, n in enumerate(compared)]
+        keep = body.op("And", less, "keep")
+        return keep, outer.op("And", [outer.op("Less", [start, limit], f"first_{k}") for k in range(2)], "first")
 
     def _in_order(self, outer: Nodes, value: str) -> str:
         """A sequence of results in the order of time; of elements in the order of the trips."""
@@ -337,7 +435,7 @@ class _Layer:
             [
                 make_tensor_value_info("i", INT64, []),
                 make_tensor_value_info("keep_in", BOOL, []),
-                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+                *(make_tensor_value_info(n, FLOAT, self._declared(n)) for n in names),
             ],
             [
                 make_tensor_value_info(outputs[0], BOOL, []),
@@ -411,13 +509,14 @@ class _Layer:
         case = self.case
         width = case.H
         count = len(case.gates)
+        alpha, beta = case.scales
 
         def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str) -> str:
             if case.gemm:
-                operands = [value, self._weight(b, f"{key}_T", np.ascontiguousarray(weights.T), suffix)]
+                operands = [value, self._weight(b, f"{key}_T", np.ascontiguousarray(weights.T) / alpha, suffix)]
                 if bias is not None:
-                    operands.append(self._weight(b, f"{key}_b", bias, suffix))
-                return b.op("Gemm", operands, key, transB=1)
+                    operands.append(self._weight(b, f"{key}_b", bias / beta, suffix))
+                return b.op("Gemm", operands, key, transB=1, alpha=alpha, beta=beta)
             made = b.op("MatMul", [value, self._weight(b, key, weights, suffix)], key)
             return (
                 made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
@@ -425,17 +524,42 @@ class _Layer:
 
         bx = self.b if case.bias in ("x", "both") else None
         bh = self.rb if case.bias in ("h", "both") else None
-        if case.products == "separate":
 
-            def separate(gate: str) -> tuple[str, str]:
-                k = case.gates.index(gate)
-                columns = slice(k * width, (k + 1) * width)
+        def separate(gate: str) -> tuple[str, str]:
+            k = case.gates.index(gate)
+            columns = slice(k * width, (k + 1) * width)
+            from_x = product(x, self.W[:, columns], None if bx is None else bx[columns], f"x_{gate}")
+            from_h = product(h, self.R[:, columns], None if bh is None else bh[columns], f"h_{gate}")
+            return from_x, b.op("Squeeze", [from_h], f"h_{gate}_row") if case.squeeze else from_h
+
+        if case.products == "separate":
+            return separate
+        if case.products == "added":
+
+            def added(gate: str, columns: slice) -> str:
+                from_h = product(h, self.R[:, columns] / beta, None if bh is None else bh[columns] / beta, f"h_{gate}")
+                if case.squeeze:
+                    from_h = b.op("Squeeze", [from_h], f"h_{gate}_row")
+                weights = (self.W[:, columns].T if case.gemm else self.W[:, columns]) / alpha
+                operands = [x, self._weight(b, f"x_{gate}", np.ascontiguousarray(weights), suffix), from_h]
+                made = b.op("Gemm", operands, f"x_{gate}", transB=int(case.gemm), alpha=alpha, beta=beta)
                 return (
-                    product(x, self.W[:, columns], None if bx is None else bx[columns], f"x_{gate}"),
-                    product(h, self.R[:, columns], None if bh is None else bh[columns], f"h_{gate}"),
+                    made
+                    if bx is None
+                    else b.op("Add", [made, self._weight(b, f"x_{gate}_b", bx[columns], suffix)], f"x_{gate}_sum")
                 )
 
-            return separate
+            zero = b.constant("zero_f", 0, np.float32)
+            if case.op != "GRU":
+                cut = self._cut(b, added("all", slice(None)), "all", count)
+                return lambda gate: (cut[case.gates.index(gate)], zero)
+
+            def of_gru(gate: str) -> tuple[str, str]:
+                k = case.gates.index(gate)
+                columns = slice(k * width, (k + 1) * width)
+                return separate(gate) if gate == "n" else (added(gate, columns), zero)
+
+            return of_gru
         if case.products == "joined":
             both = b.op("Concat", [x, h], "x_and_h", axis=1)
             given = [part for part in (bx, bh) if part is not None]
@@ -452,6 +576,16 @@ class _Layer:
             return [value]
         if self.case.cut == "split":
             return b.ops("Split", [value], [f"{key}_{k}" for k in range(count)], axis=1)
+        if self.case.cut == "slices":
+            made = []
+            for k in range(count):
+                kind, tag = (np.int32, "32") if k % 2 else (np.int64, "64")
+                end = (k + 1) * self.case.H if k + 1 < count else 2**31 - 1
+                low = b.constant(f"low_{k}", [0, k * self.case.H], kind)
+                high = b.constant(f"high_{k}", [2**31 - 1, end], kind)
+                both, steps = b.constant(f"axes_{tag}", [0, 1], kind), b.constant(f"steps_{tag}", [1, 1], kind)
+                made.append(b.op("Slice", [value, low, high, both, steps], f"{key}_{k}"))
+            return made
         axis = b.constant("last_axis", [-1])
         ends = [b.constant(f"end_{k}", [k * self.case.H]) for k in range(count + 1)]
         return [b.op("Slice", [value, ends[k], ends[k + 1], axis], f"{key}_{k}") for k in range(count)]
