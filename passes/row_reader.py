@@ -242,7 +242,7 @@ class RowReader:
             alpha = attribute(node, "alpha", 1.0)
             if alpha != 1.0:
                 factor, key = np.asarray(factor * np.float32(alpha), np.float32), (*key, "alpha", alpha)
-        rows = self.rows(node.inputs[0])
+        rows = self._opaque(node.inputs[0], self.rows(node.inputs[0]))
         if rows is None or rows.width != factor.shape[0]:
             rows = self._leaf_of_width(node.inputs[0], factor.shape[0], 2 if node.op == "Gemm" else None)
         if rows is None:
@@ -277,6 +277,16 @@ class RowReader:
                 else added * beta
             )
         return self._combined("Add", product, added)
+
+    def _opaque(self, value: Value, rows: Rows | None) -> Rows | None:
+        """The rows of an operand; as a leaf where it is a sum of activations and products.
+
+        It may be the state that an unknown step has made: what follows it takes apart no more.
+        """
+        if rows is None or len(rows.segments) != 1 or rows.single is not None or rows.segments[0].linear:
+            return rows
+        self.cut(value)
+        return self.known(value)
 
     def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
         """A leaf whose number of columns only the product with a matrix tells."""
@@ -362,6 +372,7 @@ class RowReader:
             if any(None not in (d, e) and d != e for d, e in zip(lead, part.lead, strict=True)):
                 return None
             lead = tuple(e if d is None else d for d, e in zip(lead, part.lead, strict=True))
+        known = [self._opaque(v, p) or p for v, p in zip(node.inputs, known, strict=True)]
         for part, value in zip(known, node.inputs, strict=True):
             if part.single is None and len(part.segments) == 1:
                 atom = self.atoms.linear(part.segments[0])
