@@ -11,6 +11,7 @@ from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.check_kept import KeptConstantsCheck
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.unused_states import drop_unused_states
 
 SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
 
@@ -18,7 +19,7 @@ SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
 class Cleanup(Pass):
     """Removes what nothing uses and joins what is equal.
 
-    1. Dead nodes and initializers go.
+    1. Dead nodes and initializers go, and what loops carry, read and return in vain.
     2. `Identity(x)` of rnnqc's own making goes; its consumers use `x`. An Identity that makes a graph output stays
        where `x` is an input, a constant or made outside the graph, and otherwise gives its name to `x`.
     3. `Squeeze(Unsqueeze(x, a), a)` becomes `x`.
@@ -34,7 +35,9 @@ class Cleanup(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Applies the five steps until the graph is tidy."""
-        statistics = {"dead": 0, "identities": 0, "squeezes": 0, "shared": 0}
+        statistics = {"dead": 0, "states": 0, "identities": 0, "squeezes": 0, "shared": 0}
+        statistics["dead"] += model.remove_dead()
+        statistics["states"] += drop_unused_states(model)
         statistics["dead"] += model.remove_dead()
         graphs = list(model.graphs())
         # Each of the two can make room for the other.

@@ -49,6 +49,25 @@ class FloatRecurrence:
         return f"the recurrence {where} is none that an LSTM, GRU or RNN node computes."
 
 
+STEP_NOTE = "step"
+"""Key of the note beside the node that makes the hidden state of a step that stays as it is written."""
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """A step of an LSTM, GRU or RNN that no node was made of.
+
+    Attributes:
+        op: What it is a step of.
+        refusal: Reason, found, action.
+        products: Its products with constants.
+    """
+
+    op: str
+    refusal: tuple[str, str, str]
+    products: tuple[Node, ...]
+
+
 def constant_bytes(products: Iterable[Node]) -> int:
     """Size of the constants that products multiply, each counted once; what they add does not count."""
     factors = {id(v): v for node in products for v in node.inputs[:2]}

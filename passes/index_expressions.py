@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from rnnqc.ir import Node, Value, attribute, input_or_none
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none
 from rnnqc.passes.constant_expressions import Constants
 
 Shape = list[int | str | None]
 LARGEST = 64  # elements of a vector that is followed
+EXACT_TO = 2**24  # whole numbers up to here are float32 numbers
+_EXACT_CASTS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ def unknown(key: Hashable) -> Index:
 
 
 class Indices:
-    """What whole-number values are.
+    """What whole-number values are; values of floats count where they hold whole numbers exactly.
 
     Args:
         constants: Of the model.
@@ -118,14 +125,12 @@ class Indices:
     def _evaluate(self, value: Value) -> list[Index] | None:
         array = self.constants.array(value)
         if array is not None:
-            if array.dtype.kind not in "iu" or array.ndim > 1 or array.size > LARGEST:
+            if not _whole(array) or array.ndim > 1 or array.size > LARGEST:
                 return None
             return [Index(int(n)) for n in array.reshape(-1)]
-        if len(value.inputs) != 1 or value.inputs[0].domain:
-            shape = self.shape(value)
-            return [unknown(id(value))] if shape in ([], [1]) else None
-        found = self._operator(value.inputs[0])
-        if found is None and self.shape(value) in ([], [1]):
+        made = len(value.inputs) == 1 and not value.inputs[0].domain
+        found = self._operator(value.inputs[0]) if made else None
+        if found is None and self.shape(value) in ([], [1]) and not _real(value):
             return [unknown(id(value))]
         return found
 
@@ -149,10 +154,10 @@ class Indices:
         held = self.vector(first)
         if held is None:
             return None
-        if node.op in ("Identity", "Unsqueeze", "Squeeze", "Reshape") or (
-            node.op == "Cast" and attribute(node, "to", 7) in (6, 7)
-        ):
+        if node.op in ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Floor", "Ceil", "Round"):
             return held
+        if node.op == "Cast":
+            return held if attribute(node, "to", TensorProto.INT64) in _EXACT_CASTS else None
         if node.op == "Gather":
             at = self.numbers(node.inputs[1])
             return None if at is None or any(not -len(held) <= k < len(held) for k in at) else [held[k] for k in at]
@@ -160,7 +165,9 @@ class Indices:
             return self._slice(node, held)
         if node.op in ("Add", "Sub", "Mul", "Div", "Min", "Max") and len(node.inputs) == 2:
             other = self.vector(node.inputs[1])
-            return None if other is None else _arithmetic(node.op, held, other)
+            if other is None or (node.op == "Div" and any(map(_real, (*node.inputs, *node.outputs)))):
+                return None
+            return _arithmetic(node.op, held, other)
         return None
 
     def _sequence_length(self, sequence: Value) -> list[Index] | None:
@@ -179,6 +186,20 @@ class Indices:
         if bounds[0] is None or bounds[1] is None or steps is None or len(bounds[0]) != 1:
             return None
         return held[slice(bounds[0][0], bounds[1][0], steps[0])]
+
+
+def _real(value: Value) -> bool:
+    kind = dtype_of(value)
+    return kind is not None and kind.kind == "f"
+
+
+def _whole(array: npt.NDArray[Any]) -> bool:
+    """Whether an array holds whole numbers, and as floats no larger ones than they tell apart."""
+    if array.dtype.kind in "iu":
+        return True
+    if array.dtype not in (np.float32, np.float64):
+        return False
+    return bool(np.all(np.abs(array) <= EXACT_TO) and np.all(array == np.floor(array)))
 
 
 def _arithmetic(op: str, a: list[Index], b: list[Index]) -> list[Index] | None:
@@ -203,6 +224,6 @@ def _element(op: str, a: Index, b: Index) -> Index | None:
         return Index(min(x, y) if op == "Min" else max(x, y))
     if op == "Div" and y:
         if x is not None:
-            return Index(int(x / y))
+            return Index(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
         return a if y == 1 else None
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,9 +32,10 @@ from rnnqc.ir import (
 from rnnqc.passes.custom_cell import CustomCell
 from rnnqc.passes.custom_points import custom_cells_of
 from rnnqc.passes.custom_products import custom_cells
+from rnnqc.passes.float_recurrences import STEP_NOTE, FloatStep, constant_bytes
 from rnnqc.passes.foreign_operators import LOWER_THE_FLOAT_MODEL, QUANTIZED, foreign_refusal
 from rnnqc.passes.integer_recurrences import IntegerRecurrence, integer_recurrences
-from rnnqc.passes.loop_states import is_loop, sizes_of
+from rnnqc.passes.loop_states import is_loop, owners, sizes_of
 from rnnqc.passes.lstm_node import (
     INPUT_NAMES,
     RECURRENT_OPS,
@@ -102,7 +103,9 @@ class RecurrentNode:
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
-    """Every recurrent node of every graph, in order, and other recurrences; the model should be in normal form.
+    """Every recurrent node of every graph, in order, and other steps and recurrences.
+
+    The model should be in normal form.
 
     Raises:
         CompileError: A node is not valid.
@@ -113,9 +116,36 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
             record = _describe(path, node)
             if record is not None:
                 found.append(record)
-    others = [_describe_recurrence(c) for c in custom_cells_of(model)]
+    cells = custom_cells_of(model)
+    others = [*_steps_left(model, cells), *map(_describe_recurrence, cells)]
     known = {n.path for n in others}
     return found + others + [_quantized(r) for r in integer_recurrences(model) if r.path not in known]
+
+
+def _steps_left(model: Model, cells: Iterable[CustomCell]) -> Iterator[RecurrentNode]:
+    """Every step that stays as it is written and is no part of a recurrence that has an entry of its own."""
+    listed = {id(n) for c in cells for n in c.recurrence.products}
+    loops = [c.recurrence.loop for c in cells if c.recurrence.loop is not None]
+    loops += [n for g in model.graphs() for n in g.nodes if is_loop(n) and CUSTOM_TAG in info(n).metadata]
+    listed |= {n for loop in loops for n in owners(loop.attrs["body"])}
+    earlier = bool(custom_cells(model))
+    for path, graph in model.paths():
+        for node in graph.nodes:
+            step: FloatStep | None = info(node).notes.get(STEP_NOTE)
+            if step is None or id(node) in listed or any(id(n) in listed for n in step.products):
+                continue
+            if earlier and any(_of_codes(n) for n in step.products):
+                continue
+            name = display_name(node)
+            shape = shape_of(node.outputs[0])
+            attributes = {"hidden_size": shape[-1] if shape else None}
+            size = constant_bytes(step.products)
+            yield RecurrentNode(f"{path}{name}", name, step.op, attributes, size, step.refusal)
+
+
+def _of_codes(product: Node) -> bool:
+    """Whether an earlier lowering has made codes of the weight of a product."""
+    return any(len(v.inputs) == 1 and v.inputs[0].op == "DequantizeLinear" for v in product.inputs[1:2])
 
 
 def _quantized(found: IntegerRecurrence) -> RecurrentNode:

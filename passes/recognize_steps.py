@@ -10,10 +10,11 @@ import numpy as np
 
 from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
+from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name, info
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.float_recurrences import STEP_NOTE, FloatStep
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
 from rnnqc.passes.row_algebra import Atom, Floats
@@ -24,6 +25,9 @@ from rnnqc.passes.step_weights import NoNode, StepNode, step_node
 from rnnqc.properties import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
+_STAYS = (
+    "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element), or let the step stay float"
+)
 
 
 class RecognizeSteps(Pass):
@@ -90,17 +94,10 @@ class RecognizeSteps(Pass):
                     node = _with_zeros(reader, step, node)
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
-                    action = "none; the step stays as it is written"
-                    remarks.append(
-                        self.remark(
-                            Outcome.NOTE,
-                            where,
-                            step.op,
-                            f"a step is not taken over: {refusal.reason}",
-                            refusal.found,
-                            action,
-                        )
-                    )
+                    reason = f"a step is not taken over: {refusal.reason}"
+                    remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, _STAYS))
+                    left = FloatStep(step.op, (reason, refusal.found, _STAYS), _products_of(step, reader))
+                    info(anchor).notes[STEP_NOTE] = left
                     continue
                 name = _emit(model, graph, reader, node, weights, expand)
                 made += 1
@@ -214,6 +211,24 @@ def _check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode
     return inside
 
 
+def _products_of(step: FoundStep, reader: RowReader) -> tuple[Node, ...]:
+    """The products with constants inside a step, as far as its operands."""
+    atoms = [a for _, a, _, _ in step.operands()] + [a for a in (step.hidden, step.cell) if a is not None]
+    starts = [v for v in (step.h_next, step.c_next) if v is not None]
+    seen = {id(a.value) for a in atoms if a.value is not None} - {id(v) for v in starts}
+    found: dict[int, Node] = {}
+    while starts:
+        value = starts.pop()
+        if id(value) in seen or reader.constants.array(value) is not None:
+            continue
+        seen.add(id(value))
+        for node in value.inputs:
+            if node.op in _PRODUCTS:
+                found[id(node)] = node
+            starts += node.inputs
+    return tuple(found.values())
+
+
 def _is_unused(node: Node, graph: Graph, outputs: set[int]) -> bool:
     """As a part of a product is that belongs to a gate whose sum comes of another product."""
     return not any(v.outputs or id(v) in outputs for v in node.outputs) and any(n is node for n in graph.nodes)
@@ -226,10 +241,17 @@ def _batch(reader: RowReader, value: Value) -> int | str | None:
     return next((d for d in shape[:-1] if d != 1), 1)
 
 
+def _first(node: StepNode) -> Value:
+    """The value that says how many rows the step has."""
+    value = node.x[0] if node.x else node.h
+    assert value is not None
+    return value
+
+
 def _with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
     """The node with those zeros as states that may have other rows than the input: the result has theirs."""
     indices = reader.indices
-    size = _batch(reader, node.x[0])
+    size = _batch(reader, _first(node))
     rows = Index(size) if isinstance(size, int) else unknown(size) if size is not None else None
 
     def kept(value: Value | None, atom: Atom | None) -> Value | None:
@@ -279,6 +301,18 @@ class _Weights:
         return self._held[key]
 
 
+def _nothing(b: Builder, reader: RowReader, node: StepNode) -> Value:
+    """The input `[1,B,1]` of a step that has none: zeros, in as many rows as its state has."""
+    state, rows = _first(node), _batch(reader, _first(node))
+    if isinstance(rows, int):
+        return b.model.constant(np.zeros((1, rows, 1)), np.float32)
+    sizes = b.op("Shape", [b.op("Reshape", [state, b.i64([1, -1, node.attributes["hidden_size"]])], "rows")], "sizes")
+    shape = b.op(
+        "Concat", [b.op("Slice", [sizes, b.i64([0]), b.i64([2])], "sizes.rows"), b.i64([1])], "X.shape", axis=0
+    )
+    return b.op("Expand", [b.model.constant(0, np.float32), shape], "X")
+
+
 def _emit(model: Model, graph: Graph, reader: RowReader, node: StepNode, weights: _Weights, expand: bool) -> str:
     anchor = node.h_next.inputs[0]
     name = model.fresh_name(f"{display_name(anchor)}.{node.op.lower()}")
@@ -294,7 +328,9 @@ def _emit(model: Model, graph: Graph, reader: RowReader, node: StepNode, weights
             return value
         return b.op("Reshape", [value, b.i64([1, -1, shape[-1]])], key)
 
-    parts = [lifted(v, "X" if len(node.x) == 1 else f"X.{k}") for k, v in enumerate(node.x)]
+    parts = [lifted(v, "X" if len(node.x) == 1 else f"X.{k}") for k, v in enumerate(node.x)] or [
+        _nothing(b, reader, node)
+    ]
     x = parts[0] if len(parts) == 1 else b.op("Concat", parts, "X", axis=2)
 
     def state(value: Value | None, key: str) -> Value | None:

@@ -12,7 +12,7 @@ from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Indices
 from rnnqc.passes.row_algebra import ONE, Atom, Atoms, Form, Weight
-from rnnqc.passes.sequence_elements import keeps_all
+from rnnqc.passes.sequence_elements import changed_axes, keeps_axis, slice_bounds
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Sigmoid": {},
@@ -51,6 +51,10 @@ class Rows:
     def single(self) -> Atom | None:
         """The atom it is, if it is one."""
         return self.segments[0].single if len(self.segments) == 1 else None
+
+
+Side = Rows | npt.NDArray[np.float32]
+"""An operand of a sum or product: rows, or a constant that is the same for each row."""
 
 
 class RowReader:
@@ -167,20 +171,27 @@ class RowReader:
         constants = [self._array(v) for v in (a, b)]
         if all(c is not None for c in constants):
             return None
-        sides: list[Rows | npt.NDArray[np.float32] | None] = []
-        for k, value in enumerate((a, b)):
-            array = constants[k]
-            sides.append(self.rows(value) if array is None else self._constant_side(value, array, node, (b, a)[k]))
-        if any(s is None for s in sides):
-            return None
+        sides = [self.rows(v) if c is None else None for v, c in zip((a, b), constants, strict=True)]
         left, right = sides
-        sign = np.float32(-1 if node.op == "Sub" else 1)
+        if constants[0] is not None:
+            return (
+                None if right is None else self._combined(node.op, self._constant_side(a, constants[0], right), right)
+            )
+        if constants[1] is not None:
+            return None if left is None else self._combined(node.op, left, self._constant_side(b, constants[1], left))
+        return self._combined(node.op, left, right)
+
+    def _combined(self, op: str, left: Side | None, right: Side | None) -> Rows | None:
+        """The sum, difference or product of two operands; None if one is None or they do not fit."""
+        if left is None or right is None:
+            return None
+        sign = np.float32(-1 if op == "Sub" else 1)
         if isinstance(left, Rows) and isinstance(right, Rows):
             pair = self._aligned(left, right)
             if pair is None:
                 return None
             lead, forms = pair
-            if node.op == "Mul":
+            if op == "Mul":
                 return Rows(lead, tuple(self.atoms.multiplied(x, y) for x, y in forms))
             return Rows(lead, tuple(x.plus(y.times(sign)) for x, y in forms))
         rows, added = (left, right) if isinstance(left, Rows) else (right, left)
@@ -194,9 +205,9 @@ class RowReader:
         for s in rows.segments:
             part = np.ascontiguousarray(row[low : low + s.width])
             low += s.width
-            if node.op == "Mul":
+            if op == "Mul":
                 forms_.append(s.times(part if part.size > 1 and np.any(part != part[0]) else part[0]))
-            elif node.op == "Add":
+            elif op == "Add":
                 forms_.append(s.plus(Form(s.width, {}, part)))
             elif rows is left:
                 forms_.append(s.plus(Form(s.width, {}, -part)))
@@ -204,14 +215,9 @@ class RowReader:
                 forms_.append(s.times(np.float32(-1)).plus(Form(s.width, {}, part)))
         return Rows(dims, tuple(forms_))
 
-    def _constant_side(
-        self, value: Value, array: npt.NDArray[np.generic], node: Node, other: Value
-    ) -> Rows | npt.NDArray[np.float32] | None:
-        """A constant in a sum or product: a number, a row, or a state (one row per row of the batch)."""
+    def _constant_side(self, value: Value, array: npt.NDArray[np.generic], rows: Rows) -> Side | None:
+        """A constant in a sum or product with `rows`: a number, a row, or a state (one row per row of the batch)."""
         if array.dtype != np.float32:
-            return None
-        rows = self.rows(other)
-        if rows is None:
             return None
         if array.size == 1:
             return np.asarray(array, np.float32).reshape((1,) * max(array.ndim, 1))
@@ -228,23 +234,15 @@ class RowReader:
         if factor is None or factor.ndim != 2 or factor.dtype != np.float32:
             return None
         key = self.constants.key(factor)
-        added: npt.NDArray[np.generic] | None = None
         if node.op == "Gemm":
-            if attribute(node, "transA", 0) or attribute(node, "alpha", 1.0) != 1.0:
+            if attribute(node, "transA", 0):
                 return None
             if attribute(node, "transB", 0):
                 factor, key = factor.T, (*key, "T")
-            third = input_or_none(node, 2)
-            if third is not None and attribute(node, "beta", 1.0) != 0.0:
-                added = self.constants.array(third)
-                if added is None or attribute(node, "beta", 1.0) != 1.0 or added.dtype != np.float32:
-                    return None
-                added = np.broadcast_to(added, (*added.shape[:-1], factor.shape[1])) if added.ndim else added
-                whole = added.reshape(-1, added.shape[-1]) if added.ndim else added.reshape(1, 1)
-                if np.any(whole != whole[:1]):
-                    return None
-                added = whole[0]
-        rows = self.rows(node.inputs[0])
+            alpha = attribute(node, "alpha", 1.0)
+            if alpha != 1.0:
+                factor, key = np.asarray(factor * np.float32(alpha), np.float32), (*key, "alpha", alpha)
+        rows = self._opaque(node.inputs[0], self.rows(node.inputs[0]))
         if rows is None or rows.width != factor.shape[0]:
             rows = self._leaf_of_width(node.inputs[0], factor.shape[0], 2 if node.op == "Gemm" else None)
         if rows is None:
@@ -262,9 +260,33 @@ class RowReader:
             weight = Weight(whole_key, factor[low : low + segment.width])
             low += segment.width
             total = total.plus(Form(width, {atom: weight}))
-        if added is not None:
-            total = total.plus(Form(width, {}, np.broadcast_to(np.asarray(added, np.float32), (width,))))
-        return Rows(rows.lead, (total,))
+        product = Rows(rows.lead, (total,))
+        return self._plus_third(node, product) if node.op == "Gemm" else product
+
+    def _plus_third(self, node: Node, product: Rows) -> Rows | None:
+        """What a Gemm makes of the product of its first two operands."""
+        third, beta = input_or_none(node, 2), np.float32(attribute(node, "beta", 1.0))
+        if third is None or beta == 0:
+            return product
+        array = self._array(third)
+        added = self.rows(third) if array is None else self._constant_side(third, array, product)
+        if beta != 1 and added is not None:
+            added = (
+                Rows(added.lead, tuple(s.times(beta) for s in added.segments))
+                if isinstance(added, Rows)
+                else added * beta
+            )
+        return self._combined("Add", product, added)
+
+    def _opaque(self, value: Value, rows: Rows | None) -> Rows | None:
+        """The rows of an operand; as a leaf where it is a sum of activations and products.
+
+        It may be the state that an unknown step has made: what follows it takes apart no more.
+        """
+        if rows is None or len(rows.segments) != 1 or rows.single is not None or rows.segments[0].linear:
+            return rows
+        self.cut(value)
+        return self.known(value)
 
     def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
         """A leaf whose number of columns only the product with a matrix tells."""
@@ -314,15 +336,18 @@ class RowReader:
         return [self._columns(rows, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
     def _slice(self, node: Node, rows: Rows) -> Rows | None:
-        starts, ends, axes, steps = (
-            self.indices.numbers(input_or_none(node, k)) if input_or_none(node, k) is not None else default
-            for k, default in ((1, None), (2, None), (3, [0]), (4, [1]))
-        )
-        if not (starts and ends and axes and steps) or len(starts) != 1 or steps != [1]:
+        bounds = slice_bounds(node, self.indices)
+        if bounds is None:
             return None
-        if axes[0] not in (-1, len(rows.lead)):
-            return rows if keeps_all(node, self.indices) else None
-        low, high, _ = slice(starts[0], ends[0]).indices(rows.width)
+        last = len(rows.lead)
+        if any(not keeps_axis(held, rows.lead[k]) for k, held in bounds.items() if k != last):
+            return None
+        if last not in bounds:
+            return rows
+        start, end, step = bounds[last][0].number, bounds[last][1].number, bounds[last][2]
+        if start is None or end is None or step != 1:
+            return None
+        low, high, _ = slice(start, end).indices(rows.width)
         return self._columns(rows, low, high) if low < high else None
 
     def _columns(self, rows: Rows, low: int, high: int) -> Rows:
@@ -347,6 +372,7 @@ class RowReader:
             if any(None not in (d, e) and d != e for d, e in zip(lead, part.lead, strict=True)):
                 return None
             lead = tuple(e if d is None else d for d, e in zip(lead, part.lead, strict=True))
+        known = [self._opaque(v, p) or p for v, p in zip(node.inputs, known, strict=True)]
         for part, value in zip(known, node.inputs, strict=True):
             if part.single is None and len(part.segments) == 1:
                 atom = self.atoms.linear(part.segments[0])
@@ -360,7 +386,7 @@ class RowReader:
             perm = attribute(node, "perm", list(range(rank))[::-1])
             return Rows(tuple(lead[p] for p in perm[:-1]), rows.segments) if perm[-1] == rank - 1 else None
         if node.op in ("Squeeze", "Unsqueeze"):
-            axes = self.indices.numbers(input_or_none(node, 1))
+            axes = changed_axes(node, self.indices)
             if axes is None:
                 return None
             total = rank + len(axes) if node.op == "Unsqueeze" else rank
@@ -374,11 +400,9 @@ class RowReader:
                 if total - 1 in axes:
                     return None
                 kept = tuple(1 if k in axes else next(rest) for k in range(total - 1))
-            return _checked(kept, rows.segments) if kept else None
+            return _checked(kept, rows.segments)
         shape = shape_of(node.outputs[0]) or self._target(node)
-        if shape is None or len(shape) < 2:
-            return None
-        if shape[-1] != rows.width:
+        if not shape or shape[-1] != rows.width:
             return None
         batch = [d for d in lead if d != 1]
         made = [d for d in shape[:-1] if d != 1]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from rnnqc.builder import Builder
 from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
-from rnnqc.passes.index_expressions import Index, Indices
+from rnnqc.passes.index_expressions import Index, Indices, Shape
 
 NEW = -1
+TO_THE_END = 2**31 - 1  # an end that exporters write for "all that is left", in 32 or 64 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ def element_of(value: Value, indices: Indices) -> Element | None:
     for node in reversed(views):
         if node.op == "Identity":
             continue
-        changed = indices.numbers(input_or_none(node, 1))
+        changed = changed_axes(node, indices)
         if changed is None:
             return None
         if node.op == "Squeeze":
@@ -89,19 +90,7 @@ def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
         kept = axes if len(rank) == 1 else axes[:axis] + axes[axis + 1 :]
         return Element(source, axis, _from_start(at[0], shape[axis]), kept)
     if node.op == "Slice":
-        starts, ends = (indices.vector(input_or_none(node, k)) for k in (1, 2))
-        along = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else [0]
-        steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1]
-        if starts is None or ends is None or along is None or steps != [1] or len(along) != 1 or len(starts) != 1:
-            return None
-        axis = along[0] % len(shape)
-        start = _from_start(starts[0], shape[axis])
-        end = ends[0]
-        if end.number is not None and end.number > 2**31 and isinstance(shape[axis], int):
-            end = Index(int(shape[axis] or 0))
-        if _from_start(end, shape[axis]).plus(start, -1) != Index(1):
-            return None
-        return Element(source, axis, start, axes)
+        return _sliced(source, shape, node, indices)
     if node.op == "Split":
         axis = attribute(node, "axis", 0) % len(shape)
         sizes = indices.numbers(input_or_none(node, 1)) if input_or_none(node, 1) is not None else None
@@ -110,6 +99,60 @@ def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
         position = next(k for k, v in enumerate(node.outputs) if v is value)
         return Element(source, axis, Index(position), axes)
     return None
+
+
+def _sliced(source: Value, shape: Shape, node: Node, indices: Indices) -> Element | None:
+    """The element that a Slice takes, which keeps all other axes as they are."""
+    bounds = slice_bounds(node, indices)
+    if bounds is None:
+        return None
+    cut = [k for k, held in bounds.items() if not keeps_axis(held, shape[k])]
+    if not cut and len(bounds) == 1:
+        cut = list(bounds)
+    if len(cut) != 1:
+        return None
+    (axis,) = cut
+    start, end, step = bounds[axis]
+    start, size = _from_start(start, shape[axis]), shape[axis]
+    if end.number is not None and end.number >= TO_THE_END and isinstance(size, int):
+        end = Index(size)
+    if step != 1 or _from_start(end, size).plus(start, -1) != Index(1):
+        return None
+    return Element(source, axis, start, tuple(range(len(shape))))
+
+
+def changed_axes(node: Node, indices: Indices) -> list[int] | None:
+    """The axes of a Squeeze or Unsqueeze, those of a Squeeze that names none included; None if they are not known."""
+    if input_or_none(node, 1) is not None:
+        return indices.numbers(node.inputs[1])
+    shape = indices.shape(node.inputs[0]) if node.op == "Squeeze" else None
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return [k for k, d in enumerate(shape) if d == 1]
+
+
+def slice_bounds(node: Node, indices: Indices) -> dict[int, tuple[Index, Index, int]] | None:
+    """Start, end and step of each axis that a Slice names, counted from 0; None if they are not known."""
+    shape = indices.shape(node.inputs[0])
+    starts, ends = (indices.vector(input_or_none(node, k)) for k in (1, 2))
+    if starts is None or ends is None or len(starts) != len(ends):
+        return None
+    axes = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else list(range(len(starts)))
+    steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1] * len(starts)
+    if axes is None or steps is None or not len(axes) == len(steps) == len(starts):
+        return None
+    if shape is None or any(not -len(shape) <= a < len(shape) for a in axes):
+        return None
+    return {a % len(shape): bounds for a, bounds in zip(axes, zip(starts, ends, steps, strict=True), strict=True)}
+
+
+def keeps_axis(bounds: tuple[Index, Index, int], size: int | str | None) -> bool:
+    """Whether a Slice with this start, end and step leaves an axis as it is."""
+    start, end, step = bounds[0].number, bounds[1].number, bounds[2]
+    if start is None or end is None or step != 1:
+        return False
+    begins = start == 0 or (isinstance(size, int) and start <= -size)
+    return begins and (end >= TO_THE_END or (isinstance(size, int) and end >= size))
 
 
 def _from_start(index: Index, size: int | str | None) -> Index:
@@ -149,17 +192,8 @@ def keeps_all(node: Node, indices: Indices) -> bool:
     """Whether `node` is a Slice of everything."""
     if node.op != "Slice" or node.domain:
         return False
-    shape = shape_of(node.inputs[0])
-    starts, ends = (indices.numbers(input_or_none(node, k)) for k in (1, 2))
-    axes = indices.numbers(input_or_none(node, 3)) if input_or_none(node, 3) is not None else None
-    steps = indices.numbers(input_or_none(node, 4)) if input_or_none(node, 4) is not None else [1]
-    if shape is None or starts is None or ends is None or steps is None or set(steps) != {1}:
-        return False
-    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        size = shape[axes[k] if axes is not None else k]
-        if not isinstance(size, int) or not (start == 0 or start <= -size) or end < size:
-            return False
-    return True
+    bounds, shape = slice_bounds(node, indices), indices.shape(node.inputs[0])
+    return bounds is not None and shape is not None and all(keeps_axis(b, shape[k]) for k, b in bounds.items())
 
 
 def consecutive(elements: Sequence[Element]) -> tuple[int, int, bool] | None:

@@ -32,7 +32,7 @@ class StepNode:
 
     Attributes:
         op: Operator.
-        x: The parts of the input, side by side.
+        x: The parts of the input, side by side; none if the step has h alone: W is `[G*H, 1]` and zero then.
         h: The hidden state before; None for zeros.
         c: The cell state before; None for zeros, or if there is none.
         W: `[G*H, I]`, gates in ONNX's order.
@@ -78,9 +78,9 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
         if key not in bases:
             bases[key] = (value, total, whole)
             total += whole
-    if not bases:
+    if not bases and (hidden is None or hidden.value is None or constants.zero(hidden.value)):
         raise NoNode("it has no input besides its states.", "no product with an input")
-    W = np.zeros((len(order) * width, total), np.float32)
+    W = np.zeros((len(order) * width, total or 1), np.float32)
     R = np.zeros((len(order) * width, width), np.float32)
     B = np.zeros((2, len(order) * width), np.float32)
     P = np.zeros((3, width), np.float32)

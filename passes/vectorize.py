@@ -9,11 +9,23 @@ from typing import Any
 import numpy as np
 
 from rnnqc.builder import Builder
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, info, input_or_none, shape_of, subgraphs
+from rnnqc.ir import (
+    Graph,
+    Node,
+    Value,
+    attribute,
+    display_name,
+    dtype_of,
+    graph_info,
+    info,
+    input_or_none,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.lstm_node import RECURRENT_OPS
-from rnnqc.passes.sequence_elements import NEW, element_of, flipped
+from rnnqc.passes.sequence_elements import NEW, changed_axes, element_of, flipped
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import TRIP, Trips
 
@@ -58,6 +70,7 @@ class Vectorizer:
         self.known: dict[int, Sequence] = dict(scanned)
         self.recurrent: Callable[[Node], None] | None = None
         self._inside = {id(v) for n in body.nodes for v in n.outputs if v.name} | {id(v) for v in body.inputs}
+        self._inside |= {id(v) for v in graph_info(body).initializers.values()}
         self._inputs = {id(v) for v in body.inputs}
         self._outer: dict[int, Value] = {}
         self._busy: set[int] = set()
@@ -106,9 +119,11 @@ class Vectorizer:
 
     def _make(self, value: Value) -> Sequence | None:
         index = self.trips.indices.given.get(id(value))
-        if index is not None and index.terms == frozenset({(TRIP, 1)}):
-            end = self.b.op("Squeeze", [self.trips.count(self.b)], "trips.scalar")
+        if index is not None and {key for key, _ in index.terms} == {TRIP}:
+            ((_, step),) = index.terms
+            end = self.b.op("Squeeze", [self.trips.count(self.b, self.outer)], "trips.scalar")
             numbers: Value = self.b.op("Range", [self.b.i64(0), end, self.b.i64(1)], "trips.numbers")
+            numbers = self.b.op("Mul", [numbers, self.b.i64(step)], "counter.steps") if step != 1 else numbers
             numbers = self.b.op("Add", [numbers, self.b.i64(index.constant)], "counter") if index.constant else numbers
             kind = dtype_of(value)
             if kind is not None and kind != np.int64:
@@ -173,7 +188,7 @@ class Vectorizer:
     def _range(self, value: Value, axis: int, first: int, length: Index) -> Value:
         """An element for each trip; too many trips fail, as they do in the loop."""
         b = self.b
-        count = self.trips.count(b)
+        count = self.trips.count(b, self.outer)
         if self.trips.within(length.plus(Index(-first))):
             end = b.op("Add", [count, b.i64([first])], "end") if first else count
             return b.op("Slice", [value, b.i64([first]), end, b.i64([axis])], "range")
@@ -215,7 +230,7 @@ class Vectorizer:
         """Axes of size 1 of what `node` makes of its first operand."""
         if not isinstance(first, Sequence) or node.op not in ("Squeeze", "Unsqueeze", "Identity"):
             return frozenset()
-        changed = self.trips.indices.numbers(input_or_none(node, 1)) if node.op != "Identity" else []
+        changed = changed_axes(node, self.trips.indices) if node.op != "Identity" else []
         if changed is None:
             return frozenset()
         if node.op == "Unsqueeze":
@@ -242,7 +257,7 @@ class Vectorizer:
         attrs: dict[str, Any] = dict(node.attrs)
         inputs: list[Value] = [first.value, *others]
         if node.op in ("Unsqueeze", "Squeeze"):
-            axes = self.trips.indices.numbers(input_or_none(node, 1))
+            axes = changed_axes(node, self.trips.indices)
             if axes is None:
                 return None
             total = rank + len(axes) if node.op == "Unsqueeze" else rank
@@ -261,10 +276,10 @@ class Vectorizer:
             attrs["axis"] = attribute(node, "axis", 0) % rank + 1
             inputs = [p.value for p in parts]
         elif node.op == "Slice":
-            axes = self.trips.indices.numbers(input_or_none(node, 3))
-            if axes is None:
+            made = self._slice_inputs(node, others, rank)
+            if made is None:
                 return None
-            inputs[3] = self.b.i64([a % rank + 1 for a in axes])
+            inputs = [first.value, *made]
         elif node.op == "Reshape":
             target = self.trips.indices.numbers(input_or_none(node, 1))
             if target is None or 0 in target:
@@ -275,6 +290,24 @@ class Vectorizer:
         outputs: list[Value] = [self.b.value(v.name, v.dtype) for v in node.outputs]
         self.b.add(node.op, inputs, outputs, name, **attrs)
         return outputs, rank
+
+    def _slice_inputs(self, node: Node, others: list[Value], rank: int) -> list[Value] | None:
+        """Starts, ends, axes and steps of a Slice, in int64, with a time axis in front of the others."""
+        held = dict(zip([k for k in range(1, 5) if input_or_none(node, k) is not None], others, strict=True))
+        starts = self.trips.indices.vector(node.inputs[1])
+        count = None if starts is None else len(starts)
+        axes = (
+            self.trips.indices.numbers(node.inputs[3]) if 3 in held else None if count is None else list(range(count))
+        )
+        if axes is None:
+            return None
+
+        def whole(k: int) -> Value:
+            numbers = self.trips.indices.numbers(node.inputs[k])
+            return self.b.i64(numbers) if numbers is not None else self.b.cast(held[k], np.int64, "bounds")
+
+        made = [whole(1), whole(2), self.b.i64([a % rank + 1 for a in axes])]
+        return [*made, whole(4)] if 4 in held else made
 
     def _aligned(self, node: Node, operands: list[Sequence | Value], name: str) -> tuple[list[Value], int] | None:
         ranks = [v.rank if isinstance(v, Sequence) else _rank(v) for v in operands]
@@ -304,26 +337,30 @@ class Vectorizer:
         first, factor = operands[0], operands[1]
         if not isinstance(first, Sequence) or isinstance(factor, Sequence) or attribute(node, "transA", 0):
             return None
-        if attribute(node, "alpha", 1.0) != 1.0 or (attribute(node, "beta", 1.0) != 1.0 and len(operands) > 2):
-            return None
         if attribute(node, "transB", 0):
             array = self.constants.array(factor)
             if array is not None:
                 factor = self.b.model.add_initializer(f"{name}.transposed", array.T)
             else:
                 factor = self.b.op("Transpose", [factor], f"{name}.transposed", perm=[1, 0])
-        product: Value = self.b.op("MatMul", [first.value, factor], name)
-        if len(operands) > 2 and input_or_none(node, 2) is not None:
-            added = operands[2]
-            if isinstance(added, Sequence):
-                axes = self.b.i64(list(range(1, 3 - added.rank)))
-                value = (
-                    self.b.op("Unsqueeze", [added.value, axes], f"{name}.aligned") if added.rank < 2 else added.value
-                )
-            else:
-                value = added
-            product = self.b.op("Add", [product, value], f"{name}.sum")
-        return [product], 2
+        product = self._times(self.b.op("MatMul", [first.value, factor], name), node, "alpha", name)
+        if input_or_none(node, 2) is None:
+            return [product], 2
+        added = operands[2]
+        value = added.value if isinstance(added, Sequence) else added
+        if isinstance(added, Sequence) and added.rank < 2:
+            axes = self.b.i64(list(range(1, 3 - added.rank)))
+            value = self.b.op("Unsqueeze", [added.value, axes], f"{name}.aligned")
+        value = self._times(value, node, "beta", name)
+        return [self.b.op("Add", [product, value], f"{name}.sum")], 2
+
+    def _times(self, value: Value, node: Node, key: str, name: str) -> Value:
+        """`value` times an attribute of a Gemm."""
+        factor = attribute(node, key, 1.0)
+        if factor == 1.0:
+            return value
+        kind = dtype_of(node.outputs[0]) or np.dtype(np.float32)
+        return self.b.op("Mul", [value, self.b.model.constant(factor, kind)], f"{name}.{key}")
 
 
 def _rank(value: Value) -> int | None:

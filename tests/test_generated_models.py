@@ -17,7 +17,7 @@ from running import Array, options, run
 from rnnqc import testing
 from rnnqc.testing import RecurrenceCase, RecurrentCase
 from rnnqc.testing.draws import SeededDraws
-from rnnqc.testing.recurrences import BETWEEN, FORMS, INITIAL
+from rnnqc.testing.recurrences import BETWEEN, COUNTERS, FORMS, INITIAL
 from rnnqc.testing.variants import MAGNITUDES, vary_layer, vary_recurrence
 
 FEW = 1e-5
@@ -53,8 +53,8 @@ def test_varied_layers_compute_what_the_reference_computes() -> None:
 
 ORDERS: dict[str, dict[str, Any]] = {
     "operands": {"state_first": True},
-    "computed C": {"chained": True, "gemm": True},
-    "computed C of x": {"chained": True, "gemm": True, "state_first": True},
+    "computed C": {"products": "added", "gemm": True},
+    "computed C of x": {"products": "added", "gemm": True, "state_first": True},
 }
 
 
@@ -62,25 +62,11 @@ ORDERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("products", ["fused", "separate", "joined"])
 @pytest.mark.parametrize("op", ["LSTM", "RNN", "highway", "projection"])
 def test_orders_and_computed_c_change_nothing(op: str, products: str, what: str) -> None:
-    if products == "joined" and "chained" in ORDERS[what]:
-        pytest.skip("one product has no C that is another one")
     for form in FORMS:
         plain = RecurrenceCase(op=op, form=form, products=products, I=6, H=6, gemm=ORDERS[what].get("gemm", False))
         other = replace(plain, **ORDERS[what])
         assert other.model() != plain.model()
         _assert_close(_run(other.model(), plain.feeds()), _run(plain.model(), plain.feeds()), other)
-
-
-@pytest.mark.parametrize("form", ["scan", "loop", "script"])
-def test_weights_of_a_body(form: str) -> None:
-    """They are the same; one more scales the input."""
-    plain = RecurrenceCase(form=form)
-    held = replace(plain, body_weights=True)
-    loop = next(n for n in held.model().graph.node if n.op_type in ("Scan", "Loop"))
-    [body] = [a.g for a in loop.attribute if a.name == "body"]
-    assert {t.name for t in body.initializer} > {"own_weight_from_x", "own_weight_from_h", "own_x_scale"}
-    scaled = plain.feeds() | {"x": plain.feeds()["x"] * np.float32(1.25)}
-    _assert_close(_run(held.model(), plain.feeds()), _run(plain.model(), scaled), held)
 
 
 def test_tied_weights_are_one_initializer() -> None:
@@ -136,7 +122,20 @@ def test_varied_recurrences_run_and_cover() -> None:
     for k, case in enumerate(made):
         varied = vary_recurrence(SeededDraws([k, 9]), case)
         assert vary_recurrence(SeededDraws([k, 9]), case) == varied
-        names = ("chained", "state_first", "tied", "between", "body_weights", "twice", "initial", "magnitude")
+        names = (
+            "products",
+            "state_first",
+            "tied",
+            "between",
+            "local",
+            "spare",
+            "twice",
+            "counter",
+            "cut",
+            "scales",
+            "initial",
+            "magnitude",
+        )
         seen |= {(name, getattr(varied, name)) for name in names}
         widths |= {"I = H"} if varied.I == varied.H else set()
         if varied.op == "projection":
@@ -144,8 +143,10 @@ def test_varied_recurrences_run_and_cover() -> None:
         if k % 4 == 0:
             outputs = _run(varied.model(), varied.feeds())
             assert all(np.isfinite(v).all() for v in outputs.values()), varied
-    for name in ("chained", "state_first", "tied", "body_weights", "twice"):
+    for name in ("state_first", "tied", "local", "spare", "twice"):
         assert {v for k, v in seen if k == name} == {True, False}, name
+    assert {v for k, v in seen if k == "products"} == {"fused", "separate", "joined", "added"}
+    assert {v for k, v in seen if k == "counter"} == set(COUNTERS) - {"to_int16"}
     assert {v for k, v in seen if k == "between"} == set(BETWEEN)
     assert {v for k, v in seen if k == "initial"} == set(INITIAL)
     assert {v for k, v in seen if k == "magnitude"} == set(MAGNITUDES)
@@ -156,12 +157,11 @@ def test_varied_recurrences_run_and_cover() -> None:
     "wrong",
     [
         {"tied": True, "I": 5, "H": 6}, {"between": "input", "I": 5, "H": 6}, {"twice": True, "I": 5, "H": 6},
-        {"body_weights": True, "form": "keras"}, {"chained": True, "products": "joined"},
-        {"chained": True, "op": "GRU"},
+        {"twice": True, "local": True, "I": 6},
     ],
 )  # fmt: skip
 def test_recurrences_that_cannot_be(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"width|body|sum"):
+    with pytest.raises(ValueError, match=r"width|body"):
         RecurrenceCase(**wrong)
 
 

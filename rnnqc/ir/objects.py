@@ -35,13 +35,14 @@ RELEASED_TAG = "rnnqc.released"
 
 @dataclass
 class NodeInfo:
-    """What graphsurgeon does not hold of a node."""
+    """What graphsurgeon does not hold of a node; `notes` are from pass to pass and are not written."""
 
     proto: onnx.NodeProto | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     doc_string: str = ""
     overload: str = ""
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

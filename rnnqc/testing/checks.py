@@ -282,7 +282,7 @@ def _is_mixed(case: Case) -> bool:
     if made is not None:
         joined_gru = made.op == "GRU" and made.products == "joined"  # the candidate has a product of its own
         others = made.op not in GATES or joined_gru
-        return others or bool(made.between) or made.body_weights or made.initial == "computed"
+        return others or bool(made.between) or made.local or made.initial == "computed"
     return case.wiring == "dense" or any(layer.states and layer.states_from == "computed" for layer in case.layers)
 
 

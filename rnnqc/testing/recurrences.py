@@ -21,6 +21,8 @@ T = TypeVar("T")
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
+COUNTERS = ("int32", "to_float", "to_double", "to_int16", "float", "double", "trips")
+"""As they are; after a Cast; counters of floats; the number of the trip after a Cast, beside a trip count."""
 INITIAL = ("zeros", "shared", "constant", "learned", "input", "computed", "dynamic")
 """Where a loop starts: zeros, zeros of all states in one constant, constants of every row, a row for all rows, inputs,
 products of the input "features", zeros made of the shape of x."""
@@ -39,24 +41,28 @@ class RecurrenceCase:
             every seed), which no node computes.
         form: One of FORMS.
         order: Order of the gates in the weights.
-        products: "fused" (one for x, one for h), "separate" (for each gate) or "joined" (`[x, h] W`).
+        products: "fused" (one for x, one for h), "separate" (for each gate), "joined" (`[x, h] W`) or "added" (Gemm of
+            x and W that adds the product of h and R).
         gemm: Gemm with transposed weights rather than MatMul and Add.
-        chained: Gemm of one product with the other as its C, where the step needs nothing but the sum.
-        state_first: The state is the first operand of sums, of `[h, x] W` and of chained products.
+        scales: `alpha` and `beta` of every Gemm.
+        squeeze: Products "separate" and "added", one row: the product of h and R goes through Squeeze without axes.
+        state_first: The state is the first operand of sums, of `[h, x] W`, and what products "added" add to.
         tied: W and R are one initializer; I has to be the width of h.
         bias: "none", "x", "h" or "both".
-        cut: How gates are cut out: "split" or "slice".
+        cut: How gates are cut out: "split", "slice", or "slices" (over both axes).
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
         activations: Of the gates and of the rest.
         initial: One of INITIAL.
         magnitude: Of initial states that are no zeros.
         between: One of BETWEEN.
-        body_weights: Weights are initializers of the body of a Scan or Loop, and one of them scales the input.
         twice: The layer runs over its own outputs again, with the same weights; I has to be the width of h.
         backwards: Whether it goes through the sequence from its end.
         batch_first: Whether the sequence is [B, T, I].
         outputs: What is used of "y" and "final".
+        counter: Form "keras": how the condition compares the counters: one of COUNTERS.
+        local: The body holds the constants that it uses, with one that scales its input and one its output.
+        spare: The loop carries more than it needs: a matrix that stays, a constant, a sum; nothing reads them.
         lengths: Form "loop": lengths of the rows are an input; "zeros" or "held": what comes out behind their ends.
         time: T.
         dynamic_time: Whether the model leaves T open; not of form "unrolled".
@@ -72,6 +78,8 @@ class RecurrenceCase:
     order: str = ""
     products: str = "fused"
     gemm: bool = False
+    scales: tuple[float, float] = (1.0, 1.0)
+    squeeze: bool = False
     bias: str = "both"
     cut: str = "split"
     reset_after: bool = True
@@ -81,6 +89,9 @@ class RecurrenceCase:
     backwards: bool = False
     batch_first: bool = False
     outputs: tuple[str, ...] = ("y", "final")
+    counter: str = "int32"
+    local: bool = False
+    spare: bool = False
     lengths: str = ""
     time: int = 4
     dynamic_time: bool = False
@@ -89,12 +100,10 @@ class RecurrenceCase:
     H: int = 6
     P: int = 0
     seed: int = 0
-    chained: bool = False
     state_first: bool = False
     tied: bool = False
     magnitude: float = 1.0
     between: str = ""
-    body_weights: bool = False
     twice: bool = False
 
     def __post_init__(self) -> None:
@@ -102,12 +111,12 @@ class RecurrenceCase:
             raise ValueError("written-out steps have a number")
         if (self.tied or self.twice or self.between == "input") and self.width != self.I:
             raise ValueError(f"I = {self.I} is not the width of h, {self.width}")
-        if self.twice and self.lengths:
-            raise ValueError("a layer with lengths runs once")
-        if self.body_weights and self.form not in ("scan", "loop", "script"):
-            raise ValueError(f"form {self.form!r} has no body with initializers")
-        if self.chained and (self.products == "joined" or self.op in ("GRU", "random")):
-            raise ValueError("a step of this kind has no sum of two products")
+        if self.twice and (self.lengths or self.local):
+            raise ValueError("a layer with lengths, or with constants of its body, runs once")
+        if self.squeeze and (self.batch != 1 or self.H == 1):
+            raise ValueError("Squeeze without axes takes away the axis of one row alone")
+        if self.counter == "to_int16" and self.dynamic_time:
+            raise ValueError("int16 does not hold every length")
 
     @property
     def width(self) -> int:
@@ -157,18 +166,16 @@ class Nodes:
     Args:
         initializers: By name; constants are added.
         prefix: Of the names of nodes and their outputs.
-        held: Of the names of constants.
     """
 
-    def __init__(self, initializers: dict[str, np.ndarray], prefix: str = "", held: str = "") -> None:
+    def __init__(self, initializers: dict[str, np.ndarray], prefix: str = "") -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = initializers
         self.prefix = prefix
-        self.held = held
 
     def part(self, prefix: str) -> Nodes:
         """An empty list of nodes beside this one, with the same initializers."""
-        return Nodes(self.initializers, prefix, self.held)
+        return Nodes(self.initializers, prefix)
 
     def op(self, op: str, inputs: list[str], name: str, **attrs: Any) -> str:
         """Adds a node with one output and returns the output."""
@@ -182,8 +189,8 @@ class Nodes:
 
     def constant(self, name: str, array: Any, dtype: Any = np.int64) -> str:
         """An initializer."""
-        self.initializers[self.held + name] = np.asarray(array, dtype)
-        return self.held + name
+        self.initializers[name] = np.asarray(array, dtype)
+        return name
 
 
 class _Layer:
@@ -238,6 +245,12 @@ class _Layer:
             for value, (name, width) in zip(finals, case.states, strict=True):
                 outer.nodes.append(make_node("Identity", [value], [f"{name}_final"]))
                 outputs.append(make_tensor_value_info(f"{name}_final", FLOAT, [case.batch, width]))
+        if case.local and case.form != "unrolled":
+            (loop,) = (n for n in outer.nodes if n.op_type in ("Loop", "Scan"))
+            (body,) = (a.g for a in loop.attribute if a.name == "body")
+            inside = _used(body.node) - {n for node in outer.nodes for n in node.input}
+            held = {n: self.initializers.pop(n) for n in sorted(inside & set(self.initializers))}
+            body.initializer.extend(from_array(a, n) for n, a in held.items())
         used = _used(outer.nodes)
         stored = [from_array(a, n) for n, a in self.initializers.items() if n in used]
         graph = make_graph(outer.nodes, "layer", inputs, outputs, stored)
@@ -277,38 +290,70 @@ class _Layer:
         return outer.op("Concat", [made[t] for t in order], "y_all", axis=0), states
 
     def _scan(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
-        body = self._body()
+        body = Nodes(self.initializers)
         names = [f"{n}_in" for n, _ in self.case.states]
-        after = self.step(body.part("b_"), body, self._scaled(body, "x_t"), names)
-        body.op("Identity", [after[0]], "y_t")
+        after = self.step(body.part("b_"), body, self._element(body, "x_t"), names)
+        self._result(body, after[0])
+        spare = self._spare(body)
         graph = make_graph(
             body.nodes,
             "body",
-            [make_tensor_value_info(n, FLOAT, None) for n in (*names, "x_t")],
-            [make_tensor_value_info(n, FLOAT, None) for n in (*after, "y_t")],
-            self._held(body),
+            [make_tensor_value_info(n, FLOAT, self._declared(n)) for n in (*names, *spare, "x_t")],
+            [make_tensor_value_info(n, FLOAT, None) for n in (*after, *(a for _, a in spare.values()), "y_t")],
         )
         direction = [int(self.case.backwards)]
         results = outer.ops(
             "Scan",
-            [*states, x],
-            [*(f"{n}_out" for n, _ in self.case.states), "y_all"],
+            [*states, *(start for start, _ in spare.values()), x],
+            [*(f"{n}_out" for n, _ in self.case.states), *(f"{n}_end" for n in spare), "y_all"],
             body=graph,
             num_scan_inputs=1,
             scan_input_directions=direction,
             scan_output_directions=direction,
         )
-        return results[-1], results[:-1]
+        return results[-1], results[: len(states)]
+
+    def _declared(self, name: str) -> list[int] | None:
+        """The shape that a body declares for a state: Squeeze without axes needs it."""
+        widths = {f"{n}_in": width for n, width in self.case.states}
+        return [1, widths[name]] if self.case.squeeze and name in widths else None
+
+    def _element(self, body: Nodes, value: str) -> str:
+        """What the step gets of the element `value`."""
+        if not self.case.local:
+            return value
+        return body.op(
+            "Mul", [value, body.constant("x_scale", np.linspace(0.5, 2, self.case.I), np.float32)], "x_scaled"
+        )
+
+    def _result(self, body: Nodes, value: str) -> str:
+        """What comes out in each trip."""
+        if not self.case.local:
+            return body.op("Identity", [value], "y_t")
+        width = self.case.states[0][1]
+        return body.op("Mul", [value, body.constant("y_scale", np.linspace(0.5, 2, width), np.float32)], "y_t")
+
+    def _spare(self, body: Nodes) -> dict[str, tuple[str, str]]:
+        """Start and new value of each state that nothing reads, by its name in the body."""
+        if not self.case.spare:
+            return {}
+        matrix = body.constant("spare_matrix", self.W, np.float32)
+        row = body.constant("spare_row", np.arange(4.0), np.float32)
+        return {
+            "spare_same": (matrix, body.op("Identity", ["spare_same"], "spare_same_next")),
+            "spare_constant": (row, body.op("Identity", [row], "spare_constant_next")),
+            "spare_sum": (row, body.op("Add", ["spare_sum", row], "spare_sum_next")),
+        }
 
     def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         """A trip count, Gather by the number of the trip, outputs of each trip."""
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length")
-        body = self._body()
+        body = Nodes(self.initializers)
         index = "i"
         if self.case.backwards:
             last = body.op("Sub", [size, body.constant("one", 1)], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = self._scaled(body, body.op("Gather", [x, index], "x_t", axis=0))
+        element = self._element(body, body.op("Gather", [x, index], "x_t", axis=0))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(body.part("b_"), body, element, names)
         result = after[0]
@@ -320,11 +365,17 @@ class _Layer:
             nothing = body.constant("nothing", 0, np.float32)
             result = after[0] if self.case.lengths == "held" else body.op("Where", [active, result, nothing], "masked")
         keep = body.op("Identity", ["keep_in"], "keep")
-        y = body.op("Identity", [result], "y_t")
-        graph = self._loop_body(body, names, [keep, *after, y])
+        y = self._result(body, result)
+        spare = self._spare(body)
+        graph = self._loop_body(body, [*names, *spare], [keep, *after, *(a for _, a in spare.values()), y])
         outer.constant("true", True, np.bool_)
-        results = outer.ops("Loop", [size, "true", *states], [*(f"{n}_out" for n in names), "y_all"], body=graph)
-        return self._in_order(outer, results[-1]), results[:-1]
+        results = outer.ops(
+            "Loop",
+            [size, "true", *states, *(start for start, _ in spare.values())],
+            [*(f"{n}_out" for n in names), *(f"{n}_end" for n in spare), "y_all"],
+            body=graph,
+        )
+        return self._in_order(outer, results[-1]), results[: len(states)]
 
     def _script(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
         """As torch.jit.script: x taken apart into a sequence, another one filled."""
@@ -333,12 +384,12 @@ class _Layer:
         count = outer.op("SequenceLength", [sequence], "count")
         outer.constant("true", True, np.bool_)
         empty = outer.op("SequenceEmpty", [], "empty", dtype=FLOAT)
-        body = self._body()
+        body = Nodes(self.initializers)
         index = "i"
         if self.case.backwards:
             last = body.op("Sub", [count, "one"], "last")
             index = body.op("Sub", [last, "i"], "from_end")
-        element = self._scaled(body, body.op("SequenceAt", [sequence, index], "x_t"))
+        element = self._element(body, body.op("SequenceAt", [sequence, index], "x_t"))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(body.part("b_"), body, element, names)
         filled = body.op("SequenceInsert", ["filled_in", after[0]], "filled")
@@ -356,44 +407,80 @@ class _Layer:
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length64")
         length = outer.op("Cast", [size], "length", to=onnx.TensorProto.INT32)
         sequence = self._in_order(outer, x)
-        outer.constant("zero32", 0, np.int32)
+        kind = {"float": np.float32, "double": np.float64}.get(self.case.counter, np.int32)
+        outer.constant("zero_counter", 0, kind)
         outer.constant("most", 2**31 - 1)
         counters = ["loop_counter", "time"]
         fixed = [n for n in self._step_weights() if n in self.initializers]
         body = Nodes(self.initializers)
-        body.constant("one32", 1, np.int32)
-        element = body.op("Gather", [sequence, "time_in"], "x_t", axis=0)
+        body.constant("one_counter", 1, kind)
+        at = "time_in" if kind == np.int32 else body.op("Cast", ["time_in"], "time_index", to=INT64)
+        element = self._element(body, body.op("Gather", [sequence, at], "x_t", axis=0))
         names = [f"{n}_in" for n, _ in self.case.states]
         after = self.step(body.part("b_"), body, element, names, "_in")
-        next_ = [body.op("Add", [f"{n}_in", "one32"], f"{n}_next") for n in counters]
-        less = [body.op("Less", [n, length], f"{n}_less") for n in next_]
-        keep = body.op("And", less, "keep")
-        y = body.op("Identity", [after[0]], "y_t")
+        next_ = [body.op("Add", [f"{n}_in", "one_counter"], f"{n}_next") for n in counters]
+        keep, before = self._keras_conditions(outer, body, next_, length, size)
+        y = self._result(body, after[0])
         same = [body.op("Identity", [f"{n}_in"], f"{n}_same") for n in fixed]
+        spare = self._spare(body)
+        number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         graph = make_graph(
             body.nodes,
             "body",
             [
                 make_tensor_value_info("i", INT64, []),
                 make_tensor_value_info("keep_in", BOOL, []),
-                *(make_tensor_value_info(f"{n}_in", onnx.TensorProto.INT32, []) for n in counters),
-                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+                *(make_tensor_value_info(f"{n}_in", number, []) for n in counters),
+                *(make_tensor_value_info(n, FLOAT, self._declared(n)) for n in names),
                 *(make_tensor_value_info(f"{n}_in", FLOAT, self.initializers[n].shape) for n in fixed),
+                *(make_tensor_value_info(n, FLOAT, None) for n in spare),
             ],
             [
                 make_tensor_value_info(keep, BOOL, []),
-                *(make_tensor_value_info(n, onnx.TensorProto.INT32, []) for n in next_),
-                *(make_tensor_value_info(n, FLOAT, None) for n in (*after, *same, y)),
+                *(make_tensor_value_info(n, number, []) for n in next_),
+                *(make_tensor_value_info(n, FLOAT, None) for n in (*after, *same, *(a for _, a in spare.values()), y)),
             ],
         )
-        before = outer.op("And", [outer.op("Less", ["zero32", length], f"first_{k}") for k in range(2)], "first")
+        most = size if self.case.counter == "trips" else "most"
         results = outer.ops(
             "Loop",
-            ["most", before, "zero32", "zero32", *states, *fixed],
-            [*(f"{n}_end" for n in counters), *(f"{n}_out" for n in names), *(f"{n}_end" for n in fixed), "y_all"],
+            [most, before, "zero_counter", "zero_counter", *states, *fixed, *(start for start, _ in spare.values())],
+            [
+                *(f"{n}_end" for n in counters),
+                *(f"{n}_out" for n in names),
+                *(f"{n}_end" for n in (*fixed, *spare)),
+                "y_all",
+            ],
             body=graph,
         )
         return self._in_order(outer, results[-1]), results[2 : 2 + len(states)]
+
+    def _keras_conditions(self, outer: Nodes, body: Nodes, after: list[str], length: str, size: str) -> tuple[str, str]:
+        """The condition after a trip, and the one before the first."""
+        counter = self.case.counter
+        kind = {
+            "to_double": onnx.TensorProto.DOUBLE,
+            "double": onnx.TensorProto.DOUBLE,
+            "to_int16": onnx.TensorProto.INT16,
+        }.get(counter, FLOAT)
+        start, limit, compared = "zero_counter", length, after
+        if counter != "int32":
+            static = None if self.case.dynamic_time else self.case.time
+            types = {FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.INT16: np.int16}
+            if static is None:
+                limit = outer.op("Cast", [length], "limit", to=kind)
+            else:  # as tf2onnx folds it
+                limit = outer.constant("limit", static, types[kind])
+            start = outer.constant("zero_compared", 0, types[kind])
+            given = ["i", after[1]] if counter == "trips" else after
+            compared = (
+                given
+                if counter in ("float", "double")
+                else [body.op("Cast", [n], f"compared_{k}", to=kind) for k, n in enumerate(given)]
+            )
+        less = [body.op("Less", [n, limit], f"less_{k}") for k, n in enumerate(compared)]
+        keep = body.op("And", less, "keep")
+        return keep, outer.op("And", [outer.op("Less", [start, limit], f"first_{k}") for k in range(2)], "first")
 
     def _in_order(self, outer: Nodes, value: str) -> str:
         """A sequence of results in the order of time; of elements in the order of the trips."""
@@ -410,28 +497,13 @@ class _Layer:
             [
                 make_tensor_value_info("i", INT64, []),
                 make_tensor_value_info("keep_in", BOOL, []),
-                *(make_tensor_value_info(n, FLOAT, None) for n in names),
+                *(make_tensor_value_info(n, FLOAT, self._declared(n)) for n in names),
             ],
             [
                 make_tensor_value_info(outputs[0], BOOL, []),
                 *(make_tensor_value_info(n, FLOAT, None) for n in outputs[1:]),
             ],
-            self._held(body),
         )
-
-    def _body(self) -> Nodes:
-        """The nodes of a body, which may have initializers of its own."""
-        return Nodes({}, held="own_") if self.case.body_weights else Nodes(self.initializers)
-
-    def _held(self, body: Nodes) -> list[onnx.TensorProto]:
-        """The initializers of a body."""
-        return [from_array(a, n) for n, a in body.initializers.items()] if self.case.body_weights else []
-
-    def _scaled(self, body: Nodes, element: str) -> str:
-        """An element of the sequence, times an initializer of the body if there are such."""
-        if not self.case.body_weights:
-            return element
-        return body.op("Mul", [element, body.constant("x_scale", 1.25, np.float32)], "x_scaled")
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -518,17 +590,19 @@ class _Layer:
         case = self.case
         width = case.H
         count = len(case.gates)
+        alpha, beta = case.scales
 
-        def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str, c: str = "") -> str:
-            held = key.replace("h_", "x_").replace("from_h", "from_x") if case.tied else key
-            if case.gemm or case.chained:
-                operands = [value, self._weight(b, f"{held}_T", np.ascontiguousarray(weights.T), suffix)]
-                if c:
-                    operands.append(c)
-                elif bias is not None:
-                    operands.append(self._weight(b, f"{key}_b", bias, suffix))
-                return b.op("Gemm", operands, key, transB=1)
-            made = b.op("MatMul", [value, self._weight(b, held, weights, suffix)], key)
+        def key_of(name: str) -> str:
+            """The weights of h are those of x if they are tied."""
+            return name.replace("h_", "x_").replace("from_h", "from_x") if case.tied else name
+
+        def product(value: str, weights: np.ndarray, bias: np.ndarray | None, key: str) -> str:
+            if case.gemm:
+                operands = [value, self._weight(b, f"{key_of(key)}_T", np.ascontiguousarray(weights.T) / alpha, suffix)]
+                if bias is not None:
+                    operands.append(self._weight(b, f"{key}_b", bias / beta, suffix))
+                return b.op("Gemm", operands, key, transB=1, alpha=alpha, beta=beta)
+            made = b.op("MatMul", [value, self._weight(b, key_of(key), weights, suffix)], key)
             return (
                 made if bias is None else b.op("Add", [made, self._weight(b, f"{key}_b", bias, suffix)], f"{key}_sum")
             )
@@ -536,27 +610,43 @@ class _Layer:
         bx = self.b if case.bias in ("x", "both") else None
         bh = self.rb if case.bias in ("h", "both") else None
 
-        def both_products(columns: slice, names: tuple[str, str]) -> tuple[str, str]:
-            """Of x and of h; chained: the sum of both, and 0."""
-            parts = [
-                (value, weights[:, columns], None if row is None else row[columns], name)
-                for value, weights, row, name in ((x, self.W, bx, names[0]), (h, self.R, bh, names[1]))
-            ]
-            if not case.chained:
-                first, second = (product(*part) for part in parts)
-                return first, second
-            (value, weights, _, name), (other, other_weights, _, other_name) = self._ordered(*parts)
-            rows = [row for _, _, row, _ in parts if row is not None]
-            first = product(value, weights, np.add.reduce(rows) if rows else None, name)
-            return product(other, other_weights, None, other_name, first), b.constant("zero_f", 0, np.float32)
+        def separate(gate: str) -> tuple[str, str]:
+            k = case.gates.index(gate)
+            columns = slice(k * width, (k + 1) * width)
+            from_x = product(x, self.W[:, columns], None if bx is None else bx[columns], f"x_{gate}")
+            from_h = product(h, self.R[:, columns], None if bh is None else bh[columns], f"h_{gate}")
+            return from_x, b.op("Squeeze", [from_h], f"h_{gate}_row") if case.squeeze else from_h
 
         if case.products == "separate":
-
-            def separate(gate: str) -> tuple[str, str]:
-                k = case.gates.index(gate)
-                return both_products(slice(k * width, (k + 1) * width), (f"x_{gate}", f"h_{gate}"))
-
             return separate
+        if case.products == "added":
+
+            def added(gate: str, columns: slice) -> str:
+                """The sum: of x and W with the product of h and R as C, or the other way round."""
+                parts = [(x, self.W, bx, f"x_{gate}"), (h, self.R, bh, f"h_{gate}")]
+                (value, array, row, name), (other, other_array, other_row, other_name) = self._ordered(*parts)
+                rest = None if other_row is None else other_row[columns] / beta
+                first = product(other, other_array[:, columns] / beta, rest, other_name)
+                if case.squeeze:
+                    first = b.op("Squeeze", [first], f"{other_name}_row")
+                weights = (array[:, columns].T if case.gemm else array[:, columns]) / alpha
+                operands = [value, self._weight(b, f"{name}_sum", np.ascontiguousarray(weights), suffix), first]
+                made = b.op("Gemm", operands, name, transB=int(case.gemm), alpha=alpha, beta=beta)
+                if row is None:
+                    return made
+                return b.op("Add", [made, self._weight(b, f"{name}_b", row[columns], suffix)], f"{name}_biased")
+
+            zero = b.constant("zero_f", 0, np.float32)
+            if case.op != "GRU":
+                cut = self._cut(b, added("all", slice(None)), "all", count)
+                return lambda gate: (cut[case.gates.index(gate)], zero)
+
+            def of_gru(gate: str) -> tuple[str, str]:
+                k = case.gates.index(gate)
+                columns = slice(k * width, (k + 1) * width)
+                return separate(gate) if gate == "n" else (added(gate, columns), zero)
+
+            return of_gru
         if case.products == "joined":
             both = b.op("Concat", self._ordered(x, h), "x_and_h", axis=1)
             given = [part for part in (bx, bh) if part is not None]
@@ -565,9 +655,8 @@ class _Layer:
             parts = self._cut(b, product(both, joint, bias, "joined"), "joined", count)
             zero = b.constant("zero_f", 0, np.float32)
             return lambda gate: (parts[case.gates.index(gate)], zero)
-        x_part, h_part = both_products(slice(None), ("from_x", "from_h"))
-        from_x = self._cut(b, x_part, "from_x", count)
-        from_h = [h_part] * count if case.chained else self._cut(b, h_part, "from_h", count)
+        from_x = self._cut(b, product(x, self.W, bx, "from_x"), "from_x", count)
+        from_h = self._cut(b, product(h, self.R, bh, "from_h"), "from_h", count)
         return lambda gate: (from_x[case.gates.index(gate)], from_h[case.gates.index(gate)])
 
     def _cut(self, b: Nodes, value: str, key: str, count: int) -> list[str]:
@@ -575,6 +664,16 @@ class _Layer:
             return [value]
         if self.case.cut == "split":
             return b.ops("Split", [value], [f"{key}_{k}" for k in range(count)], axis=1)
+        if self.case.cut == "slices":
+            made = []
+            for k in range(count):
+                kind, tag = (np.int32, "32") if k % 2 else (np.int64, "64")
+                end = (k + 1) * self.case.H if k + 1 < count else 2**31 - 1
+                low = b.constant(f"low_{k}", [0, k * self.case.H], kind)
+                high = b.constant(f"high_{k}", [2**31 - 1, end], kind)
+                both, steps = b.constant(f"axes_{tag}", [0, 1], kind), b.constant(f"steps_{tag}", [1, 1], kind)
+                made.append(b.op("Slice", [value, low, high, both, steps], f"{key}_{k}"))
+            return made
         axis = b.constant("last_axis", [-1])
         ends = [b.constant(f"end_{k}", [k * self.case.H]) for k in range(count + 1)]
         return [b.op("Slice", [value, ends[k], ends[k + 1], axis], f"{key}_{k}") for k in range(count)]

@@ -11,7 +11,7 @@ from typing import Any
 from rnnqc.testing.draws import Draws
 from rnnqc.testing.layers import RecurrentCase
 from rnnqc.testing.random_layers import SMALL_GAIN, is_unbounded
-from rnnqc.testing.recurrences import BETWEEN, INITIAL, RecurrenceCase
+from rnnqc.testing.recurrences import BETWEEN, COUNTERS, INITIAL, RecurrenceCase
 
 MAGNITUDES = (1.0, 0.125, 3.0, 30.0)
 
@@ -38,7 +38,8 @@ def vary_layer(draws: Draws, layer: RecurrentCase) -> RecurrentCase:
 
 def vary_recurrence(draws: Draws, made: RecurrenceCase) -> RecurrenceCase:
     """Widths that are equal, operands in the other order, a C that is computed, states from anywhere, and the like."""
-    changes: dict[str, Any] = {"state_first": draws.boolean(), "initial": draws.choice(INITIAL)}
+    changes: dict[str, Any] = {"tied": False, "twice": False, "local": False}
+    changes |= {"state_first": draws.boolean(), "initial": draws.choice(INITIAL)}
     changes["magnitude"] = draws.choice(MAGNITUDES)
     if made.op == "projection":
         changes["P"] = draws.choice((0, made.H, draws.integer(1, 9)))
@@ -50,8 +51,13 @@ def vary_recurrence(draws: Draws, made: RecurrenceCase) -> RecurrenceCase:
         changes["twice"] = not made.lengths and draws.integer(0, 3) == 3
     else:
         changes["between"] = draws.choice(("", "", *(b for b in BETWEEN if b != "input")))
-    if made.form in ("scan", "loop", "script"):
-        changes["body_weights"] = draws.integer(0, 2) == 2
-    if made.products != "joined" and made.op not in ("GRU", "random"):
-        changes["chained"] = draws.boolean()
+    changes["products"] = draws.choice((made.products, "added"))
+    changes["cut"] = draws.choice((made.cut, "slices"))
+    changes["scales"] = draws.choice(((1.0, 1.0), (1.0, 1.0), (0.5, 2.0)))
+    if made.form != "unrolled" and not changes["twice"]:
+        changes["local"] = draws.boolean()
+    if made.form in ("scan", "loop", "keras"):
+        changes["spare"] = draws.integer(0, 3) == 3
+    if made.form == "keras":
+        changes["counter"] = draws.choice(("int32", *(c for c in COUNTERS if c != "to_int16")))
     return replace(made, **changes)

@@ -63,7 +63,7 @@ def test_a_rich_model_stays() -> None:
     expected = rich_model()
     result = Cleanup()(model)
     # The rich model uses everything but nothing twice.
-    assert result.statistics == {"dead": 0, "identities": 0, "squeezes": 0, "shared": 0}
+    assert result.statistics == {"dead": 0, "states": 0, "identities": 0, "squeezes": 0, "shared": 0}
     assert differences(in_order(expected), in_order(model.proto)) == []
 
 
