@@ -173,7 +173,7 @@ def test_constants_of_the_body(form: str) -> None:
     """What is made outside the loop of the body's own constants has them outside, too."""
     case = RecurrenceCase(form=form, local=True, spare=True)
     check(case)
-    check(RecurrenceCase(op="GRU", form=form, local=True, lengths="zeros" if form == "loop" else ""))
+    check(RecurrenceCase(op="GRU", form=form, local=True, initial="zeros", lengths="zeros" if form == "loop" else ""))
     rnnqc.lower(case.model(), verify=True)
 
 
