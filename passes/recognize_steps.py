@@ -14,6 +14,7 @@ from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
+from rnnqc.passes.first_steps import with_first_steps
 from rnnqc.passes.float_recurrences import STEP_NOTE, FloatStep
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
@@ -77,7 +78,7 @@ class RecognizeSteps(Pass):
             finder.walk(graph)
             pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
             carried.update((id(before), new) for before, new in pairs)
-            found.append((graph, path, reader, steps_of(finder, pairs)))
+            found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs))))
         weights = _Weights(model, constants)
         own, states = _steps_made(found, constants)
         made = 0

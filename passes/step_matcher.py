@@ -90,11 +90,13 @@ class StepFinder:
         reader: Reads the nodes.
         steps: What was found, in order.
         activations: Every activation with its value: the steps of an RNN are found among them.
+        forms: Sums of activations and products that are no step, by the id of the value.
     """
 
     reader: RowReader
     steps: list[FoundStep] = field(default_factory=list)
     activations: dict[Atom, Value] = field(default_factory=dict)
+    forms: dict[int, Form] = field(default_factory=dict)
     _cells: dict[Atom, _CellState] = field(default_factory=dict)
 
     def walk(self, graph: Graph) -> None:
@@ -122,6 +124,8 @@ class StepFinder:
                     self._cells[atom] = cell
                 continue
             atom = form.single
+            if atom is None and not form.linear:
+                self.forms[id(value)] = form
             if atom is not None and atom.kind == "activation" and node.op == atom.name:
                 self.activations.setdefault(atom, value)
 

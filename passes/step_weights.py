@@ -115,9 +115,9 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
                 else:
                     W[rows, low : low + width] += sign * np.diag(np.broadcast_to(array, (width,)))
     if step.recurrent is not None:
-        assert hidden is not None
         rows = slice((len(order) - 1) * width, len(order) * width)
-        R[rows] += step.recurrent.terms[hidden].array.T
+        if hidden is not None:
+            R[rows] += step.recurrent.terms[hidden].array.T
         if step.recurrent.bias is not None:
             B[1, rows] += step.recurrent.bias
     if step.like is not None:

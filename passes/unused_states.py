@@ -60,8 +60,10 @@ def _drop(node: Node, kept: set[int]) -> int:
         for key, chosen in (("scan_input", taken), ("scan_output", results)):
             for name in (f"{key}_axes", f"{key}_directions"):
                 held = attribute(node, name, None)
-                if held:
+                if held and chosen:
                     node.attrs[name] = [held[k] for k in chosen]
+                elif held:
+                    del node.attrs[name]
     return dropped
 
 

@@ -247,7 +247,7 @@ class Vectorizer:
             return self._aligned(node, operands, name)
         first = operands[0]
         if not isinstance(first, Sequence):
-            return None
+            return self._looked_up(node, first, operands[1:], name)
         rank = first.rank
         if node.op == "Gemm":
             return self._gemm(node, operands, name)
@@ -290,6 +290,17 @@ class Vectorizer:
         outputs: list[Value] = [self.b.value(v.name, v.dtype) for v in node.outputs]
         self.b.add(node.op, inputs, outputs, name, **attrs)
         return outputs, rank
+
+    def _looked_up(
+        self, node: Node, table: Value, others: list[Sequence | Value], name: str
+    ) -> tuple[list[Value], int] | None:
+        """Rows of a table: an embedding of what each trip has."""
+        rank = _rank(table)
+        if node.op != "Gather" or attribute(node, "axis", 0) != 0 or not isinstance(others[0], Sequence) or not rank:
+            return None
+        output = self.b.value(node.outputs[0].name, node.outputs[0].dtype)
+        self.b.add("Gather", [table, others[0].value], [output], name, axis=0)
+        return [output], others[0].rank + rank - 1
 
     def _slice_inputs(self, node: Node, others: list[Value], rank: int) -> list[Value] | None:
         """Starts, ends, axes and steps of a Slice, in int64, with a time axis in front of the others."""

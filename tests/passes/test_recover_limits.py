@@ -299,3 +299,28 @@ def test_a_dimension_called_trip() -> None:
     }}""")
     made, _ = normalized(model)
     assert_same(model, made, {"X": sequence(), "other": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("table", ["float[4,5]", "float[4,1,5]"])
+def test_an_embedding_of_each_element(table: str) -> None:
+    """The tokens of all trips are looked up at once."""
+    rank = table.count(",") + 1
+    view = "x = Identity(e)" if rank == 2 else "x = Squeeze(e, axis_1)"
+    model = proto(f"""
+    g (int64[7,3] tokens, {table} E) => (float[7,3,6] Y, float[3,6] out) {{
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hn, float[3,6] y) {{
+          token = Gather<axis = 0>(tokens, i)
+          e = Gather<axis = 0>(E, token)
+          {view}
+          {STEP.format(h="h").split(chr(10), 1)[1]}
+          hn = Identity(hq)
+          y = Identity(hn)
+          kept = Identity(keep)
+      }}>(T, true, start)
+    }}""")
+    made, reasons = normalized(model)
+    assert operators(made) == ["RNN"], reasons
+    rng = np.random.default_rng(2)
+    shape = (4, 5) if rank == 2 else (4, 1, 5)
+    feeds = {"tokens": rng.integers(0, 4, (T, ROWS)), "E": rng.uniform(-1, 1, shape).astype(np.float32)}
+    assert_same(model, made, feeds)

@@ -22,7 +22,7 @@ from rnnqc.layer import layer
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.inventory import recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
+from rnnqc.testing.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
 from rnnqc.verify import compare_models
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
@@ -112,7 +112,8 @@ def test_grus(order: str, update: str, reset_after: bool) -> None:
 @st.composite
 def cases(draw: st.DrawFn) -> RecurrenceCase:
     op = draw(st.sampled_from(sorted(GATES)))
-    products = draw(st.sampled_from(["fused", "separate"] + ["joined"] * (op != "GRU")))
+    products = draw(st.sampled_from(["fused", "separate", "added"] + ["joined"] * (op != "GRU")))
+    squeeze = products in ("separate", "added") and draw(st.booleans())
     sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid"]))
     rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign"]))
     update = draw(st.sampled_from(["torch", "keras"] + ["paper"] * (sigmoid == "Sigmoid")))
@@ -122,8 +123,13 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
         order="".join(draw(st.permutations(GATES[op]))),
         products=products,
         gemm=draw(st.booleans()),
+        scales=draw(st.sampled_from([(1.0, 1.0), (0.5, 1.0), (1.0, 2.0), (0.5, 0.25)])),
+        squeeze=squeeze,
+        counter=draw(st.sampled_from(COUNTERS)),
+        local=draw(st.booleans()),
+        spare=draw(st.booleans()),
         bias=draw(st.sampled_from(["none", "x", "h", "both"])),
-        cut=draw(st.sampled_from(["split", "slice"])),
+        cut=draw(st.sampled_from(["split", "slice", "slices"])),
         reset_after=draw(st.booleans()),
         update=update,
         activations=(sigmoid, rest),
@@ -132,7 +138,7 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
         batch_first=draw(st.booleans()),
         outputs=draw(st.sampled_from([("y",), ("final",), ("y", "final")])),
         time=draw(st.integers(2, 5)),
-        batch=draw(st.integers(1, 3)),
+        batch=1 if squeeze else draw(st.integers(1, 3)),
         I=draw(st.integers(1, 7)),
         H=draw(st.integers(2, 6)),
         seed=draw(st.integers(0, 99)),
@@ -142,6 +148,33 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
 @given(cases())
 def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("gemm", [False, True])
+@pytest.mark.parametrize("squeeze", [False, True])
+def test_gemm_that_adds_the_product_of_the_state(op: str, gemm: bool, squeeze: bool) -> None:
+    """As tf2onnx fuses `x W + h R`; of one row the second product may have lost its axis of rows."""
+    check(RecurrenceCase(op=op, form="unrolled", products="added", gemm=gemm, scales=(0.5, 2.0), batch=3))
+    check(RecurrenceCase(op=op, form="keras", products="added", gemm=gemm, squeeze=squeeze, batch=1, counter="trips"))
+
+
+@pytest.mark.parametrize("counter", COUNTERS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_counters_of_every_type(counter: str, dynamic: bool) -> None:
+    """A condition through a Cast, or counters of floats: a loop over the sequence all the same."""
+    if counter == "to_int16" and dynamic:
+        pytest.skip("int16 does not hold every length")
+    check(RecurrenceCase(form="keras", counter=counter, dynamic_time=dynamic, time=6))
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "script", "keras"])
+def test_constants_of_the_body(form: str) -> None:
+    """What is made outside the loop of the body's own constants has them outside, too."""
+    case = RecurrenceCase(form=form, local=True, spare=True)
+    check(case)
+    check(RecurrenceCase(op="GRU", form=form, local=True, initial="zeros", lengths="zeros" if form == "loop" else ""))
+    rnnqc.lower(case.model(), verify=True)
 
 
 @pytest.mark.parametrize("cut", ["split", "slice"])
