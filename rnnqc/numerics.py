@@ -109,7 +109,7 @@ class Close(Numerics):
         return Verdict(worst <= bound, f"max |difference| {worst:.3g}, {bound:.3g} declared")
 
     def __str__(self) -> str:
-        return f"at most {self.share:g} apart, times the largest value beyond 1"
+        return f"at most {self.share:g} apart"
 
 
 @dataclass(frozen=True)
