@@ -118,14 +118,15 @@ def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callabl
     """A function that runs the session once, with inputs and outputs bound to memory beforehand.
 
     That leaves about 2 us of Python around a run, half of what `InferenceSession.run` takes. What cannot be bound
-    (text, outputs that are no tensors) is run without.
+    (text, outputs that are no tensors, or of another shape than declared) is run without.
 
     Raises:
         CompileError: onnxruntime fails.
     """
     known = {i.name for i in live.get_inputs()}
     held = {name: np.ascontiguousarray(array) for name, array in feeds.items() if name in known}
-    names = [o.name for o in live.get_outputs()]
+    declared = {o.name: o.shape for o in live.get_outputs()}
+    names = list(declared)
     try:
         outputs = live.run(names, held)
     except Exception as error:
@@ -133,7 +134,8 @@ def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callabl
             f"onnxruntime failed while running the model: {str(error).strip().splitlines()[0]}",
             action="check that the model runs on these inputs; give others with -i",
         ) from error
-    if not all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in (*held.values(), *outputs)):
+    tensors = all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in (*held.values(), *outputs))
+    if not tensors or not all(_fits(a.shape, declared[n]) for n, a in zip(names, outputs, strict=True)):
 
         def unbound() -> None:
             live.run(names, held)
@@ -149,6 +151,12 @@ def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callabl
         live.run_with_iobinding(binding)
 
     return bound
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Whether a shape is one that onnxruntime knows as declared: names and None stand for any size."""
+    sizes = [d if isinstance(d, int) and d >= 0 else None for d in declared]
+    return len(shape) == len(sizes) and all(d in (None, n) for n, d in zip(shape, sizes, strict=True))
 
 
 def burst(run: Callable[[], object], seconds: float = BURST, settle: float = SETTLE) -> list[float]:

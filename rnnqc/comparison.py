@@ -84,6 +84,8 @@ class OutputComparison:
         first_unlike: Where the first of these is, in words.
         values: How many values were compared.
         steps: The same step by step, where the output has steps in time that are known; else None.
+        rms: Root of the mean square of the first model's values, of those finite in both.
+        rms_error: The same of the differences.
     """
 
     name: str
@@ -98,6 +100,8 @@ class OutputComparison:
     first_unlike: str = ""
     values: int = 0
     steps: StepComparison | None = None
+    rms: float = 0.0
+    rms_error: float = 0.0
 
 
 class MayBeUnlike(Protocol):
@@ -287,6 +291,8 @@ class OutputTally:
             self._first_unlike,
             int(rows.count.sum()),
             steps if steps is not None and steps.sqnr_db else None,
+            total.rms,
+            total.rms_error,
         )
 
 
@@ -313,6 +319,8 @@ class _Figures:
     max_abs: float
     cosine: float
     equal: float
+    rms: float
+    rms_error: float
 
 
 class _Rows:
@@ -353,12 +361,15 @@ class _Rows:
         signal, noise = float(self._signal[at].sum()), float(self._noise[at].sum())
         other, dot = float(self._other[at].sum()), float(self._dot[at].sum())
         norm = math.sqrt(signal) * math.sqrt(other)
+        count = int(self.count[at].sum())
         cosine = dot / norm if norm else 1.0 if signal == other else 0.0
         return _Figures(
             decibels(signal, noise),
             float(self._max[at].max(initial=0.0)),
             max(-1.0, min(1.0, cosine)),
-            _share(self._equal[at].sum(), self.count[at].sum()),
+            _share(self._equal[at].sum(), count),
+            math.sqrt(signal / max(1, count)),
+            math.sqrt(noise / max(1, count)),
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +13,19 @@ import onnx
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_model, run_session
-from rnnqc.feeds import Feeds, generate_feeds
+from rnnqc.feed_sizes import LONG_LENGTH as LONG_LENGTH
+from rnnqc.feed_sizes import candidate_sizes
+from rnnqc.feeds import EXTREME_LENGTH, GENERATED_LENGTH, Feeds, Generation, Sizes, Values, generate_feeds
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.streaming import calls_of, run_calls, state_pairs
 
-LONG_LENGTH = 512
-"""Of generated sequences where the model does not run on short ones."""
-CALIBRATION_DATA = "calibration data"
+MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
+"""Of generated floats; usual ones first."""
+BEYOND = 4.0
+"""How many times the usual size states are that come from elsewhere than the layer itself."""
+CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
 """What stands for the name of a pass where a check is about them."""
 REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 """Calls of calibration data among which passes are verified on so many."""
@@ -28,47 +34,132 @@ REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 class FeedGenerator:
     """Generates feeds for a float model; what its inputs mean shows best where written-out steps are nodes again.
 
-    Free sequences are long where the model does not run on short ones: of samples of sound, say, a step needs many.
+    Free dimensions get the first sizes with which the model runs (`candidate_sizes`).
 
     Args:
         proto: The model.
+        readable: The same in normal form, if it is at hand.
 
     Attributes:
         takes_short: Whether it runs on short sequences.
+        sizes: The sizes; those of short sequences if none was found.
+        refusal: Why it does not run on anything generated; None if it does.
     """
 
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        readable = Model.load(proto)
-        PassManager(normal_form()).run(readable)
-        self._proto, self._readable = proto, readable.proto
-        self._length: int | None = None
-        self.takes_short = self._is_run(None)
-        if not self.takes_short and self._is_run(LONG_LENGTH):
-            self._length = LONG_LENGTH
+    def __init__(self, proto: onnx.ModelProto, readable: onnx.ModelProto | None = None) -> None:
+        if readable is None:
+            loaded = Model.load(proto)
+            PassManager(normal_form()).run(loaded)
+            readable = loaded.proto
+        self._readable = readable
+        self.sizes, self.refusal = self._search(proto)
+        self.takes_short = self.refusal is None and self.sizes.length <= GENERATED_LENGTH
 
-    def feeds(self, seed: int, *, extreme: bool = False) -> Feeds:
-        """Feeds with the numbers of a seed."""
-        return generate_feeds(self._readable, seed, extreme=extreme, length=self._length)
+    def feeds(self, seed: int, *, extreme: bool = False, values: Values | None = None) -> Feeds:
+        """Feeds with the numbers of a seed; extreme ones are of longer sequences where the model takes any."""
+        if not extreme:
+            return self._generation.feeds(seed, values)
+        longer = self.sizes.length == GENERATED_LENGTH
+        sizes = replace(self.sizes, length=EXTREME_LENGTH) if longer else self.sizes
+        return generate_feeds(self._readable, seed, extreme=True, sizes=sizes)
 
-    def _is_run(self, length: int | None) -> bool:
+    @cached_property
+    def _generation(self) -> Generation:
+        return Generation(self._readable, self.sizes)
+
+    def checked(self) -> FeedGenerator:
+        """Itself.
+
+        Raises:
+            CompileError: The model runs on nothing that was generated.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def _search(self, proto: onnx.ModelProto) -> tuple[Sizes, CompileError | None]:
+        """The sizes with which the model runs, or why there are none."""
+        tried: list[dict[str, list[int]]] = []
+        reason = ""
         try:
-            run_model(self._proto, generate_feeds(self._readable, length=length))
-        except CompileError:
-            return False
-        return True
+            session = make_session(proto, optimize=False)
+            for sizes in candidate_sizes(proto):
+                generation = Generation(self._readable, sizes)
+                if generation.shapes in tried:
+                    continue
+                tried.append(generation.shapes)
+                try:
+                    outputs = run_session(session, generation.feeds(0))
+                except CompileError as error:
+                    reason = reason or error.message
+                    continue
+                if any(np.size(o) for o in outputs.values()):
+                    return sizes, None
+                reason = reason or "all outputs are empty."
+        except CompileError as error:
+            return Sizes(), error
+        return Sizes(), CompileError(
+            f"the model does not run on generated data ({len(tried)} choices of sizes tried): {reason}",
+            supported="data that the model runs on",
+            action="give data that fits it (--data; rnnqc bench: -i), or sizes that it takes (--dim NAME=N)",
+        )
+
+
+@dataclass(frozen=True)
+class Level:
+    """Generated feeds of one kind.
+
+    Attributes:
+        name: What they are, for people.
+        feeds: The feeds, or the calls of a stream.
+    """
+
+    name: str
+    feeds: list[Feeds]
+
+
+def generated_levels(
+    generator: FeedGenerator, count: int = 1, carried: Mapping[str, str] | None = None
+) -> Iterator[Level]:
+    """Generated feeds of several magnitudes, each made when it is taken; usual ones first.
+
+    Inputs of one magnitude flatter: near zero all is linear, and where gates saturate no error shows. There are only
+    those magnitudes that make another feed: tokens have none.
+
+    Args:
+        generator: Of feeds.
+        count: How many of each kind.
+        carried: Outputs by the input they become, for calls of a stream; the first one holds zeros for the states.
+    """
+    kinds = [(f"magnitude {m:g}", Values(m)) for m in MAGNITUDES]
+    kinds.append(("frequent indices", Values(frequent=True)))
+    kinds.append((f"states {BEYOND:g} times as large", Values(beyond=BEYOND)))
+    seen: list[Feeds] = []
+    for name, values in kinds:
+        first = _without_states([generator.feeds(0, values=values)], carried)[0]
+        if any(all(np.array_equal(array, other[key]) for key, array in first.items()) for other in seen):
+            continue
+        seen.append(first)
+        feeds = [generator.feeds(seed, values=values) for seed in range(count)]
+        yield Level(name, _without_states(feeds, carried))
+
+
+def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> list[Feeds]:
+    """Calls of a stream: zeros for the states of the first one, none for those of others."""
+    if not carried:
+        return feeds
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in feeds[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in feeds[1:])]
 
 
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
-    """Feeds for a float model."""
-    generator = FeedGenerator(proto)
+    """Feeds of usual values for a float model.
+
+    Raises:
+        CompileError: It runs on nothing that was generated.
+    """
+    generator = FeedGenerator(proto).checked()
     return [generator.feeds(seed) for seed in range(count)]
-
-
-def generated_stream(proto: onnx.ModelProto, carried: Mapping[str, str], count: int = 16) -> list[Feeds]:
-    """The calls of a stream for a float model; its first one holds zeros for the states."""
-    calls = generated_feeds(proto, count)
-    first = {n: np.zeros_like(a) if n in carried else a for n, a in calls[0].items()}
-    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in calls[1:])]
 
 
 class Remembered:
@@ -110,11 +201,14 @@ def verification_feeds(
     say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
     the float model; so every pass is looked at on its own.
     """
-    usual, extreme = [generator.feeds(seed) for seed in range(2)], [generator.feeds(0, extreme=True)]
+    usual, extreme = [], list[Feeds]()
+    if generator.refusal is None:
+        usual, extreme = [generator.feeds(seed) for seed in range(2)], [generator.feeds(0, extreme=True)]
     if not generator.takes_short:
         usual, extreme = [], [*usual, *extreme]
     try:
-        run_model(proto, extreme[-1])
+        for feed in extreme[-1:]:
+            run_model(proto, feed)
     except CompileError:  # it does not take a sequence of length zero, say
         extreme.pop()
     if calibration is None:

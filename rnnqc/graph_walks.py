@@ -30,6 +30,21 @@ def defined(graph: onnx.GraphProto) -> set[str]:
     return {v.name for v in [*graph.input, *tensors]} | {o for node in graph.node for o in node.output if o}
 
 
+def stored_tensors(block: Block) -> Iterator[onnx.TensorProto]:
+    """The constants of one graph or function: its initializers, and the tensors of its Constant nodes."""
+    if isinstance(block, onnx.GraphProto):
+        yield from block.initializer
+    yield from (a.t for n in block.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t"))
+
+
+def branch_results(node: onnx.NodeProto, value: str) -> list[str]:
+    """What becomes output `value` of an If in each of its branches; nothing for other nodes."""
+    if node.op_type != "If" or value not in node.output:
+        return []
+    index = list(node.output).index(value)
+    return [g.output[index].name for g in inner_graphs(node) if index < len(g.output)]
+
+
 def captured(graph: onnx.GraphProto) -> set[str]:
     """What a subgraph and those in it use of the graphs around; no two values of one model have the same name."""
     read: set[str] = set()

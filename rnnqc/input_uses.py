@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
-from rnnqc.graph_walks import blocks_of
+from rnnqc.graph_walks import blocks_of, branch_results
 from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
 # Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
@@ -122,6 +122,10 @@ def _sources(
             more = makers[name].input if from_input is None else makers[name].input[from_input : from_input + 1]
             stack.extend(m for m in more if m not in seen)
             seen.update(more)
+        elif name in makers:
+            branches = branch_results(makers[name], name)
+            stack.extend(b for b in branches if b not in seen)
+            seen.update(branches)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,14 +15,14 @@ import onnx
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.clipping import clipping_warnings
-from rnnqc.comparison import unlike_texts
-from rnnqc.comparison_feeds import CALIBRATION_DATA, FeedGenerator, Remembered, verification_feeds
+from rnnqc.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA, FeedGenerator, Remembered, verification_feeds
 from rnnqc.diagnostics import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.feeds import Feeds
 from rnnqc.files import proto_size, serialized, write_atomically
 from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import FLOAT_TAG, Model, Node, attribute, dtype_of, info, input_or_none
 from rnnqc.lone_steps import hint, states_of_lone_step
+from rnnqc.measurement import measure as measure_levels
 from rnnqc.outcomes import QONNX, WEIGHT_ONLY, outcomes
 from rnnqc.passes import (
     Cleanup,
@@ -61,17 +62,15 @@ from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, not_applied, read_record
 from rnnqc.report import Entry, Report
+from rnnqc.sizes import contents
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
-from rnnqc.verify import compare_models
 
 FORMS = ("fused", "integer", "qcdq")
 """The forms that every recipe has."""
 EVERY_FORM = (*FORMS, QONNX)
 DEFAULT_RECIPE = "int8"
 AS_EXPORTED = "as exported"
-MEASURED = 2
-"""Generated feeds on which the SQNR is measured."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class LowerOptions:
         overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
         verify: Compare the numerics after every pass.
         reproducer: Folder for the reproducer of a failed comparison.
-        measure: Measure the SQNR of every output on generated data.
+        measure: Measure the SQNR of every output on generated data of several magnitudes.
         statistics: Of a calibration.
     """
 
@@ -256,6 +255,7 @@ def lower(
     verify: bool = False,
     reproducer: str | os.PathLike[str] | None = None,
     measure: bool = False,
+    patience: float = math.inf,
     instruments: Sequence[Instrument] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
@@ -277,7 +277,10 @@ def lower(
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
         reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
-        measure: Measure the SQNR of every output against the float model, on generated data.
+        measure: Measure the SQNR of every output against the float model, on generated data of several magnitudes
+            (`report.sqnr_db` and what follows it). Not by default: who lowers in a program may do so a hundred times,
+            and has data to compare on (`compare_models`).
+        patience: Measure for so many times as long as the lowering takes, at most; and only what was lowered now.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
 
@@ -285,6 +288,7 @@ def lower(
         CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
+    start = time.perf_counter()
     options = LowerOptions(
         DEFAULT_RECIPE if recipe is None else recipe,
         form,
@@ -331,10 +335,13 @@ def lower(
         if options.dims:
             bind_dimensions(loaded, dict(options.dims))
         float_proto = executable(loaded.proto) if verify or measure else None
-        generator = FeedGenerator(float_proto) if float_proto is not None else None
-        if verify and float_proto is not None and generator is not None:
+        generator = None
+        if verify and float_proto is not None:
+            generator = FeedGenerator(float_proto)
             usual, extreme, left_out = verification_feeds(float_proto, generator, calibration, state)
             verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+            if generator.refusal is not None:
+                verifier.checks.append((GENERATED_DATA, f"{NOT_COMPARED}: {generator.refusal}"))
             if left_out:
                 verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
         else:
@@ -343,6 +350,7 @@ def lower(
             observers.append(verifier)
         first = len(normal_form())
         results = PassManager(passes[:first], observers).run(loaded)
+        readable = loaded.proto if measure and generator is None else None
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         remarks = [r for result in results for r in result.remarks]
@@ -399,15 +407,13 @@ def lower(
             now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
             loaded.metadata[RECIPE_KEY] = now.text
         report.bytes = proto_size(lowered.proto, "The lowered model")
-        if measure and float_proto is not None and generator is not None:
-            feeds = [generator.feeds(seed) for seed in range(MEASURED)]
-            try:
-                comparison = compare_models(float_proto, executable(lowered.proto), feeds)
-            except CompileError as error:
-                error.action = "lower without measuring, and compare with `rnnqc verify FLOAT LOWERED --data DATA`"
-                raise
-            report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
-            report.unlike = unlike_texts(comparison)
+        if report.bytes > report.float_bytes:
+            report.contents = contents(lowered.proto)
+        is_changed = any(e.status == "lowered" and not e.earlier for e in report.entries)
+        if float_proto is not None and measure and (is_changed or patience == math.inf):
+            generator = generator or FeedGenerator(float_proto, None if own else readable)
+            seconds = patience * (time.perf_counter() - start)
+            report.take(measure_levels(float_proto, lambda: executable(lowered.proto), generator, seconds))
     return lowered
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rnnqc.measurement import Measured
+
 
 @dataclass
 class Entry:
@@ -71,8 +73,13 @@ class Report:
             data.
         verified: Passes of which `verify` compared the outputs, each time that they changed the model.
         unverified: Passes that changed the model when it could not; `checks` says why.
-        sqnr_db: SQNR of each output against the float model on generated data, where it was asked for: of the values
-            that are finite in both.
+        contents: Where the model has grown, what takes the room.
+        sqnr_db: SQNR of each output against the float model on generated data, where it was measured: the least of
+            several magnitudes, of the values that are finite in both.
+        sqnr_level: Of each output where it has that, such as "magnitude 10".
+        sqnr_levels: Of each magnitude the SQNR of each output.
+        sqnr_summary: The least of them in words; "" where nothing was measured.
+        unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
     """
@@ -89,8 +96,20 @@ class Report:
     checks: list[tuple[str, str]] = field(default_factory=list)
     verified: list[str] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
+    contents: str = ""
     sqnr_db: dict[str, float] = field(default_factory=dict)
+    sqnr_level: dict[str, str] = field(default_factory=dict)
+    sqnr_levels: dict[str, dict[str, float]] = field(default_factory=dict)
+    sqnr_summary: str = ""
+    unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
+
+    def take(self, measured: Measured) -> None:
+        """Takes over what was measured, with a warning where that is poor."""
+        self.sqnr_db, self.sqnr_level, self.sqnr_levels = measured.sqnr_db, measured.level, measured.levels
+        self.sqnr_summary = measured.summary if measured.worst is not None else ""
+        self.unlike, self.unmeasured = measured.unlike, measured.missing
+        self.warnings += [measured.warning] if measured.warning is not None else []
 
     @property
     def entries_not_lowered(self) -> Sequence[Entry]:

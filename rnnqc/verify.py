@@ -6,17 +6,20 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 
 from rnnqc.comparison import OutputComparison, OutputTally, StepComparison, check_same_outputs
+from rnnqc.comparison_feeds import Level
 from rnnqc.diagnostics import CompileError, located
 from rnnqc.evaluate import make_session, run_session
-from rnnqc.ir import Model
+from rnnqc.full_scale import judged, unit_outputs
+from rnnqc.ir import DOMAIN, Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
@@ -29,7 +32,7 @@ Data = Iterable[Mapping[str, Array]] | str | os.PathLike[str]
 State = Mapping[str, str] | Iterable[str] | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Side:
     """One of the two models: what it is called, and how it runs."""
 
@@ -38,10 +41,27 @@ class _Side:
     native: bool = False
     optimize: bool = True
 
+    @cached_property
+    def _session(self) -> ort.InferenceSession:
+        return make_session(self.model, native=self.native, optimize=self.optimize)
+
     def outputs(self, calls: Sequence[Piece], carried: Mapping[str, str]) -> Iterator[Outputs]:
         with located(self.name):
-            session = make_session(self.model, native=self.native, optimize=self.optimize)
-            yield from run_calls(partial(run_session, session), calls, carried)
+            yield from run_calls(partial(run_session, self._session), calls, carried)
+
+
+@dataclass(frozen=True)
+class LevelComparison:
+    """How two models compare on generated feeds of one kind.
+
+    Attributes:
+        name: Of the feeds, such as "magnitude 10".
+        outputs: One comparison each. The SQNR of an output that a sigmoid makes and that is nearly zero is that against
+            a tenth of its full scale.
+    """
+
+    name: str
+    outputs: list[OutputComparison]
 
 
 def compare_models(
@@ -83,28 +103,92 @@ def compare_models(
         raise
 
 
+def compare_levels(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    levels: Iterable[Level],
+    *,
+    names: tuple[str, str] = ("the float model", "the lowered model"),
+    state: State = None,
+    timed: bool = True,
+    optimize: bool = True,
+) -> Iterator[LevelComparison]:
+    """Compares two models on generated feeds of several kinds, one after the other.
+
+    Args:
+        reference: The float model.
+        candidate: The lowered one.
+        levels: The feeds, in order; each is run when its comparison is taken.
+        names: How messages call the two.
+        state: As for `compare_models`; the feeds of every level are the calls of one stream then.
+        timed: Whether to look for axes that are time.
+        optimize: Whether onnxruntime may optimize the graphs: sessions start later, and runs are shorter.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    carried = state_pairs(state, reference)
+    axes = output_axes(reference) if timed else {}
+    unit = unit_outputs(reference)
+    first, second = _Side(reference, names[0], optimize=optimize), _Side(candidate, names[1], optimize=optimize)
+    for level in levels:
+        calls = list(calls_of(level.feeds, reference, carried))
+        yield LevelComparison(level.name, judged(_compare(first, second, calls, carried, axes), unit))
+
+
+def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
+    """Of each output the comparison with the least SQNR, with the name of its level."""
+    found: dict[str, tuple[str, OutputComparison]] = {}
+    for level in levels:
+        for output in level.outputs:
+            if output.name not in found or output.sqnr_db < found[output.name][1].sqnr_db:
+                found[output.name] = (level.name, output)
+    return found
+
+
 def compare_native(
-    model: onnx.ModelProto, feeds: Data, *, name: str = "the lowered model", state: State = None
+    model: onnx.ModelProto,
+    feeds: Data,
+    *,
+    name: str = "the lowered model",
+    state: State = None,
+    optimize: bool = False,
 ) -> list[OutputComparison]:
     """Compares a lowered model without and with the native library: `same_bits` is what the library promises.
 
-    Both run without onnxruntime's optimizations of the graph: it fuses float operators around the cells, and may do so
-    differently where there are functions and where there are kernels.
+    It promises that of its cells. By default both models run without onnxruntime's optimizations of the graph, and what
+    each cell of the main graph makes is compared beside the outputs. With optimizations onnxruntime may fuse the float
+    operators around the cells differently where there are functions and where there are kernels.
 
     Args:
         model: The lowered model.
         feeds: As for `compare_models`.
         name: How messages call the model.
         state: As for `compare_models`.
+        optimize: Whether onnxruntime optimizes the graphs; then outputs of the model alone are compared.
 
     Raises:
         CompileError: The library is missing, the model does not run, or the data does not fit.
     """
     carried = state_pairs(state, model)
     calls = list(calls_of(feeds, model, carried))
-    stock = _Side(model, f"{name} without the native library", optimize=False)
-    native = _Side(model, f"{name} with the native library", native=True, optimize=False)
+    shown = model if optimize else _with_cell_outputs(model)
+    stock = _Side(shown, f"{name} without the native library", optimize=optimize)
+    native = _Side(shown, f"{name} with the native library", native=True, optimize=optimize)
     return _compare(stock, native, calls, carried, time_axes(model))
+
+
+def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with what every fused cell of its main graph makes as further outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    known = {o.name for o in copy.graph.output}
+    for node in copy.graph.node:
+        if node.domain == DOMAIN:
+            for name in node.output:
+                if name and name not in known:
+                    copy.graph.output.add(name=name)
+    return copy
 
 
 def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:

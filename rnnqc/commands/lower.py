@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import SpinnerColumn
 from rich.table import Table
@@ -32,9 +33,12 @@ from rnnqc.diagnostics import CompileError, UsageError
 
 if TYPE_CHECKING:
     from rnnqc.pipeline import Lowered
+    from rnnqc.report import Report
     from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
 
+PATIENCE = 4.0
+"""How many times as long as the lowering the SQNR may be measured, where --min-sqnr does not ask for it."""
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
 
@@ -91,7 +95,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.comparison_feeds import CALIBRATION_DATA
+    from rnnqc.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
     from rnnqc.files import check_writable, write_atomically
     from rnnqc.outcomes import QONNX
     from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
@@ -119,7 +123,9 @@ def run(a: argparse.Namespace) -> int:
         lowered = lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
-            reproducer=f"{a.output}.reproducer" if a.verify else None, measure=a.min_sqnr is not None, progress=tell,
+            reproducer=f"{a.output}.reproducer" if a.verify else None,
+            measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
+            patience=PATIENCE if a.min_sqnr is None else math.inf, progress=tell,
         )  # fmt: skip
     evidence = _evidence(a, lowered, bounds) if a.report_path else None
     report = lowered.report
@@ -134,6 +140,8 @@ def run(a: argparse.Namespace) -> int:
         reason = text.removeprefix(f"{NOT_COMPARED}: ")
         if name == CALIBRATION_DATA:
             text = f"the models were not compared on the calibration data, only on generated data: {reason}"
+        elif name == GENERATED_DATA:
+            text = f"the models were not compared on generated data: {reason}"
         else:
             text = f"pass {name!r} was {text}."
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(text)}")
@@ -147,12 +155,23 @@ def run(a: argparse.Namespace) -> int:
     if code == OK and a.form == QONNX and not any(e.form == QONNX for e in report.entries):
         err("[red]rnnqc: --form qonnx:[/red] no cell of this form was made; the model was not written.")
         code = BAD_INPUT
+    if code == OK and a.verify and report.unverified and not report.verified:
+        err("[red]rnnqc: --verify:[/red] not verified: no pass could be compared; the model was not written.")
+        code = CHECK_FAILED
+    if code == OK and report.unmeasured and not report.sqnr_db and a.min_sqnr is not None:
+        text = f"not measured: {report.unmeasured}"
+        err(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)} The model was not written.")
+        code = CHECK_FAILED
+    elif report.unmeasured:
+        what = "measured on a part of the generated data alone" if report.sqnr_db else "not measured"
+        err(f"[yellow]rnnqc:[/yellow] the SQNR was {what}: {escape(report.unmeasured)}")
     below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
     if code == OK and (report.unlike or below):
         texts = list(report.unlike)
         if below:
             name, value = min(below.items(), key=lambda p: p[1])
-            texts.append(f"output {name!r} has {value:.1f} dB, {a.min_sqnr:g} dB asked for.")
+            where = f" at {report.sqnr_level[name]}" if len(report.sqnr_levels) > 1 else ""
+            texts.append(f"output {name!r} has {value:.1f} dB{where}, {a.min_sqnr:g} dB asked for.")
         for text in (*texts, "the model was not written."):
             err(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)}")
         code = CHECK_FAILED
@@ -169,14 +188,14 @@ def run(a: argparse.Namespace) -> int:
     if not a.quiet and report.entries:
         _print_entries(report)
         if code == OK:
-            sizes = f"{byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
-            out(f"{escape(a.output)}: {sizes}, {time.perf_counter() - start:.1f} s")
+            out(f"{escape(a.output)}: {_sizes(report)}, {time.perf_counter() - start:.1f} s")
+            if report.contents:
+                out(f"the file has grown; it holds: {escape(report.contents)}")
     if not a.quiet and code == OK:
         if a.verify:
             out(_verified(report.verified, report.unverified))
-        if report.sqnr_db:
-            name, value = min(report.sqnr_db.items(), key=lambda p: p[1])
-            out(f"SQNR on generated data: at least {value:.1f} dB (output {escape(repr(name))})")
+        if report.sqnr_summary:
+            out(f"SQNR on generated data: at least {report.sqnr_summary}")
     if a.verbose:
         for note in report.notes:
             err(escape(note))
@@ -185,6 +204,13 @@ def run(a: argparse.Namespace) -> int:
         for name, text in report.checks:
             err(f"verified {escape(name)}: {escape(text)}")
     return code
+
+
+def _sizes(report: Report) -> str:
+    """The file before and after, and the weights of its recurrent layers."""
+    text = f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
+    before, after = (sum(sizes) for sizes in zip(*((e.float_bytes, e.bytes) for e in report.entries), strict=True))
+    return f"{text}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
 
 
 def _verified(compared: Sequence[str], others: Sequence[str]) -> str:
@@ -221,7 +247,7 @@ def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Eviden
         raise
 
 
-def _print_entries(report: Any) -> None:
+def _print_entries(report: Report) -> None:
     table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
     for e in report.entries:
         status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")

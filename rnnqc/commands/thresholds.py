@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rnnqc.diagnostics import UsageError
 
 if TYPE_CHECKING:
-    from rnnqc.verify import OutputComparison
+    from rnnqc.verify import LevelComparison, OutputComparison
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,23 @@ class Thresholds:
                         action="name an output of the model",
                     )
 
-    def violations(self, comparison: Sequence[OutputComparison]) -> list[str]:
-        """One sentence for each threshold that an output does not keep."""
+    def violations(self, levels: Sequence[LevelComparison]) -> list[str]:
+        """One sentence for each threshold that an output does not keep: on the level where it is furthest off.
+
+        Args:
+            levels: The comparison on each kind of data.
+        """
         texts = []
         for measure in MEASURES:
             asked = self.asked.get(measure.option, {})
-            for c in comparison:
-                threshold = asked.get(c.name, asked.get(""))
-                if threshold is not None and measure.fails(measure.value(c), threshold):
-                    said = measure.text(measure.value(c), threshold)
-                    texts.append(f"{measure.option}: output {c.name!r} {said}.")
+            for name in dict.fromkeys(c.name for level in levels for c in level.outputs):
+                threshold = asked.get(name, asked.get(""))
+                if threshold is None:
+                    continue
+                found = [(measure.value(c), level.name) for level in levels for c in level.outputs if c.name == name]
+                failing = [f for f in found if measure.fails(f[0], threshold)]
+                if failing:
+                    value, where = min(failing) if measure.least else max(failing)
+                    said = measure.text(value, threshold)
+                    texts.append(f"{measure.option}: output {name!r} {said}{f' ({where})' if len(levels) > 1 else ''}.")
         return texts

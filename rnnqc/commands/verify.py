@@ -14,10 +14,16 @@ from rich.table import Table
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_data, add_repeated, add_state, json_text
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.commands.thresholds import MEASURES, Thresholds
-from rnnqc.diagnostics import CompileError, located
+from rnnqc.diagnostics import CompileError, UsageError, located
 
 if TYPE_CHECKING:
-    from rnnqc.verify import OutputComparison
+    import onnx
+
+    from rnnqc.comparison_feeds import Level
+    from rnnqc.verify import LevelComparison, OutputComparison
+
+FEEDS, STREAM = 2, 16
+"""Generated feeds of each kind, or calls of a stream."""
 
 
 def add(commands: Commands) -> None:
@@ -45,36 +51,49 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.files import load_proto
     from rnnqc.large_inputs import LargeInputs
     from rnnqc.pipeline import executable
-    from rnnqc.verify import compare_models, compare_native
+    from rnnqc.verify import compare_native, worst_level
 
     thresholds = Thresholds.parse({m.option: getattr(a, m.option[2:].replace("-", "_")) for m in MEASURES})
-    protos = []
+    loaded = []
     for path in (a.float_model, a.quantized_model):
         with located(path):
-            protos.append(executable(load_proto(Path(path))))
+            loaded.append(load_proto(Path(path)))
+    _check_order(a, *loaded)
+    protos = []
+    for path, proto in zip((a.float_model, a.quantized_model), loaded, strict=True):
+        with located(path):
+            protos.append(executable(proto))
     reference, candidate = protos
     thresholds.check([o.name for o in reference.graph.output])
     with located(a.float_model):
-        feeds = _feeds(a.data, reference, candidate, a.state)
-    native = []
+        levels = _levels(a.data, reference, candidate, a.state)
+    native, optimized = [], []
     try:
-        comparison = compare_models(
-            reference, candidate, feeds, names=(a.float_model, a.quantized_model), state=a.state
-        )
+        compared = _compared(a, reference, candidate, levels)
         if a.native:
-            native = compare_native(candidate, feeds, name=a.quantized_model, state=a.state)
+            feeds = [feed for level in levels for feed in level.feeds]
+            native, optimized = (
+                compare_native(candidate, feeds, name=a.quantized_model, state=a.state, optimize=o)
+                for o in (False, True)
+            )
     except CompileError as error:
         if not a.data:
             error.action = "check that the models run in onnxruntime; give data that fits them with --data"
         raise
-    failures = [*unlike_texts(comparison), *thresholds.violations(comparison), *_other_bits(native)]
+    unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
+    failures = [*unlike, *thresholds.violations(compared), *_other_bits(native)]
+    worst = worst_level(compared)
+    count = sum(len(level.feeds) for level in levels)
     if a.json:
         data = {
-            "feeds": len(feeds),
+            "feeds": count,
             "generated": a.data is None,
             "states": list(a.state),
-            "outputs": [_described(c) for c in comparison],
+            "outputs": [{**_described(c), "level": level} for level, c in worst.values()],
+            "levels": {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in compared},
             "native": [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in native] or None,
+            "native_optimized": [{"name": c.name, "same_bits": c.same_bits, "max_abs": c.max_abs} for c in optimized]
+            or None,
             "min_sqnr_db": thresholds.everywhere("--min-sqnr"),
             "thresholds": {k: {n or "*": t for n, t in v.items()} for k, v in thresholds.asked.items()},
             "failures": failures,
@@ -83,12 +102,13 @@ def run(a: argparse.Namespace) -> int:
         print(json_text(data))
     else:
         what = "call(s) of a stream" if a.state else "feed(s)"
-        out(f"{len(feeds)} {'given' if a.data else 'generated'} {what}")
-        _print(comparison)
+        out(f"{count} {'given' if a.data else 'generated'} {what}")
+        _print([c for _, c in worst.values()])
+        _print_levels(compared)
         if native and all(c.same_bits for c in native):
-            out("native library: the same bits")
+            _print_native(native, optimized)
     large = LargeInputs()
-    for feed in feeds:
+    for feed in (f for level in levels for f in level.feeds):
         large.look(feed)
     for text in large.texts:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
@@ -97,17 +117,49 @@ def run(a: argparse.Namespace) -> int:
     return CHECK_FAILED if failures else OK
 
 
-def _feeds(data: str | None, reference: Any, candidate: Any, state: Sequence[str]) -> list[Any]:
-    """What to run on: feeds, or the calls of a stream."""
-    from rnnqc.comparison_feeds import generated_feeds, generated_stream
+def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
+    """Refuses the two models in the wrong order: the noise would be set against the quantized signal.
+
+    Raises:
+        UsageError: The first one is lowered, the second one is not.
+    """
+    from rnnqc.ir import Model
+    from rnnqc.passes.inventory import lowered_nodes
+
+    lowered = []
+    for path, proto in ((a.float_model, reference), (a.quantized_model, candidate)):
+        with located(path):
+            lowered.append(bool(lowered_nodes(Model.load(proto))))
+    if lowered == [True, False]:
+        raise UsageError(
+            f"{a.float_model} is a lowered model, and {a.quantized_model} is none.",
+            supported="rnnqc verify FLOAT.onnx QUANT.onnx",
+            action=f"swap the two: rnnqc verify {a.quantized_model} {a.float_model}",
+        )
+
+
+def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[str]) -> list[Level]:
+    """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
+    from rnnqc.comparison_feeds import FeedGenerator, Level, generated_levels
     from rnnqc.feeds import open_feeds, with_dimensions_of
     from rnnqc.streaming import checked, state_pairs
 
     carried = state_pairs(state, reference)
     if data is not None:
-        return list(checked(open_feeds(data, reference, carried), reference, None, carried, True, filled=True))
-    bound = with_dimensions_of(reference, candidate)
-    return generated_stream(bound, carried) if carried else generated_feeds(bound, 4)
+        given = checked(open_feeds(data, reference, carried), reference, None, carried, True, filled=True)
+        return [Level("given data", list(given))]
+    generator = FeedGenerator(with_dimensions_of(reference, candidate)).checked()
+    return list(generated_levels(generator, STREAM if carried else FEEDS, carried))
+
+
+def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> list[LevelComparison]:
+    from rnnqc.verify import LevelComparison, compare_levels, compare_models
+
+    names = (a.float_model, a.quantized_model)
+    if a.data is None:
+        return list(compare_levels(reference, candidate, levels, names=names, state=a.state))
+    (level,) = levels
+    return [LevelComparison(level.name, compare_models(reference, candidate, level.feeds, names=names, state=a.state))]
 
 
 def _other_bits(native: Sequence[OutputComparison]) -> list[str]:
@@ -121,11 +173,38 @@ def _other_bits(native: Sequence[OutputComparison]) -> list[str]:
     return texts
 
 
+def _print_native(native: Sequence[OutputComparison], optimized: Sequence[OutputComparison]) -> None:
+    """What of the two ways to run a model was compared, and is the same."""
+    inner = len(native) - len(optimized)
+    cells = f"all outputs and the {inner} inner results of its cells" if inner else "all outputs"
+    out(f"native library: the same bits in {cells}, without onnxruntime's graph optimizations")
+    other = [c for c in optimized if not c.same_bits]
+    if not other:
+        out("with onnxruntime's graph optimizations: the same bits in all outputs")
+        return
+    texts = ", ".join(f"{escape(c.name)} by up to {c.max_abs:.3g}" for c in other)
+    out(
+        f"with onnxruntime's graph optimizations, which may fuse the float operators around the cells differently, "
+        f"{len(other)} of {len(optimized)} outputs differ: {texts}"
+    )
+
+
 def _described(c: OutputComparison) -> dict[str, Any]:
     data = asdict(c)
     if c.steps is not None:
         data["steps"] |= {"count": len(c.steps.sqnr_db), "worst": c.steps.worst, "growing": c.steps.growing}
     return data
+
+
+def _print_levels(compared: Sequence[LevelComparison]) -> None:
+    """The SQNR of each output on each kind of generated data; the figures before are those of the worst."""
+    if len(compared) < 2:
+        return
+    names = [o.name for o in compared[0].outputs]
+    table = Table("SQNR dB on generated data of", *(escape(n) for n in names), box=None, pad_edge=False)
+    for level in compared:
+        table.add_row(level.name, *(f"{o.sqnr_db:.1f}" for o in level.outputs))
+    out(table)
 
 
 def _print(comparison: Sequence[OutputComparison]) -> None:

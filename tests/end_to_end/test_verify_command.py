@@ -19,6 +19,7 @@ from commands import Result, in_process
 from lstm_models import LstmCase
 from onnx import numpy_helper
 from running import run, save_arrays
+from running_never import never_running
 
 import rnnqc
 from rnnqc.numerics import sqnr_db
@@ -73,9 +74,74 @@ def test_a_stream(verify: Callable[..., Result], tmp_path: Path) -> None:
 
 
 def test_generated_streams(verify: Callable[..., Result]) -> None:
-    result = verify(*STATES, "--min-sqnr", "20", "--native")
+    result = verify(*STATES, "--min-sqnr", "20", "--native", "--json")
     assert result.code == 0, result.text
-    assert "16 generated call(s) of a stream" in result.out and "native library: the same bits" in result.out
+    data = json.loads(result.out)
+    assert data["feeds"] == 16 * len(data["levels"]), "the calls of a stream on every level"
+    assert {"magnitude 0.1", "magnitude 1", "magnitude 30"} <= set(data["levels"])
+    assert all(n["same_bits"] for n in data["native"])
+    assert not any("states" in level for level in data["levels"]), "each model carries its own"
+
+
+def test_the_worst_level_is_reported(verify: Callable[..., Result]) -> None:
+    """One magnitude flatters; every figure of an output is of the level where its SQNR is least."""
+    data = json.loads(verify("--json").out)
+    for output in data["outputs"]:
+        levels = {name: values[output["name"]] for name, values in data["levels"].items()}
+        assert output["sqnr_db"] == min(levels.values()) == levels[output["level"]]
+    assert len({tuple(sorted(v.items())) for v in data["levels"].values()}) == len(data["levels"]) >= 6
+    worst = min(data["outputs"], key=lambda o: o["sqnr_db"])
+    failed = verify("--min-sqnr", str(worst["sqnr_db"] + 0.1))
+    assert failed.code == 1 and f"({worst['level']})" in failed.err
+    assert "SQNR dB on generated data of" in failed.out
+
+
+def test_what_the_native_library_was_compared_on_is_said(verify: Callable[..., Result]) -> None:
+    """The same bits are promised of cells; with optimizations float operators around them may round otherwise."""
+    result = verify("--native")
+    assert "native library: the same bits in all outputs" in result.out
+    assert "without onnxruntime's graph optimizations" in result.out
+    assert "with onnxruntime's graph optimizations: the same bits in all outputs" in result.out
+
+
+def test_inner_results_of_cells_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A cell whose result is cut off by what follows would be equal in the outputs, whatever it makes."""
+    proto = CASE.model()
+    del proto.graph.output[:]
+    proto.graph.node.append(onnx.helper.make_node("Sign", ["Y"], ["sign"]))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("sign", onnx.TensorProto.FLOAT, None))
+    onnx.save(proto, tmp_path / "float.onnx")
+    rnnqc.lower(proto).save(tmp_path / "quant.onnx")
+    result = in_process(capfd, "verify", tmp_path / "float.onnx", tmp_path / "quant.onnx", "--native", "--json")
+    assert {n["name"] for n in json.loads(result.out)["native"]} > {"sign"}
+
+
+def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The figures would be those of another question; both orders of two lowered models are fine."""
+    first, second = tmp_path / "float.onnx", tmp_path / "quant.onnx"
+    onnx.save(CASE.model(), first)
+    rnnqc.lower(CASE.model()).save(second)
+    result = in_process(capfd, "verify", second, first)
+    assert result.code == 2 and not result.out
+    assert f"swap the two: rnnqc verify {first} {second}" in " ".join(result.err.split())
+    rnnqc.lower(CASE.model(), form="integer").save(tmp_path / "integer.onnx")
+    for one, other in ((second, tmp_path / "integer.onnx"), (tmp_path / "integer.onnx", second)):
+        assert in_process(capfd, "verify", one, other, "--min-equal", "1").code == 0
+
+
+def test_a_model_that_runs_on_nothing_generated_is_not_compared(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proto = never_running()
+    for name in ("float", "quant"):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    for command in (
+        ("verify", tmp_path / "float.onnx", tmp_path / "quant.onnx"),
+        ("bench", tmp_path / "float.onnx"),
+    ):
+        result = in_process(capfd, *command)
+        assert result.code == 2, result.text
+        assert "does not run on generated data" in result.err and "--data" in result.err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lstm_models import LstmCase, Op, RecurrentCase, stacked_model
 from other_types import retyped
 from pass_testing import CASES
+from protos import parse
 from running import assert_same_bits, plain_session, run
 from strategies import lstm_cases
 
@@ -189,7 +190,7 @@ def test_a_wrong_pass_is_found_and_can_be_reproduced(tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["pass"] == "wrong-bias"
     assert report["output"] in results[0]
-    assert report["first_divergence"]["value"] == "Y1" and report["declared"] == "at most 0.001 apart"
+    assert report["first_divergence"]["value"] == "Y1" and report["declared"] == str(Close(1e-3))
 
 
 def test_a_wrong_pass_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,3 +331,43 @@ def test_a_reproducer_that_is_read_is_not_removed(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is an input, and would be removed"):
             rnnqc.lower(case.model(), calibration=source, verify=True, reproducer=folder)
     assert len(list(folder.iterdir())) == 4
+
+
+class OtherRounding(Pass):
+    """Changes a constant by some units in the last place."""
+
+    info = PassInfo("other-rounding", "round otherwise", Close(1e-6))
+
+    def __init__(self, units: int) -> None:
+        self.units = units
+
+    def run(self, model: Model) -> PassResult:
+        held = model.find("table")
+        assert isinstance(held, Constant)
+        array = np.asarray(held.values)
+        held.values = array + self.units * np.spacing(array) * np.resize([1, -1], array.shape).astype(np.float32)
+        return PassResult(True)
+
+
+def tokens_model(factor: float) -> onnx.ModelProto:
+    """Tokens to logits of about `factor`, of differences of nearly equal numbers: roundings are amplified."""
+    rng = np.random.default_rng(0)
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (int64[T] tokens) => (float[T, C] logits) '
+        "{ e = Gather(table, tokens) m = ReduceMean<axes = [1], keepdims = 1>(e) d = Sub(e, m) "
+        "logits = Mul(d, factor) }"
+    )
+    table = (100 + 0.1 * rng.normal(size=(50, 4))).astype(np.float32)
+    return parse(text, table=table, factor=np.float32(factor))
+
+
+def test_roundings_of_a_model_of_tokens() -> None:
+    """There are no floats among its inputs whose last bits could be changed: those of its constants are."""
+    proto = tokens_model(10.0)
+    feeds = [{"tokens": np.arange(20)}]
+    verifier = VerifyNumerics(feeds)
+    PassManager([OtherRounding(1)], [verifier]).run(Model.load(proto))
+    ((_, text),) = verifier.checks
+    assert "other last bits of the constants alone make" in text
+    with pytest.raises(NumericsError, match=r"'other-rounding' changed output 'logits'"):
+        PassManager([OtherRounding(1000)], [VerifyNumerics(feeds)]).run(Model.load(proto))
