@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,12 +19,14 @@ from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
 from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
+from rnnqc.passes.state_flow import StateFlow
 from rnnqc.passes.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.step_roles import steps_of
 from rnnqc.passes.step_weights import NoNode, StepNode, step_node
 from rnnqc.properties import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
+_NAME_STATES = "name inputs and outputs of states alike (h, h_next as c, c_next), or make a layer of the step (rnnqc layer --state)"
 
 
 class RecognizeSteps(Pass):
@@ -73,7 +76,8 @@ class RecognizeSteps(Pass):
             finder.walk(graph)
             pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
             carried.update((id(before), new) for before, new in pairs)
-            found.append((graph, path, reader, steps_of(finder, pairs)))
+            flow = partial(StateFlow, model, constants, graph, reader.shape)
+            found.append((graph, path, reader, steps_of(finder, pairs, flow)))
         weights = _Weights(model, constants)
         own, states = _steps_made(found, constants)
         made = 0
@@ -90,7 +94,7 @@ class RecognizeSteps(Pass):
                     node = _with_zeros(reader, step, node)
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
-                    action = "none; the step stays as it is written"
+                    action = _NAME_STATES if step.doubt else "none; the step stays as it is written"
                     remarks.append(
                         self.remark(
                             Outcome.NOTE,

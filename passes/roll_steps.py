@@ -26,7 +26,7 @@ from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import VIEWS, bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
-from rnnqc.passes.sequence_elements import keeps_all
+from rnnqc.passes.sequence_elements import is_unsqueezed_in_front, keeps_all
 from rnnqc.properties import Property
 
 _CONSTANTS = (W, R, B, P)
@@ -96,7 +96,7 @@ def _single(node: Node) -> bool:
     shape = shape_of(x)
     if shape is not None and len(shape) == 3 and isinstance(shape[0], int):
         return shape[0] == 1
-    return x is not None and bool(x.inputs) and x.inputs[0].op == "Unsqueeze"
+    return x is not None and is_unsqueezed_in_front(x)
 
 
 def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
