@@ -11,6 +11,7 @@ import onnx
 
 from rnnqc.diagnostics import CompileError
 from rnnqc.evaluate import make_session, run_session
+from rnnqc.graph_walks import blocks_of, stored_tensors
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 Outputs = dict[str, Any]
@@ -81,6 +82,16 @@ class ModelRuns:
             self._session = make_session(self._proto, optimize=False)
         return run_session(self._session, feeds)
 
+    def moved(self, rng: np.random.Generator) -> ModelRuns:
+        """Runs of the model with each float of its constants one unit in the last place off, up or down."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._proto)
+        for tensor in (t for block in blocks_of([copy.graph, *copy.functions]) for t in stored_tensors(block)):
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype.kind == "f" and array.ndim:  # scalars are numbers of the algorithm: exponents, limits
+                tensor.CopyFrom(onnx.numpy_helper.from_array(_other(array, rng), tensor.name))
+        return ModelRuns(copy, self._feeds)
+
     def released(self) -> ModelRuns:
         """Itself, without the session, which holds the weights once more."""
         self._session = None
@@ -95,7 +106,8 @@ def _computation(model: onnx.ModelProto) -> tuple[bytes, ...]:
 def moved(feeds: Feeds, rng: np.random.Generator) -> Feeds:
     """Feeds with each float one unit in the last place off, up or down."""
 
-    def other(a: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.asarray(a * (1 + np.finfo(a.dtype).eps * rng.choice((-1, 1), a.shape)), a.dtype)
+    return {k: _other(a, rng) if a.dtype.kind == "f" else a for k, a in feeds.items()}
 
-    return {k: other(a) if a.dtype.kind == "f" else a for k, a in feeds.items()}
+
+def _other(a: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
+    return np.asarray(a * (1 + np.finfo(a.dtype).eps * rng.choice((-1, 1), a.shape)), a.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -198,8 +199,7 @@ class PassComparison:
                 self.notes.append(f"{NOT_COMPARED} without quantizers: {error.message}")
                 return
             for name, reference in before.items():
-                largest = max(1.0, max_abs(np.nan_to_num(np.asarray(reference)), 0.0) if _is_float(reference) else 1.0)
-                numerics = Close(WITHOUT_LOSS * largest)
+                numerics = Close(WITHOUT_LOSS)
                 verdict = self._verdict(numerics, number, name, reference, results[name])
                 if not verdict.ok:
                     text = f"without its quantizers the model is another: {verdict.text}"
@@ -221,16 +221,21 @@ class PassComparison:
         self._is_same_inside = self._result.covered and comparison.compared == len(pairs)
 
     def _rounding(self, number: int, name: str, reference: Any, result: Any) -> Verdict | None:
-        """The verdict on a model that amplifies roundings: other last bits of its inputs change as much."""
+        """The verdict on a model that amplifies roundings: other last bits of its inputs change as much.
+
+        Of a model that takes no floats (tokens) the last bits of its constants are changed instead.
+        """
         a, b = np.asarray(reference), np.asarray(result)
         if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
             return None
+        feeds = self._trial.feeds[number]
+        what = "inputs" if any(f.dtype.kind == "f" for f in feeds.values()) else "constants"
         rng, noise = np.random.default_rng(0), 0.0
         for _ in range(PERTURBATIONS):
-            other = self._before.run(moved(self._trial.feeds[number], rng))
+            other = self._before.run(moved(feeds, rng)) if what == "inputs" else self._before.moved(rng).run(feeds)
             noise = max(noise, max_abs(a, other[name]))
         worst = max_abs(a, b)
-        text = f"max |difference| {worst:.3g}; other last bits of the inputs alone make {noise:.3g}"
+        text = f"max |difference| {worst:.3g}; other last bits of the {what} alone make {noise:.3g}"
         return Verdict(True, text) if worst <= ROUNDINGS * noise else None
 
     def _fail(
@@ -266,21 +271,20 @@ class PassComparison:
             )
             folder.write(dict(zip(DATA_FILES, data, strict=True)), report)
             files = [shlex.quote(str(folder.path / file)) for file in DATA_FILES]
-            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}{_thresholds(numerics)}"
+            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}{self._thresholds(number)}"
         raise NumericsError(message)
 
-
-def _thresholds(numerics: Numerics) -> str:
-    """Options of `rnnqc verify` that ask for what was declared."""
-    if isinstance(numerics, Bitwise):
-        return " --min-equal 1"
-    if isinstance(numerics, Close):
-        return f" --max-abs {numerics.atol:g}"
-    return f" --min-sqnr {numerics.min_sqnr_db:g}" if isinstance(numerics, Lossy) else ""
-
-
-def _is_float(value: Any) -> bool:
-    return np.asarray(value).dtype.kind == "f"
+    def _thresholds(self, number: int) -> str:
+        """Options of `rnnqc verify` that ask for what was declared."""
+        numerics = self._numerics
+        if isinstance(numerics, Bitwise):
+            return " --min-equal 1"
+        if isinstance(numerics, Close):
+            with contextlib.suppress(CompileError, IndexError):  # a wrong constant of a model that does not run
+                bounds = [numerics.bound(np.asarray(o)) for o in self._before.of(number).values()]
+                return f" --max-abs {max(bounds, default=numerics.share):g}"
+            return f" --max-abs {numerics.share:g}"
+        return f" --min-sqnr {numerics.min_sqnr_db:g}" if isinstance(numerics, Lossy) else ""
 
 
 def _rounds_to_float16(model: Model) -> bool:

@@ -24,6 +24,13 @@ def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
         pending.extend(inner for node in block.node for inner in inner_graphs(node))
 
 
+def stored_tensors(block: Block) -> Iterator[onnx.TensorProto]:
+    """The constants of one graph or function: its initializers, and the tensors of its Constant nodes."""
+    if isinstance(block, onnx.GraphProto):
+        yield from block.initializer
+    yield from (a.t for n in block.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t"))
+
+
 def captured(graph: onnx.GraphProto) -> set[str]:
     """What a subgraph and those in it use of the graphs around; no two values of one model have the same name."""
     read: set[str] = set()

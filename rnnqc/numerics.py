@@ -89,17 +89,27 @@ class Bitwise(Numerics):
 
 @dataclass(frozen=True)
 class Close(Numerics):
-    """A rounding: at most `atol` apart, absolutely."""
+    """A rounding: floats at most `share` of their largest magnitude apart, or of 1; what is no float, at most `share`.
 
-    atol: float
+    A rounding is relative to the size of a value: float32 holds numbers around 18 in steps of 1.9e-6.
+    """
+
+    share: float
+
+    def bound(self, before: Array) -> float:
+        """How far apart the values may be."""
+        if before.dtype.kind != "f":
+            return self.share
+        magnitudes = np.abs(before.astype(np.float64))
+        return self.share * float(magnitudes.max(initial=1.0, where=np.isfinite(magnitudes)))
 
     def compare(self, before: Array, after: Array) -> Verdict:
-        """Largest absolute difference against `atol`."""
-        worst = max_abs(before, after)
-        return Verdict(worst <= self.atol, f"max |difference| {worst:.3g}, {self.atol:.3g} declared")
+        """Largest absolute difference against the bound."""
+        worst, bound = max_abs(before, after), self.bound(before)
+        return Verdict(worst <= bound, f"max |difference| {worst:.3g}, {bound:.3g} declared")
 
     def __str__(self) -> str:
-        return f"at most {self.atol:g} apart"
+        return f"at most {self.share:g} apart, times the largest value beyond 1"
 
 
 @dataclass(frozen=True)
@@ -108,9 +118,7 @@ class Float16Close(Numerics):
 
     def compare(self, before: Array, after: Array) -> Verdict:
         """Largest absolute difference against that."""
-        finite = np.abs(np.asarray(before, np.float64))
-        largest = float(finite.max(initial=1.0, where=np.isfinite(finite)))
-        return Close(2.0**-7 * largest).compare(before, after)
+        return Close(2.0**-7).compare(before, after)
 
     def __str__(self) -> str:
         return "a rounding to float16"

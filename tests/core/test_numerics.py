@@ -69,9 +69,23 @@ def test_bitwise() -> None:
     assert not Bitwise().check(np.array([True]), np.array([False])).ok
 
 
-def test_close_is_absolute() -> None:
-    assert Close(0.5).check(ONE, ONE + np.float32(0.5)).ok
-    verdict = Close(0.5).check(ONE, ONE + np.float32(0.625))
+def test_close_is_relative_to_values_beyond_one() -> None:
+    """Logits of 18 are held in steps of 1.9e-6: an absolute bound of 1e-6 refuses any rounding of them."""
+    logits = np.array([0.25, -18.0, 3.0], np.float32)
+    off = logits + np.array([0.0, 3.8e-6, 0.0], np.float32)
+    assert (off != logits).any() and Close(1e-6).check(logits, off).ok
+    assert not Close(1e-6).check(logits, logits + np.array([0, 3.8e-5, 0], np.float32)).ok
+    small = logits / 100
+    assert not Close(1e-6).check(small, small + np.float32(3.8e-6)).ok, "below 1 the bound is absolute"
+    assert not Close(1e-6).check(np.array([NAN, 5.0]), np.array([NAN, 5.1])).ok, "NaN and infinities are no magnitude"
+    whole = np.array([3_000_000, 7])
+    assert not Close(1e-6).check(whole, whole + 1).ok, "indices do not round"
+
+
+def test_close() -> None:
+    small = ONE / 2
+    assert Close(0.5).check(small, small + np.float32(0.5)).ok
+    verdict = Close(0.5).check(small, small + np.float32(0.625))
     assert (verdict.ok, verdict.text) == (False, "max |difference| 0.625, 0.5 declared")
     assert not Close(0.5).check(np.array([NAN]), np.array([np.float32(0)])).ok
 
@@ -91,6 +105,6 @@ def test_lossy_does_not_overlook_new_nan() -> None:
 def test_how_they_describe_themselves() -> None:
     assert [str(n) for n in (Bitwise(), Close(1e-5), Lossy(20.0))] == [
         "equal bits",
-        "at most 1e-05 apart",
+        "at most 1e-05 apart, times the largest value beyond 1",
         "at least 20 dB SQNR",
     ]

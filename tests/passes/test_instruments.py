@@ -189,7 +189,7 @@ def test_a_wrong_pass_is_found_and_can_be_reproduced(tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["pass"] == "wrong-bias"
     assert report["output"] in results[0]
-    assert report["first_divergence"]["value"] == "Y1" and report["declared"] == "at most 0.001 apart"
+    assert report["first_divergence"]["value"] == "Y1" and report["declared"] == str(Close(1e-3))
 
 
 def test_a_wrong_pass_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
