@@ -105,7 +105,6 @@ def _computation(model: onnx.ModelProto) -> tuple[bytes, ...]:
 
 def moved(feeds: Feeds, rng: np.random.Generator) -> Feeds:
     """Feeds with each float one unit in the last place off, up or down."""
-
     return {k: _other(a, rng) if a.dtype.kind == "f" else a for k, a in feeds.items()}
 
 

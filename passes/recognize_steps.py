@@ -13,10 +13,11 @@ from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
-from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.base import PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
+from rnnqc.passes.recovering import RecoveringPass
 from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.state_flow import StateFlow
@@ -26,10 +27,13 @@ from rnnqc.passes.step_weights import NoNode, StepNode, step_node
 from rnnqc.properties import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
-_NAME_STATES = "name inputs and outputs of states alike (h, h_next as c, c_next), or make a layer of the step (rnnqc layer --state)"
+_NAME_STATES = (
+    "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
+    "`rnnqc layer --state`"
+)
 
 
-class RecognizeSteps(Pass):
+class RecognizeSteps(RecoveringPass):
     """Replaces written-out steps of LSTM, GRU and RNN layers by nodes over one element.
 
     Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *
@@ -58,6 +62,7 @@ class RecognizeSteps(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
         remarks: list[Remark] = []
+        self.sites = []
         captured = 0
         model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _PRODUCTS for node in g.nodes)]
@@ -86,6 +91,7 @@ class RecognizeSteps(Pass):
                 anchor = step.h_next.inputs[0]
                 where = f"{path}{display_name(anchor)}"
                 try:
+                    self.check_kept(where)
                     node = step_node(step, constants)
                     inside = _check_uses(graph, reader, step, node)
                     if node.h is None and step.like is None:
@@ -108,6 +114,7 @@ class RecognizeSteps(Pass):
                     continue
                 name = _emit(model, graph, reader, node, weights, expand)
                 made += 1
+                self.sites.append(where)
                 remarks.append(
                     self.remark(
                         Outcome.NOTE,

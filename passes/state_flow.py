@@ -219,7 +219,7 @@ class _Moves:
         array = None if moves else self.flow.constants.array(value)
         if array is not None:
             self.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
-            return value.name
+            return str(value.name)
         if moves and (node is None or node.domain or node.op not in _MOVERS):
             return self._leaf(value, True)
         if node is None or node.domain or subgraphs(node):
@@ -234,7 +234,7 @@ class _Moves:
                     proto.input[k] = self._named(operand, moved is None or k in moved, depth + 1)
             self.nodes.add(id(node))
             self.graph.node.append(proto)
-        return value.name
+        return str(value.name)
 
     def _leaf(self, value: Value, moves: bool) -> str:
         shape = self._shape(value) or shape_of(value)

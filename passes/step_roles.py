@@ -1,8 +1,7 @@
 """Which operand of a step is its hidden state.
 
-The equations say so, or what the new hidden state becomes: in the next trip of a loop, in the next of the steps that are
-written out, in the next call of the model; or another step with the same weights. Nothing else does: no width, and no
-order of operands. A step of which it is not known has a doubt.
+The equations say so, or what the new hidden state becomes: in the next trip of a loop, in the next step that is written
+out, in the next call of the model; or another step with the same weights. No width says it, and no order of operands.
 """
 
 from __future__ import annotations
@@ -100,9 +99,11 @@ class _Evidence:
                 returns = is_next(following.value, step.h_next)
                 if following.output is None or (id(following.source) in paired and id(following.output) in taken):
                     found |= {atom} if returns and atom in candidates else set()
-                elif id(following.source) not in paired and id(following.output) not in taken:
-                    if returns or self.flow.derives(following.value, [step.h_next], self.ends, linear=True):
-                        alone.setdefault(atom, []).append(following)
+                    continue
+                if id(following.source) in paired or id(following.output) in taken:
+                    continue
+                if returns or self.flow.derives(following.value, [step.h_next], self.ends, linear=True):
+                    alone.setdefault(atom, []).append(following)
         if found:
             return found
         if len(alone) > 1:  # as x and h of an LSTM whose output has their shape
@@ -136,7 +137,7 @@ class _Evidence:
 
 
 def _named_alike(one: Following, other: Following) -> bool:
-    """Whether the names of input and output differ from those of another pair by the same words: h, h_next; c, c_next."""
+    """Whether the names of input and output differ from those of another pair alike: h, h_next from c, c_next."""
     assert one.output is not None and other.output is not None
     names = _differing(one.source.name, other.source.name)
     return all(names) and names == _differing(one.output.name, other.output.name)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,7 @@ from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, not_applied, read_record
+from rnnqc.recovery import in_normal_form
 from rnnqc.report import Entry, Report
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.statistics import Statistics
@@ -341,7 +343,9 @@ def lower(
         if verify:
             observers.append(verifier)
         first = len(normal_form())
-        results = PassManager(passes[:first], observers).run(loaded)
+        again = partial(_read_bound, model, options)
+        loaded, results, taken_back = in_normal_form(loaded, passes[:first], observers, again, executable)
+        lowered.model, report.warnings = loaded, report.warnings + taken_back
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
         remarks = [r for result in results for r in result.remarks]
@@ -406,6 +410,14 @@ def lower(
             report.sqnr_db = {c.name: c.sqnr_db for c in comparison if not math.isnan(c.sqnr_db)}
             report.unlike = unlike_texts(comparison)
     return lowered
+
+
+def _read_bound(model: str | os.PathLike[str] | onnx.ModelProto, options: LowerOptions) -> Model:
+    """The model that is lowered, as it was given, with its dimensions bound."""
+    read = Model.load(model)
+    if options.dims:
+        bind_dimensions(read, dict(options.dims))
+    return read
 
 
 def _statistics(

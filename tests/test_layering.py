@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.base", "passes.constant_checks", "passes.manager"),
     ("passes",),
     ("calibration", "calibrate", "comparison_feeds"),
-    ("layer", "lone_steps", "report", "outcomes", "verify", "pipeline", "session"),
+    ("layer", "lone_steps", "report", "outcomes", "verify", "recovery", "pipeline", "session"),
     ("bench", "tracing", "tuning"),
     ("reporting", "testing", "tune"),
     ("commands",),

@@ -1,0 +1,239 @@
+"""Compares layers that were recovered from loops and written-out steps with the original before they are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from rnnqc.comparison_feeds import LONG_LENGTH
+from rnnqc.diagnostics import CompileError
+from rnnqc.feeds import GENERATED_BATCH, Feeds, generate_feeds, true_inputs
+from rnnqc.ir import Model
+from rnnqc.numerics import Array, max_abs
+from rnnqc.passes import Instrument, Pass, PassManager
+from rnnqc.passes.base import PassResult
+from rnnqc.passes.fold_product_weights import FoldProductWeights
+from rnnqc.passes.model_runs import ModelRuns, moved
+from rnnqc.passes.pass_comparison import PERTURBATIONS, ROUNDINGS
+from rnnqc.passes.recovering import RecoveringPass
+from rnnqc.passes.simplify_sequences import SimplifySequences
+
+MAGNITUDES = (1.0, 0.1, 4.0, 30.0)
+"""Of generated floats: in each feed an input has another one, states beyond their bounds among them."""
+SHARE = 1e-4
+"""Of the largest value of an output: how much roundings may change."""
+_NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
+_MOST_SITES = 12
+_REWRITING = (RecoveringPass, SimplifySequences, FoldProductWeights)
+
+
+Executable = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+
+class Recovered(NamedTuple):
+    """A model in normal form.
+
+    Attributes:
+        model: The model.
+        results: Of the passes.
+        warnings: What was recovered and taken back, or could not be compared.
+    """
+
+    model: Model
+    results: list[PassResult]
+    warnings: list[str]
+
+
+def in_normal_form(
+    model: Model,
+    passes: Sequence[Pass],
+    instruments: Sequence[Instrument],
+    read: Callable[[], Model],
+    executable: Executable,
+) -> Recovered:
+    """Runs the passes of the normal form, and the model before and after on generated inputs if layers were recovered.
+
+    Where the results differ, those recoveries are left out that make the difference: loops and steps stay as they are.
+
+    Args:
+        model: The model; it is changed.
+        passes: Of the normal form.
+        instruments: Observers of the passes.
+        read: Makes the model anew as it was.
+        executable: From a model that onnxruntime refuses to one that it runs.
+    """
+    results = PassManager(passes, instruments).run(model)
+    changed = [p for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
+    if not changed:
+        return Recovered(model, results, [])
+    trial = _Trial(passes, read, executable, model.proto)
+    try:
+        found = trial.difference(trial.after)
+    except CompileError as error:
+        names = ", ".join(repr(p.info.name) for p in changed)
+        text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
+        return Recovered(model, results, [text])
+    if found is None:
+        return Recovered(model, results, [])
+    kept = trial.wrong_sites(changed, found)
+    if not kept:  # the difference is of other passes, which --verify compares with what they declare
+        return Recovered(model, results, [])
+    model = read()
+    results = PassManager(_without(passes, kept), instruments).run(model)
+    warnings = [
+        f"{name}: {site + ': ' if site else ''}what was recovered here does not compute the same as the original "
+        f"({text}); it stays as it was. Please report this model."
+        for (name, site), text in kept.items()
+    ]
+    return Recovered(model, results, warnings)
+
+
+Sites = Mapping[tuple[str, str], str]
+"""The difference by pass and site; the site "" stands for all of the pass."""
+
+
+def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
+    """The passes without what they do at some sites."""
+    made: list[Pass] = []
+    for pass_ in passes:
+        name = pass_.info.name
+        if (name, "") in kept:
+            continue
+        if isinstance(pass_, RecoveringPass):
+            pass_ = pass_.keeping({site: text for (owner, site), text in kept.items() if owner == name})
+        made.append(pass_)
+    return made
+
+
+class _Trial:
+    """Runs of the original and of what became of it, on the same feeds."""
+
+    def __init__(
+        self, passes: Sequence[Pass], read: Callable[[], Model], executable: Executable, after: onnx.ModelProto
+    ) -> None:
+        self.passes, self.read, self.executable, self.after = passes, read, executable, after
+        self.reference: ModelRuns | None = None
+        self.feeds: list[Feeds] = []
+        self._fallback: onnx.ModelProto | None = None
+
+    def difference(self, proto: onnx.ModelProto) -> str | None:
+        """By how much the results of a model differ from those of the original; None if it is by roundings.
+
+        Raises:
+            CompileError: onnxruntime does not run the original on generated inputs.
+        """
+        if self.reference is None:
+            self.reference = self._reference()
+        runs = ModelRuns(proto, self.feeds, self.executable)
+        largest: dict[str, float] = {}
+        for outputs in map(self.reference.of, range(len(self.feeds))):
+            for name, value in outputs.items():
+                largest[name] = max(largest.get(name, 0.0), _magnitude(np.asarray(value)))
+        for number in range(len(self.feeds)):
+            try:
+                results = runs.of(number)
+            except CompileError as error:
+                return f"it does not run: {error.message}"
+            for name, expected in self.reference.of(number).items():
+                a, b = np.asarray(expected), np.asarray(results[name])
+                if (a.shape, a.dtype) != (b.shape, b.dtype):
+                    return f"output {name!r}: {a.dtype} {list(a.shape)} became {b.dtype} {list(b.shape)}"
+                bound = max(SHARE * _magnitude(a), _NOTHING * largest[name])
+                worst = _apart(a, b)
+                if worst > bound and worst > ROUNDINGS * self._noise(number, name, a):
+                    share = worst / (_magnitude(a) or 1.0)
+                    return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
+        return None
+
+    def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
+        """What has to stay as it was for the results to be those of the original; all, where that does not help."""
+        sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoveringPass) and p.sites) or [""])]
+        if len(sites) > _MOST_SITES:
+            sites = [(p.info.name, "") for p in changed]
+        kept = dict.fromkeys(sites, found)
+        base = self._made(kept)
+        if self.difference(base) is not None:
+            self.reference, self.feeds = None, []
+            self._fallback = base
+            again = self.difference(self.after)
+            if again is None:
+                return {}
+            kept = dict.fromkeys(sites, again)
+        for site in sites if len(sites) > 1 else ():
+            fewer = {s: text for s, text in kept.items() if s != site}
+            text = self.difference(self._made(fewer))
+            if text is None:
+                kept = fewer
+            else:
+                kept[site] = text
+        return kept
+
+    def _made(self, kept: Sites) -> onnx.ModelProto:
+        model = self.read()
+        PassManager(_without(self.passes, kept)).run(model)
+        return model.proto
+
+    def _reference(self) -> ModelRuns:
+        """The original, or with the passes that recover nothing where onnxruntime does not run it."""
+        refusal: CompileError | None = None
+        if self._fallback is None:
+            try:
+                return self._runs(self.read().proto, None)
+            except CompileError as error:
+                refusal = error
+            self._fallback = self._made({(p.info.name, ""): "" for p in self.passes if isinstance(p, _REWRITING)})
+        try:
+            return self._runs(self._fallback, self.executable)
+        except CompileError as error:
+            raise refusal or error from error
+
+    def _runs(self, proto: onnx.ModelProto, executable: Executable | None) -> ModelRuns:
+        """Runs on the first feeds that the model takes."""
+        refusal: CompileError | None = None
+        for length, rows in ((None, None), (LONG_LENGTH, None), (None, 1), (LONG_LENGTH, 1)):
+            feeds = [self._feed(k, length, rows) for k in range(len(MAGNITUDES))]
+            runs = ModelRuns(proto, feeds, executable)
+            try:
+                for number in range(len(feeds)):
+                    runs.of(number)
+            except CompileError as error:
+                refusal = refusal or error
+                continue
+            self.feeds = feeds
+            return runs
+        assert refusal is not None
+        raise refusal
+
+    def _feed(self, number: int, length: int | None, rows: int | None) -> Feeds:
+        free = {i.name: [not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim]
+                for i in true_inputs(self.after)}  # fmt: skip
+        feed: Feeds = {}
+        for k, (name, array) in enumerate(generate_feeds(self.after, number, length=length).items()):
+            cut = tuple(slice(rows if f and n == GENERATED_BATCH else None)
+                        for f, n in zip(free[name], array.shape, strict=True))  # fmt: skip
+            scale = MAGNITUDES[(number + k) % len(MAGNITUDES)] if array.dtype.kind == "f" else 1
+            feed[name] = np.asarray(array[cut] * scale, array.dtype)
+        return feed
+
+    def _noise(self, number: int, name: str, expected: Array) -> float:
+        """How much other last bits of the inputs and the constants change an output of the original."""
+        assert self.reference is not None
+        rng, worst = np.random.default_rng(0), 0.0
+        for _ in range(PERTURBATIONS):
+            other = self.reference.moved(rng).run(moved(self.feeds[number], rng))
+            worst = max(worst, _apart(expected, np.asarray(other[name])))
+        return worst
+
+
+def _magnitude(value: Array) -> float:
+    if value.dtype.kind not in "fiu":
+        return 1.0
+    sizes = np.abs(value.astype(np.float64))
+    return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+
+
+def _apart(a: Any, b: Any) -> float:
+    return max_abs(a, b) if a.dtype.kind in "fiub" else float(not np.array_equal(a, b))
