@@ -55,8 +55,7 @@ def steps_of(finder: StepFinder, pairs: Pairs, flow: Callable[[], StateFlow]) ->
             step.hidden, like = matches[0]
             step.like = like if step.hidden is None else None
             continue
-        operands = dict.fromkeys(a for _, a, array, _ in step.operands() if array.ndim == 2)
-        step.doubt = ", ".join(repr(a.value.name) if a.value is not None else "a sum" for a in operands)
+        step.doubt = _operands(step)
     return steps
 
 
@@ -100,8 +99,8 @@ class _Evidence:
                 if following.output is None or (id(following.source) in paired and id(following.output) in taken):
                     found |= {atom} if returns and atom in candidates else set()
                     continue
-                if id(following.source) in paired or id(following.output) in taken:
-                    continue
+                if not cells or id(following.source) in paired or id(following.output) in taken:
+                    continue  # where the cell state does not return, the model is no step of a stream
                 if returns or self.flow.derives(following.value, [step.h_next], self.ends, linear=True):
                     alone.setdefault(atom, []).append(following)
         if found:
@@ -186,18 +185,13 @@ def _loop_rnns(finder: StepFinder, pairs: Pairs) -> Iterable[FoundStep]:
 
 def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
     """Steps of RNN layers that are written out one after the other: each is fed to the next by the same matrix."""
+    sources = {a: _steps_before(a, finder) for a in finder.activations}
+    open_ = [a for a, found in sources.items() if len(found) > 1]  # as where layers share their weights
+    keys = {w.key for a in open_ for source, w in _dense(a) if source in sources[a]}
     before: dict[Atom, Atom] = {}
-    for atom in finder.activations:
-        sources = [
-            source
-            for source, weight in _dense(atom)
-            if source in finder.activations
-            and source.name == atom.name
-            and source.width == atom.width
-            and (any(w.key == weight.key for _, w in _dense(source)) or _first_of(source, atom, source))
-        ]
-        if len(sources) == 1:  # of more, as where layers share their weights, each may be the state
-            before[atom] = sources[0]
+    for atom, found in sources.items():
+        if found and not any(w.key in keys for _, w in _dense(atom)):
+            (before[atom],) = found
     steps: dict[Atom, FoundStep] = {}
     for atom, source in before.items():
         (key,) = [w.key for a, w in _dense(atom) if a is source]
@@ -211,7 +205,28 @@ def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
             if first is not None:
                 first.like = step if hidden is None else None
                 steps[source] = first
-    return list(steps.values())
+    doubtful = [rnn_step(a, finder.activations[a], None) for a in open_]
+    for step in (s for s in doubtful if s is not None):
+        step.doubt = _operands(step)
+    return [*steps.values(), *(s for s in doubtful if s is not None)]
+
+
+def _steps_before(atom: Atom, finder: StepFinder) -> list[Atom]:
+    """The activations that may be the step before: fed in by a matrix by which they are fed, too."""
+    return [
+        source
+        for source, weight in _dense(atom)
+        if source in finder.activations
+        and source.name == atom.name
+        and source.width == atom.width
+        and (any(w.key == weight.key for _, w in _dense(source)) or _first_of(source, atom, source))
+    ]
+
+
+def _operands(step: FoundStep) -> str:
+    """What a step multiplies by matrices, for messages."""
+    atoms = dict.fromkeys(a for _, a, array, _ in step.operands() if array.ndim == 2)
+    return ", ".join(repr(a.value.name) if a.value is not None else "a sum" for a in atoms)
 
 
 def _dense(atom: Atom) -> list[tuple[Atom, Weight]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ SHARE = 1e-4
 """Of the largest value of an output: how much roundings may change."""
 _NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
 _MOST_SITES = 12
+_BRANCHES = {True: "then_branch", False: "else_branch"}
 _REWRITING = (RecoveringPass, SimplifySequences, FoldProductWeights)
 
 
@@ -76,11 +78,9 @@ def in_normal_form(
         names = ", ".join(repr(p.info.name) for p in changed)
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])
-    if found is None:
-        return Recovered(model, results, [])
-    kept = trial.wrong_sites(changed, found)
-    if not kept:  # the difference is of other passes, which --verify compares with what they declare
-        return Recovered(model, results, [])
+    kept = trial.wrong_sites(changed, found) if found is not None else {}
+    if not kept:  # a difference is of other passes then, which --verify compares with what they declare
+        return Recovered(model, results, trial.unreached(changed))
     model = read()
     results = PassManager(_without(passes, kept), instruments).run(model)
     warnings = [
@@ -88,7 +88,7 @@ def in_normal_form(
         f"({text}); it stays as it was. Please report this model."
         for (name, site), text in kept.items()
     ]
-    return Recovered(model, results, warnings)
+    return Recovered(model, results, warnings + trial.unreached(changed))
 
 
 Sites = Mapping[tuple[str, str], str]
@@ -118,6 +118,7 @@ class _Trial:
         self.reference: ModelRuns | None = None
         self.feeds: list[Feeds] = []
         self._fallback: onnx.ModelProto | None = None
+        self._taken: set[str] = set()
 
     def difference(self, proto: onnx.ModelProto) -> str | None:
         """By how much the results of a model differ from those of the original; None if it is by roundings.
@@ -129,16 +130,16 @@ class _Trial:
             self.reference = self._reference()
         runs = ModelRuns(proto, self.feeds, self.executable)
         largest: dict[str, float] = {}
-        for outputs in map(self.reference.of, range(len(self.feeds))):
+        for outputs in map(self._expected, range(len(self.feeds))):
             for name, value in outputs.items():
-                largest[name] = max(largest.get(name, 0.0), _magnitude(np.asarray(value)))
+                largest[name] = max(largest.get(name, 0.0), _magnitude(value))
         for number in range(len(self.feeds)):
             try:
                 results = runs.of(number)
             except CompileError as error:
                 return f"it does not run: {error.message}"
-            for name, expected in self.reference.of(number).items():
-                a, b = np.asarray(expected), np.asarray(results[name])
+            for name, a in self._expected(number).items():
+                b = np.asarray(results[name])
                 if (a.shape, a.dtype) != (b.shape, b.dtype):
                     return f"output {name!r}: {a.dtype} {list(a.shape)} became {b.dtype} {list(b.shape)}"
                 bound = max(SHARE * _magnitude(a), _NOTHING * largest[name])
@@ -147,6 +148,23 @@ class _Trial:
                     share = worst / (_magnitude(a) or 1.0)
                     return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
         return None
+
+    def _expected(self, number: int) -> dict[str, Array]:
+        """The outputs of the original."""
+        assert self.reference is not None
+        outputs = self.reference.of(number)
+        return {v.name: np.asarray(outputs[v.name]) for v in self.after.graph.output}
+
+    def unreached(self, changed: Sequence[Pass]) -> list[str]:
+        """What was not compared since no generated input leads there: a branch of an If."""
+        sites = [s for p in changed if isinstance(p, RecoveringPass) for s in p.sites]
+        branches = sorted({"/".join(s.split("/")[: k + 1]) for s in sites for k, part in enumerate(s.split("/"))
+                           if part in _BRANCHES.values()} - self._taken)  # fmt: skip
+        return [
+            f"the layers recovered in {branch} could not be compared with the original because no generated input "
+            "leads there"
+            for branch in branches
+        ]
 
     def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
         """What has to stay as it was for the results to be those of the original; all, where that does not help."""
@@ -193,6 +211,7 @@ class _Trial:
     def _runs(self, proto: onnx.ModelProto, executable: Executable | None) -> ModelRuns:
         """Runs on the first feeds that the model takes."""
         refusal: CompileError | None = None
+        proto, conditions = _with_conditions(proto)
         for length, rows in ((None, None), (LONG_LENGTH, None), (None, 1), (LONG_LENGTH, 1)):
             feeds = [self._feed(k, length, rows) for k in range(len(MAGNITUDES))]
             runs = ModelRuns(proto, feeds, executable)
@@ -203,6 +222,10 @@ class _Trial:
                 refusal = refusal or error
                 continue
             self.feeds = feeds
+            _add_other_choices(runs, feeds)
+            for number in range(len(feeds)):
+                outputs = runs.of(number)
+                self._taken |= {f"{node}/{_BRANCHES[bool(np.all(outputs[c]))]}" for node, c in conditions.items()}
             return runs
         assert refusal is not None
         raise refusal
@@ -226,6 +249,35 @@ class _Trial:
             other = self.reference.moved(rng).run(moved(self.feeds[number], rng))
             worst = max(worst, _apart(expected, np.asarray(other[name])))
         return worst
+
+
+def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The model with the conditions of its If nodes as outputs, and these by the names of the nodes."""
+    conditions = {n.name or n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "If"}
+    held = {v.name for v in (*proto.graph.output, *proto.graph.input, *proto.graph.initializer)}
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for name in sorted(set(conditions.values()) - held):
+        made.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, None))
+    shown = {v.name for v in made.graph.output}
+    return made, {node: name for node, name in conditions.items() if name in shown}
+
+
+def _add_other_choices(runs: ModelRuns, feeds: list[Feeds]) -> None:
+    """Adds such as may lead into other branches to the feeds of `runs`: other flags, other choices."""
+    for feed in feeds[:2]:
+        other = {n: _other_choice(a) for n, a in feed.items()}
+        if any(other[n] is not a for n, a in feed.items()):
+            with contextlib.suppress(CompileError):
+                runs.run(other)
+                feeds.append(other)
+
+
+def _other_choice(array: Array) -> Array:
+    """Another flag, or another choice where an input is one whole number; otherwise the array itself."""
+    if array.dtype.kind == "b":
+        return ~array
+    return np.asarray(array + 1, array.dtype) if array.dtype.kind in "iu" and array.size == 1 else array
 
 
 def _magnitude(value: Array) -> float:
