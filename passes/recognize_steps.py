@@ -13,11 +13,11 @@ from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, display_name
 from rnnqc.numerics import Close
-from rnnqc.passes.base import PassInfo, PassResult
+from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
-from rnnqc.passes.recovering import RecoveringPass
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
 from rnnqc.passes.state_flow import StateFlow
@@ -33,7 +33,7 @@ _NAME_STATES = (
 )
 
 
-class RecognizeSteps(RecoveringPass):
+class RecognizeSteps(RecoverySites, Pass):
     """Replaces written-out steps of LSTM, GRU and RNN layers by nodes over one element.
 
     Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *

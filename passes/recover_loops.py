@@ -6,18 +6,18 @@ from rnnqc.builder import Builder
 from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Graph, Model, Node, display_name, graph_info
 from rnnqc.numerics import Close
-from rnnqc.passes.base import PassInfo, PassResult
+from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.loop_layers import LoopLayers, layers_of
 from rnnqc.passes.loop_results import LoopResults
 from rnnqc.passes.loop_states import bodies, is_loop
-from rnnqc.passes.recovering import RecoveringPass
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import trips_of
 from rnnqc.properties import Property
 
 
-class RecoverLoops(RecoveringPass):
+class RecoverLoops(RecoverySites, Pass):
     """Replaces Loop and Scan nodes whose recurrence is that of recurrent nodes in their bodies.
 
     Before: `Loop(T, h, c; x_t = X[t]; LSTM(x_t, h, c) -> h', c'; y_t = h' MatMul V)`

@@ -21,12 +21,12 @@ from rnnqc.ir import (
     shape_of,
 )
 from rnnqc.numerics import Close
-from rnnqc.passes.base import PassInfo, PassResult
+from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import VIEWS, bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
-from rnnqc.passes.recovering import RecoveringPass
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.sequence_elements import is_unsqueezed_in_front, keeps_all
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.properties import Property
@@ -34,7 +34,7 @@ from rnnqc.properties import Property
 _CONSTANTS = (W, R, B, P)
 
 
-class RollSteps(RecoveringPass):
+class RollSteps(RecoverySites, Pass):
     """Replaces the written-out steps of one layer by one node over the stacked inputs.
 
     Before: `LSTM(x_0, h, c) -> h_0, c_0; LSTM(x_1, h_0, c_0) -> h_1, c_1; ...`, each over one element

@@ -19,7 +19,7 @@ from rnnqc.passes.base import PassResult
 from rnnqc.passes.fold_product_weights import FoldProductWeights
 from rnnqc.passes.model_runs import ModelRuns, moved
 from rnnqc.passes.pass_comparison import PERTURBATIONS, ROUNDINGS
-from rnnqc.passes.recovering import RecoveringPass
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.simplify_sequences import SimplifySequences
 
 MAGNITUDES = (1.0, 0.1, 4.0, 30.0)
@@ -29,7 +29,7 @@ SHARE = 1e-4
 _NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
 _MOST_SITES = 12
 _BRANCHES = {True: "then_branch", False: "else_branch"}
-_REWRITING = (RecoveringPass, SimplifySequences, FoldProductWeights)
+_REWRITING = (RecoverySites, SimplifySequences, FoldProductWeights)
 
 
 Executable = Callable[[onnx.ModelProto], onnx.ModelProto]
@@ -102,7 +102,7 @@ def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
         name = pass_.info.name
         if (name, "") in kept:
             continue
-        if isinstance(pass_, RecoveringPass):
+        if isinstance(pass_, RecoverySites):
             pass_ = pass_.keeping({site: text for (owner, site), text in kept.items() if owner == name})
         made.append(pass_)
     return made
@@ -119,6 +119,7 @@ class _Trial:
         self.feeds: list[Feeds] = []
         self._fallback: onnx.ModelProto | None = None
         self._taken: set[str] = set()
+        self._noises: list[dict[str, float]] = []
 
     def difference(self, proto: onnx.ModelProto) -> str | None:
         """By how much the results of a model differ from those of the original; None if it is by roundings.
@@ -144,7 +145,7 @@ class _Trial:
                     return f"output {name!r}: {a.dtype} {list(a.shape)} became {b.dtype} {list(b.shape)}"
                 bound = max(SHARE * _magnitude(a), _NOTHING * largest[name])
                 worst = _apart(a, b)
-                if worst > bound and worst > ROUNDINGS * self._noise(number, name, a):
+                if worst > bound and worst > ROUNDINGS * self._noise(number, name):
                     share = worst / (_magnitude(a) or 1.0)
                     return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
         return None
@@ -157,7 +158,7 @@ class _Trial:
 
     def unreached(self, changed: Sequence[Pass]) -> list[str]:
         """What was not compared since no generated input leads there: a branch of an If."""
-        sites = [s for p in changed if isinstance(p, RecoveringPass) for s in p.sites]
+        sites = [s for p in changed if isinstance(p, RecoverySites) for s in p.sites]
         branches = sorted({"/".join(s.split("/")[: k + 1]) for s in sites for k, part in enumerate(s.split("/"))
                            if part in _BRANCHES.values()} - self._taken)  # fmt: skip
         return [
@@ -168,13 +169,13 @@ class _Trial:
 
     def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
         """What has to stay as it was for the results to be those of the original; all, where that does not help."""
-        sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoveringPass) and p.sites) or [""])]
+        sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoverySites) and p.sites) or [""])]
         if len(sites) > _MOST_SITES:
             sites = [(p.info.name, "") for p in changed]
         kept = dict.fromkeys(sites, found)
         base = self._made(kept)
         if self.difference(base) is not None:
-            self.reference, self.feeds = None, []
+            self.reference, self.feeds, self._noises = None, [], []
             self._fallback = base
             again = self.difference(self.after)
             if again is None:
@@ -241,14 +242,19 @@ class _Trial:
             feed[name] = np.asarray(array[cut] * scale, array.dtype)
         return feed
 
-    def _noise(self, number: int, name: str, expected: Array) -> float:
+    def _noise(self, number: int, name: str) -> float:
         """How much other last bits of the inputs and the constants change an output of the original."""
         assert self.reference is not None
-        rng, worst = np.random.default_rng(0), 0.0
-        for _ in range(PERTURBATIONS):
-            other = self.reference.moved(rng).run(moved(self.feeds[number], rng))
-            worst = max(worst, _apart(expected, np.asarray(other[name])))
-        return worst
+        if not self._noises:
+            self._noises = [dict.fromkeys(self._expected(k), 0.0) for k in range(len(self.feeds))]
+            rng = np.random.default_rng(0)
+            for _ in range(PERTURBATIONS):
+                other = self.reference.moved(rng)
+                for k, worst in enumerate(self._noises):
+                    outputs = other.run(moved(self.feeds[k], rng))
+                    for n, expected in self._expected(k).items():
+                        worst[n] = max(worst[n], _apart(expected, np.asarray(outputs[n])))
+        return self._noises[number][name]
 
 
 def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:

@@ -1,17 +1,18 @@
-"""Passes that make recurrent nodes of what is written in other ways, site by site."""
+"""Where passes make recurrent nodes of what is written in other ways, and where they are told not to."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Self
+from typing import TypeVar
 
-from rnnqc.passes.base import Pass
 from rnnqc.passes.step_weights import NoNode
 
+Sites = TypeVar("Sites", bound="RecoverySites")
 
-class RecoveringPass(Pass):
-    """A pass that recovers layers.
+
+class RecoverySites:
+    """What a pass that recovers layers has besides.
 
     Attributes:
         sites: Where it has done so in its last run: paths of nodes.
@@ -22,7 +23,7 @@ class RecoveringPass(Pass):
         self.sites: list[str] = []
         self.kept: Mapping[str, str] = {}
 
-    def keeping(self, kept: Mapping[str, str]) -> Self:
+    def keeping(self: Sites, kept: Mapping[str, str]) -> Sites:
         """The same pass that leaves sites alone, and says what was found there."""
         other = copy.copy(self)
         other.sites, other.kept = [], dict(kept)
