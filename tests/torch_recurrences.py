@@ -245,6 +245,17 @@ class SumStep(nn.Module):
         return (h.relu(), torch.stack([h, c])) if self.stacked else (h, c)
 
 
+class CellStep(nn.Module):
+    """One step of nn.LSTMCell, with its states apart."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(inputs, units)
+
+    def forward(self, x: Any, h: Any, c: Any) -> Any:
+        return self.cell(x, (h, c))
+
+
 class HighwayScript(nn.Module):
     """Steps of the highway LSTM in a loop, for torch.jit.script."""
 

@@ -16,7 +16,7 @@ import pytest
 import rnnqc
 from rnnqc.cli import main
 from rnnqc.evaluate import run_model
-from rnnqc.ir import Model
+from rnnqc.ir import Model, constant_array
 from rnnqc.numerics import sqnr_db
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
@@ -24,6 +24,7 @@ from rnnqc.passes.normal_form import normal_form
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
     CellLoop,
+    CellStep,
     Decoder,
     HigherOrderScan,
     Highway,
@@ -135,38 +136,32 @@ def test_script_loops(module: Any, count: int, opset: int) -> None:
 def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool, width: int) -> None:
     """Stacked states say what h is; names do; and W is the weight of x."""
     _needs(dynamo)
-    stacked = SumStep(width, 12, swapped, stacked=True)
+    stacked, apart, cell = SumStep(width, 12, swapped, True), SumStep(width, 12, swapped, False), CellStep(width, 12)
     x, h, c = torch.randn(2, width), torch.rand(2, 12) - 0.5, torch.randn(2, 12)
-    opset = 18 if dynamo else 17
-    apart, cell = SumStep(width, 12, swapped, stacked=False), torch.nn.LSTMCell(width, 12)
-    steps = [(stacked.x, export(stacked, (x, torch.stack([h, c])), dynamo, opset))]
-    steps += [
-        (apart.x, export_step(apart, (width, 12, 12), dynamo)),
-        (cell, export_step(cell, (width, 12, 12), dynamo)),
+    state, sizes = torch.stack([h, c]), (width, 12, 12)
+    steps = [
+        (stacked.x.weight, export(stacked, (x, state), dynamo, 18 if dynamo else 17), (10 * x, state)),
+        (apart.x.weight, export_step(apart, sizes, dynamo), (10 * x, h, c)),
+        (cell.cell.weight_ih, export_step(cell, sizes, dynamo), (10 * x, h, c)),
     ]
-    for of_x, proto in steps:
+    for weight, proto, inputs in steps:
         model = Model.load(proto)
         PassManager(normal_form()).run(model)
         (node,) = [n for n in model.graph.nodes if n.op == "LSTM"]
-        weight = of_x.weight if of_x is not cell else cell.weight_ih
         i, f, g, o = np.split(weight.detach().numpy(), 4)
-        np.testing.assert_array_equal(node.inputs[1].values[0], np.concatenate([i, o, f, g]))
+        np.testing.assert_array_equal(constant_array(node.inputs[1])[0], np.concatenate([i, o, f, g]))
         lowered = rnnqc.lower(proto, strict=True)
-        data = dict(zip((v.name for v in proto.graph.input), (10 * x, h, c), strict=False))
-        if len(proto.graph.input) == 2:
-            data = dict(zip((v.name for v in proto.graph.input), (10 * x, torch.stack([h, c])), strict=True))
-        arrays = {n: np.asarray(v) for n, v in data.items()}
-        before, after = run_model(proto, arrays), run_model(lowered.proto, arrays)
+        data = feeds(proto, inputs)
+        before, after = run_model(proto, data), run_model(lowered.proto, data)
         assert all(sqnr_db(v, after[n]) > 30 for n, v in before.items())
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_a_step_without_names_is_not_guessed(dynamo: bool) -> None:
     _needs(dynamo)
-    cell = torch.nn.LSTMCell(12, 12)
-    x, h, c = torch.randn(2, 12), torch.randn(2, 12), torch.randn(2, 12)
-    lowered = rnnqc.lower(export(cell, (x, (h, c)), dynamo, 18 if dynamo else 17))
-    assert not lowered.report.entries or not any(e.status == "lowered" for e in lowered.report.entries)
+    inputs = tuple(torch.randn(2, 12) for _ in range(3))
+    lowered = rnnqc.lower(export(CellStep(12, 12), inputs, dynamo, 18 if dynamo else 17))
+    assert not any(e.status == "lowered" for e in lowered.report.entries)
     assert any("which of its operands is the hidden state" in n for n in lowered.report.notes)
 
 
