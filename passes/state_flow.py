@@ -21,7 +21,6 @@ from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.loop_states import bodies, is_loop, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 from rnnqc.passes.movers import MOVERS
-from rnnqc.passes.row_reader import ACTIVATIONS
 
 Numbers = npt.NDArray[np.int64]
 Shape = list[int | str | None]
@@ -119,14 +118,14 @@ class StateFlow:
                 return one[0]
         return None
 
-    def derives(self, value: Value, goals: Iterable[Value], stops: Iterable[Value], *, linear: bool = False) -> bool:
+    def derives(self, value: Value, goals: Iterable[Value], stops: Iterable[Value], *, products: bool = False) -> bool:
         """Whether `value` is made of one of `goals` in the same call or trip.
 
         Args:
             value: The value.
             goals: Other values.
             stops: What is made of these is not looked into.
-            linear: Through products and no activations, as a projection is; otherwise through all but products.
+            products: Whether products may lie between them.
         """
         wanted, seen = {id(v) for v in goals}, {id(v) for v in stops}
         stack = [value]
@@ -141,7 +140,7 @@ class StateFlow:
                 branch = self.branches.get(id(node))
                 if branch is not None:
                     stack.append(branch.outputs[_position(node, current)])
-                elif node.op not in (ACTIVATIONS if linear else PRODUCTS):
+                elif products or node.op not in PRODUCTS:
                     stack.extend(node.inputs)
         return False
 

@@ -101,7 +101,7 @@ class _Evidence:
                     continue
                 if not cells or id(following.source) in paired or id(following.output) in taken:
                     continue  # where the cell state does not return, the model is no step of a stream
-                if returns or self.flow.derives(following.value, [step.h_next], self.ends, linear=True):
+                if returns or self.flow.derives(following.value, [step.h_next], self.ends, products=True):
                     alone.setdefault(atom, []).append(following)
         if found:
             return found

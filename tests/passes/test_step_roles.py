@@ -201,6 +201,14 @@ def test_names_tell_where_nothing_else_does(swapped: bool) -> None:
         assert_roles(recovered(step.model())[0], step)
 
 
+def test_an_output_that_may_be_a_state_of_another_cell() -> None:
+    """x -> y as wide as x beside h -> h', or a cell that hands on y and puts out h': the same graph."""
+    names = ("x", "h", "c", "o1", "o2")
+    assert recovered(Step(False, 5, names=names, head=True).model())[1] == [f"a step is not taken over: {DOUBT}"]
+    step = Step(False, 5, head=True)
+    assert_roles(recovered(step.model())[0], step)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("width", "projected"), [(H, 5), (H, H), (5, H), (5, 5), (6, 5)])
 def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: int) -> None:
