@@ -74,11 +74,11 @@ def in_normal_form(
     trial = _Trial(passes, read, executable, model.proto)
     try:
         found = trial.difference(trial.after)
+        kept = trial.wrong_sites(changed, found) if found is not None else {}
     except CompileError as error:
         names = ", ".join(repr(p.info.name) for p in changed)
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])
-    kept = trial.wrong_sites(changed, found) if found is not None else {}
     if not kept:  # a difference is of other passes then, which --verify compares with what they declare
         return Recovered(model, results, trial.unreached(changed))
     model = read()
@@ -163,7 +163,7 @@ class _Trial:
                            if part in _BRANCHES.values()} - self._taken)  # fmt: skip
         return [
             f"the layers recovered in {branch} could not be compared with the original because no generated input "
-            "leads there"
+            "is known to lead there"
             for branch in branches
         ]
 
@@ -260,6 +260,8 @@ class _Trial:
 def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """The model with the conditions of its If nodes as outputs, and these by the names of the nodes."""
     conditions = {n.name or n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "If"}
+    if not conditions:
+        return proto, {}
     held = {v.name for v in (*proto.graph.output, *proto.graph.input, *proto.graph.initializer)}
     made = onnx.ModelProto()
     made.CopyFrom(proto)
