@@ -44,6 +44,7 @@ class RecognizeSteps(RecoverySites, Pass):
     How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one
     sum; it is looked for in loops, and where it is written out several times in a row. What is left alone, with a note:
 
+    * It is not known which of its operands is the hidden state: nothing shows where the new one comes back.
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
     * Its hidden state is made of that of the step before by other products: it is part of another recurrence.
