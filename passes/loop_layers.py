@@ -9,7 +9,7 @@ from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none,
 from rnnqc.passes.index_expressions import Index
 from rnnqc.passes.loop_states import VIEWS, State, behind_views, states_of
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
-from rnnqc.passes.sequence_elements import element_of, flipped
+from rnnqc.passes.sequence_elements import element_of, flipped, is_unsqueezed_in_front
 from rnnqc.passes.sequence_masks import Lengths, mask_lengths
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import Trips
@@ -184,7 +184,7 @@ class LoopLayers:
         if shape is not None and isinstance(shape[0], int):
             return shape[0] == 1
         element = element_of(x, self.vectorizer.trips.indices)
-        return (element is not None and element.stacked_at(0)) or (bool(x.inputs) and x.inputs[0].op == "Unsqueeze")
+        return (element is not None and element.stacked_at(0)) or is_unsqueezed_in_front(x)
 
     def _initial(self, layer: Node, k: int, sequence: Value) -> Value | None:
         """The initial state of the new node; None for zeros."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from rnnqc.passes.first_steps import with_first_steps
 from rnnqc.passes.float_recurrences import STEP_NOTE, FloatStep
 from rnnqc.passes.index_expressions import Index, unknown
 from rnnqc.passes.loop_states import bodies, capture_invariants, gather_elements, is_loop, shapes_of_states, states_of
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.row_algebra import Atom, Floats
 from rnnqc.passes.row_reader import RowReader
+from rnnqc.passes.state_flow import StateFlow
 from rnnqc.passes.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.step_roles import steps_of
 from rnnqc.passes.step_weights import NoNode, StepNode, step_node
@@ -29,9 +32,13 @@ _PRODUCTS = ("MatMul", "Gemm")
 _STAYS = (
     "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element), or let the step stay float"
 )
+_NAME_STATES = (
+    "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
+    "`rnnqc layer --state`"
+)
 
 
-class RecognizeSteps(Pass):
+class RecognizeSteps(RecoverySites, Pass):
     """Replaces written-out steps of LSTM, GRU and RNN layers by nodes over one element.
 
     Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *
@@ -42,6 +49,7 @@ class RecognizeSteps(Pass):
     How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one
     sum; it is looked for in loops, and where it is written out several times in a row. What is left alone, with a note:
 
+    * It is not known which of its operands is the hidden state: nothing shows where the new one comes back.
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
     * Its hidden state is made of that of the step before by other products: it is part of another recurrence.
@@ -60,6 +68,7 @@ class RecognizeSteps(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
         remarks: list[Remark] = []
+        self.sites = []
         captured = 0
         model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _PRODUCTS for node in g.nodes)]
@@ -78,7 +87,8 @@ class RecognizeSteps(Pass):
             finder.walk(graph)
             pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
             carried.update((id(before), new) for before, new in pairs)
-            found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs))))
+            flow = partial(StateFlow, model, constants, graph, reader.shape)
+            found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs, flow))))
         weights = _Weights(model, constants)
         own, states = _steps_made(found, constants)
         made = 0
@@ -87,6 +97,7 @@ class RecognizeSteps(Pass):
                 anchor = step.h_next.inputs[0]
                 where = f"{path}{display_name(anchor)}"
                 try:
+                    self.check_kept(where)
                     node = step_node(step, constants)
                     inside = _check_uses(graph, reader, step, node)
                     if node.h is None and step.like is None:
@@ -96,12 +107,14 @@ class RecognizeSteps(Pass):
                     expand = _rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     reason = f"a step is not taken over: {refusal.reason}"
-                    remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, _STAYS))
-                    left = FloatStep(step.op, (reason, refusal.found, _STAYS), _products_of(step, reader))
+                    action = _NAME_STATES if step.doubt else _STAYS
+                    remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, action))
+                    left = FloatStep(step.op, (reason, refusal.found, action), _products_of(step, reader))
                     info(anchor).notes[STEP_NOTE] = left
                     continue
                 name = _emit(model, graph, reader, node, weights, expand)
                 made += 1
+                self.sites.append(where)
                 remarks.append(
                     self.remark(
                         Outcome.NOTE,

@@ -11,12 +11,13 @@ from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.loop_layers import LoopLayers, layers_of
 from rnnqc.passes.loop_results import LoopResults
 from rnnqc.passes.loop_states import bodies, is_loop
+from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.step_weights import NoNode
 from rnnqc.passes.trip_counts import trips_of
 from rnnqc.properties import Property
 
 
-class RecoverLoops(Pass):
+class RecoverLoops(RecoverySites, Pass):
     """Replaces Loop and Scan nodes whose recurrence is that of recurrent nodes in their bodies.
 
     Before: `Loop(T, h, c; x_t = X[t]; LSTM(x_t, h, c) -> h', c'; y_t = h' MatMul V)`
@@ -41,6 +42,7 @@ class RecoverLoops(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every loop, innermost first."""
         remarks: list[Remark] = []
+        self.sites = []
         count = 0
         model.infer_shapes()
         for graph, _, path in reversed(list(bodies(model))):
@@ -50,6 +52,7 @@ class RecoverLoops(Pass):
                 name, op = f"{path}{display_name(node)}", node.op
                 recovery = _Recovery(model, graph, node)
                 try:
+                    self.check_kept(name)
                     made = recovery.run()
                 except NoNode as refusal:
                     recovery.undo()
@@ -59,6 +62,7 @@ class RecoverLoops(Pass):
                     )
                     continue
                 count += 1
+                self.sites.append(name)
                 remarks.append(self.remark(Outcome.NOTE, name, op, f"replaced by {', '.join(made)}."))
                 model.remove_dead()
                 model.sort()

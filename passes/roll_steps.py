@@ -26,13 +26,15 @@ from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.index_expressions import Index, Indices, unknown
 from rnnqc.passes.loop_states import VIEWS, bodies, owners
 from rnnqc.passes.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
-from rnnqc.passes.sequence_elements import keeps_all
+from rnnqc.passes.recovery_sites import RecoverySites
+from rnnqc.passes.sequence_elements import is_unsqueezed_in_front, keeps_all
+from rnnqc.passes.step_weights import NoNode
 from rnnqc.properties import Property
 
 _CONSTANTS = (W, R, B, P)
 
 
-class RollSteps(Pass):
+class RollSteps(RecoverySites, Pass):
     """Replaces the written-out steps of one layer by one node over the stacked inputs.
 
     Before: `LSTM(x_0, h, c) -> h_0, c_0; LSTM(x_1, h_0, c_0) -> h_1, c_1; ...`, each over one element
@@ -54,23 +56,24 @@ class RollSteps(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
         remarks: list[Remark] = []
+        self.sites = []
         constants = Constants(model)
         rolled = steps = 0
         for graph, _, path in list(bodies(model)):
             for chain in _chains(graph, constants):
                 name = f"{path}{display_name(chain[0].node)}"
                 op = chain[0].node.op
-                found = _feedback(graph, chain)
-                if found is not None:
-                    what = (
-                        f"{len(chain)} steps of one layer stay apart: the input of a step is made from an earlier one."
-                    )
-                    remarks.append(
-                        self.remark(Outcome.NOTE, name, op, what, found, "none; each step is a layer of its own")
-                    )
+                try:
+                    self.check_kept(name)
+                    _check_feedback(graph, chain)
+                except NoNode as refusal:
+                    what = f"{len(chain)} steps of one layer stay apart: {refusal.reason}"
+                    action = "none; each step is a layer of its own"
+                    remarks.append(self.remark(Outcome.NOTE, name, op, what, refusal.found, action))
                     continue
                 _roll(model, graph, chain, constants)
                 rolled, steps = rolled + 1, steps + len(chain)
+                self.sites.append(name)
                 remarks.append(
                     self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out.")
                 )
@@ -96,7 +99,7 @@ def _single(node: Node) -> bool:
     shape = shape_of(x)
     if shape is not None and len(shape) == 3 and isinstance(shape[0], int):
         return shape[0] == 1
-    return x is not None and bool(x.inputs) and x.inputs[0].op == "Unsqueeze"
+    return x is not None and is_unsqueezed_in_front(x)
 
 
 def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
@@ -193,8 +196,8 @@ def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _feedback(graph: Graph, chain: list[_Link]) -> str | None:
-    """The input of a step that depends on an earlier step, except through the states; None if there is none."""
+def _check_feedback(graph: Graph, chain: list[_Link]) -> None:
+    """Refuses a chain with an input that depends on an earlier step, except through the states."""
     members = {id(c.node) for c in chain}
     owner = owners(graph)
     reached: set[int] = set()
@@ -213,8 +216,8 @@ def _feedback(graph: Graph, chain: list[_Link]) -> str | None:
             stack_.extend(v for v in node.outputs if v.name)
     for link in chain:
         if id(link.node.inputs[X]) in reached:
-            return f"the input {link.node.inputs[X].name!r} of node {display_name(link.node)!r}"
-    return None
+            found = f"the input {link.node.inputs[X].name!r} of node {display_name(link.node)!r}"
+            raise NoNode("the input of a step is made from an earlier one.", found)
 
 
 def _roll(model: Model, graph: Graph, chain: list[_Link], constants: Constants) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rnnqc.builder import Builder
-from rnnqc.ir import Node, Value, attribute, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, shape_of
 from rnnqc.passes.index_expressions import Index, Indices, Shape
 
 NEW = -1
 TO_THE_END = 2**31 - 1  # an end that exporters write for "all that is left", in 32 or 64 bits
+_SEQUENCE_RANK = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +187,15 @@ def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
     whole = starts[0] == -1 or (isinstance(size, int) and starts[0] >= size - 1)
     begins = ends[0] <= -(2**31) + 1 or (isinstance(size, int) and ends[0] < -size)
     return (node.inputs[0], axes[0] % len(shape)) if whole and begins else None
+
+
+def is_unsqueezed_in_front(x: Value) -> bool:
+    """Whether the sequence `x` of a recurrent node, `[T,B,I]`, is made by an Unsqueeze that adds the axis of time."""
+    node = x.inputs[0] if len(x.inputs) == 1 and not x.inputs[0].domain else None
+    if node is None or node.op != "Unsqueeze":
+        return False
+    axes = constant_array(input_or_none(node, 1))
+    return axes is not None and any(a in (0, -_SEQUENCE_RANK) for a in axes.reshape(-1).tolist())
 
 
 def keeps_all(node: Node, indices: Indices) -> bool:

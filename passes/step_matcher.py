@@ -34,6 +34,7 @@ class FoundStep:
         input_forget: Whether f = 1 - i.
         negated: Gates whose pre-activation has the other sign.
         like: Of a step without a hidden state (zeros): a step of the same layer that has one.
+        doubt: Its operands, if it is not known which of them is the hidden state; otherwise "".
     """
 
     op: str
@@ -49,6 +50,7 @@ class FoundStep:
     input_forget: bool = False
     negated: tuple[str, ...] = ()
     like: FoundStep | None = None
+    doubt: str = ""
 
     @property
     def width(self) -> int:

@@ -63,6 +63,8 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
     Raises:
         NoNode: There is none.
     """
+    if step.doubt:
+        raise NoNode("it is not known which of its operands is the hidden state.", step.doubt)
     width = step.width
     order = GATES[step.op]
     hidden, cell = step.hidden, step.cell

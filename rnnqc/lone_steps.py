@@ -49,7 +49,8 @@ def hint(states: Mapping[str, str]) -> str:
     pairs = " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())
     return (
         f"if the model is one step of a recurrent layer, `rnnqc layer IN.onnx -o OUT.onnx {pairs}` makes a layer of "
-        "it, which can be lowered (docs/custom_cells.md)."
+        "it, which can be lowered (docs/custom_cells.md). The pairs are those whose shapes fit, in order: check that "
+        "each output becomes that input."
     )
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,7 @@ from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS
 from rnnqc.recipe import Recipe, load_recipe
 from rnnqc.recipe_record import RECIPE_KEY, RecipeRecord, digest, not_applied, read_record
+from rnnqc.recovery import in_normal_form
 from rnnqc.report import Entry, Report
 from rnnqc.sizes import contents
 from rnnqc.soundness import refusing_invalid_models
@@ -349,7 +351,9 @@ def lower(
         if verify:
             observers.append(verifier)
         first = len(normal_form())
-        results = PassManager(passes[:first], observers).run(loaded)
+        again = partial(_read_bound, model, options)
+        loaded, results, taken_back = in_normal_form(loaded, passes[:first], observers, again, executable)
+        lowered.model, report.warnings = loaded, report.warnings + taken_back
         readable = loaded.proto if measure and generator is None else None
         nodes = recurrent_nodes(loaded)
         results += PassManager(passes[first:], observers, given=given).run(loaded)
@@ -415,6 +419,14 @@ def lower(
             seconds = patience * (time.perf_counter() - start)
             report.take(measure_levels(float_proto, lambda: executable(lowered.proto), generator, seconds))
     return lowered
+
+
+def _read_bound(model: str | os.PathLike[str] | onnx.ModelProto, options: LowerOptions) -> Model:
+    """The model that is lowered, as it was given, with its dimensions bound."""
+    read = Model.load(model)
+    if options.dims:
+        bind_dimensions(read, dict(options.dims))
+    return read
 
 
 def _statistics(

@@ -238,6 +238,40 @@ class ProjectedCell(nn.Module):
         return self.project(torch.sigmoid(o) * torch.tanh(c)), c
 
 
+class SumStep(nn.Module):
+    """One LSTM step as a sum of two Linear layers, h first; its states apart, or stacked as silero-vad has them."""
+
+    def __init__(self, inputs: int, units: int, swapped: bool, stacked: bool) -> None:
+        super().__init__()
+        self.x, self.h, self.swapped, self.stacked = (
+            nn.Linear(inputs, 4 * units),
+            nn.Linear(units, 4 * units),
+            swapped,
+            stacked,
+        )
+
+    def forward(self, x: Any, h: Any, c: Any = None) -> Any:
+        state = h
+        if self.stacked:
+            h, c = state[0], state[1]
+        sums = self.h(h) + self.x(x) if self.swapped else self.x(x) + self.h(h)
+        i, f, g, o = sums.chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return (h.relu(), torch.stack([h, c])) if self.stacked else (h, c)
+
+
+class CellStep(nn.Module):
+    """One step of nn.LSTMCell, with its states apart."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(inputs, units)
+
+    def forward(self, x: Any, h: Any, c: Any) -> Any:
+        return self.cell(x, (h, c))
+
+
 class HighwayScript(nn.Module):
     """Steps of the highway LSTM in a loop, for torch.jit.script."""
 

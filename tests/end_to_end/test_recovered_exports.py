@@ -16,13 +16,15 @@ import pytest
 import rnnqc
 from rnnqc.cli import main
 from rnnqc.evaluate import run_model
-from rnnqc.ir import Model
+from rnnqc.ir import Model, constant_array
+from rnnqc.numerics import sqnr_db
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
     CellLoop,
+    CellStep,
     Decoder,
     HigherOrderScan,
     Highway,
@@ -31,7 +33,9 @@ from torch_recurrences import (  # noqa: E402 - needs torch
     ScriptCells,
     ScriptEquations,
     ScriptLayer,
+    SumStep,
     export,
+    export_step,
     feeds,
     values,
 )
@@ -124,6 +128,41 @@ def test_script_loops(module: Any, count: int, opset: int) -> None:
     proto = export(module(), inputs, False, opset, script=True)
     assert any(n.op_type == "Loop" for n in proto.graph.node)
     check(proto, inputs, ["LSTM"] * count)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("width", [12, 7])
+def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool, width: int) -> None:
+    """Stacked states say what h is; names do; and W is the weight of x."""
+    _needs(dynamo)
+    stacked, apart, cell = SumStep(width, 12, swapped, True), SumStep(width, 12, swapped, False), CellStep(width, 12)
+    x, h, c = torch.randn(2, width), torch.rand(2, 12) - 0.5, torch.randn(2, 12)
+    state, sizes = torch.stack([h, c]), (width, 12, 12)
+    steps = [
+        (stacked.x.weight, export(stacked, (x, state), dynamo, 18 if dynamo else 17), (10 * x, state)),
+        (apart.x.weight, export_step(apart, sizes, dynamo), (10 * x, h, c)),
+        (cell.cell.weight_ih, export_step(cell, sizes, dynamo), (10 * x, h, c)),
+    ]
+    for weight, proto, inputs in steps:
+        model = Model.load(proto)
+        PassManager(normal_form()).run(model)
+        (node,) = [n for n in model.graph.nodes if n.op == "LSTM"]
+        i, f, g, o = np.split(weight.detach().numpy(), 4)
+        np.testing.assert_array_equal(constant_array(node.inputs[1])[0], np.concatenate([i, o, f, g]))
+        lowered = rnnqc.lower(proto, strict=True)
+        data = feeds(proto, inputs)
+        before, after = run_model(proto, data), run_model(lowered.proto, data)
+        assert all(sqnr_db(v, after[n]) > 30 for n, v in before.items())
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_step_without_names_is_not_guessed(dynamo: bool) -> None:
+    _needs(dynamo)
+    inputs = tuple(torch.randn(2, 12) for _ in range(3))
+    lowered = rnnqc.lower(export(CellStep(12, 12), inputs, dynamo, 18 if dynamo else 17))
+    assert not any(e.status == "lowered" for e in lowered.report.entries)
+    assert any("which of its operands is the hidden state" in n for n in lowered.report.notes)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
