@@ -122,9 +122,68 @@ def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tu
     return b.op("QuantizeLinear", [y, b.f32(scale), b.u8(zero_point)], name)
 
 
-def initial_states(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> list[Value]:
-    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`."""
-    made = [_initial_hidden(b, cell, numbers, at)]
+def beyond_codes(
+    b: Builder, state: Value, numbers: CellNumbers, name: str, grid: tuple[float, int]
+) -> list[tuple[Value, Value]]:
+    """Minus what the codes of a state `[B,H]` lose beyond the bound, in units of the codes' scale.
+
+    Args:
+        b: Collects the nodes.
+        state: Real values.
+        numbers: Of the cell.
+        name: Prefix of the values.
+        grid: Scale and zero point of the codes.
+
+    Returns:
+        Codes and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
+    """
+    unit, zero_point = np.float32(grid[0]), grid[1]
+    low = float(np.float32(-zero_point) * unit)
+    held = b.op("Clip", [state, b.f32(low), b.f32(numbers.h_bound)], f"{name}.held")
+    rest: Value = b.op("Div", [b.op("Sub", [held, state], f"{name}.lost"), b.f32(unit)], f"{name}.units")
+    codes, scale = row_codes(b, rest, numbers.h_bits, f"{name}.0", zero_point)
+    if numbers.h_bits == WIDE_BITS:
+        return [(codes, scale)]
+    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    real = b.op("DequantizeLinear", [codes, scale, zero_points], f"{name}.coarse", axis=0)
+    return [(codes, scale), row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point)]
+
+
+def hidden_from_outside(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
+    """The initial hidden state without NaN, and where the loop reads it within what it may be; None without one."""
+    if at.initial_h is None:
+        return None
+    clean: Value = without_nan(b, at.initial_h, "initial_h")
+    if carries_codes(cell, numbers):
+        return clean
+    if cell.type.reads_hidden:
+        clean = positive_zeros(b, clean, "initial_h.positive_zeros")
+    return b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
+
+
+def stays_within(b: Builder, state: Value, numbers: CellNumbers) -> Value:
+    """Whether all elements of a state without NaN lie within the bound."""
+    size = b.op("Abs", [state], "initial_h.size")
+    largest = b.reduce("ReduceMax", size, [0, 1], "initial_h.largest", keepdims=0)
+    return b.op("LessOrEqual", [largest, b.f32(numbers.h_bound)], "initial_h.is_within")
+
+
+def initial_states(
+    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, outside: Value | None
+) -> list[Value]:
+    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        at: Its boundary.
+        outside: The initial hidden state, as `hidden_from_outside` gives it.
+    """
+    hidden = outside
+    if hidden is not None and carries_codes(cell, numbers):
+        hidden = static_codes(b, hidden, numbers, "initial_h.codes")
+    made = [hidden]
     if cell.type.cell_state:
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):
@@ -143,17 +202,6 @@ def initial_states(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -
 def carries_codes(cell: Cell, numbers: CellNumbers) -> bool:
     """Whether the loop hands hidden codes from step to step, and not the hidden state itself."""
     return numbers.h_mode == "static" and not cell.type.reads_hidden
-
-
-def _initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
-    if at.initial_h is None:
-        return None
-    clean: Value = without_nan(b, at.initial_h, "initial_h")
-    if carries_codes(cell, numbers):
-        return static_codes(b, clean, numbers, "initial_h.codes")
-    if cell.type.reads_hidden:
-        clean = positive_zeros(b, clean, "initial_h.positive_zeros")
-    return b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
 
 
 def _initial_cell_state(b: Builder, numbers: CellNumbers, at: Boundary) -> Value | None:
