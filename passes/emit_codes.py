@@ -149,27 +149,59 @@ def beyond_codes(
     return [(codes, scale), row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point)]
 
 
-def hidden_from_outside(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
-    """The initial hidden state without NaN, and where the loop reads it within what it may be; None without one."""
+class BoundedHidden:
+    """An initial hidden state, and whether it lies within the bound.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        given: The state `[B,H]`.
+        x: The sequence.
+
+    Attributes:
+        is_within: Whether all elements do, and none is NaN. It is no constant, even if the state is one: onnxruntime
+            1.32 crashes where it puts a branch with folded constants in place of an If.
+    """
+
+    def __init__(self, b: Builder, cell: Cell, numbers: CellNumbers, given: Value, x: Value) -> None:
+        self._cell, self._numbers = cell, numbers
+        self._held = b.op("Clip", [given, b.f32(-numbers.h_bound), b.f32(numbers.h_bound)], "initial_h.held")
+        self._lost = b.op("Sub", [given, self._held], "initial_h.lost")
+        # Of NaN the sum is NaN, and so no zero.
+        total = b.reduce("ReduceL1", self._lost, [0, 1], "initial_h.lost.size", keepdims=0)
+        zero = b.f32(0.0)
+        if not numbers.h_is_data:
+            element = b.op("Gather", [b.op("Reshape", [x, b.i64([-1])], "x.flat"), b.i64(0)], "x.element", axis=0)
+            zero = b.op("Clip", [b.cast(element, np.float32, "x.element.float"), zero, zero], "x.element.zero")
+        self.is_within = b.op("Equal", [total, zero], "initial_h.is_within")
+
+    def within(self, b: Builder) -> Value:
+        """What the loop carries, for a state within the bound."""
+        if carries_codes(self._cell, self._numbers):
+            return static_codes(b, self._held, self._numbers, "initial_h.codes")
+        return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which makes 0 of -0
+
+
+def initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
+    """What the loop carries of an initial hidden state: its codes, or itself; None without one."""
     if at.initial_h is None:
         return None
     clean: Value = without_nan(b, at.initial_h, "initial_h")
     if carries_codes(cell, numbers):
-        return clean
+        return static_codes(b, clean, numbers, "initial_h.codes")
     if cell.type.reads_hidden:
         clean = positive_zeros(b, clean, "initial_h.positive_zeros")
-    return b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
+    return limited(b, clean, "initial_h")
 
 
-def stays_within(b: Builder, state: Value, numbers: CellNumbers) -> Value:
-    """Whether all elements of a state without NaN lie within the bound."""
-    size = b.op("Abs", [state], "initial_h.size")
-    largest = b.reduce("ReduceMax", size, [0, 1], "initial_h.largest", keepdims=0)
-    return b.op("LessOrEqual", [largest, b.f32(numbers.h_bound)], "initial_h.is_within")
+def limited(b: Builder, state: Value, name: str) -> Value:
+    """A state within what dynamic rows hold."""
+    return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
 
 
 def initial_states(
-    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, outside: Value | None
+    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, bounded: BoundedHidden | None = None
 ) -> list[Value]:
     """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
 
@@ -178,12 +210,9 @@ def initial_states(
         cell: The cell.
         numbers: Its scalars.
         at: Its boundary.
-        outside: The initial hidden state, as `hidden_from_outside` gives it.
+        bounded: The initial hidden state, if it is known to lie within the bound.
     """
-    hidden = outside
-    if hidden is not None and carries_codes(cell, numbers):
-        hidden = static_codes(b, hidden, numbers, "initial_h.codes")
-    made = [hidden]
+    made = [initial_hidden(b, cell, numbers, at) if bounded is None else bounded.within(b)]
     if cell.type.cell_state:
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):

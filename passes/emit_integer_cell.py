@@ -17,18 +17,18 @@ from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Graph, Model, Node, Value, Variable
 from rnnqc.passes.emit_cell import Boundary, dimensions, scan
 from rnnqc.passes.emit_codes import (
+    BoundedHidden,
     beyond_codes,
     carries_codes,
-    hidden_from_outside,
     initial_states,
     input_codes,
+    limited,
     row_codes,
     static_codes,
-    stays_within,
     with_zero_point_rows,
+    without_nan,
 )
 from rnnqc.passes.emit_integer_step import IntegerStep, LoopConstants, for_each_row, joint_gates, loop_constants
-from rnnqc.passes.emit_qcdq import LARGEST_ROW
 from rnnqc.passes.emit_results import finish_integer
 from rnnqc.passes.emit_wide_codes import WIDE_BITS, combined, low_correction, weighted_sum
 from rnnqc.passes.fold_cell import CellNumbers
@@ -52,10 +52,10 @@ def emit_integer_cell(
     """
     b = Builder(model, cell.name)
     x_codes, row_scale = input_codes(b, cell, numbers, at)
-    outside = hidden_from_outside(b, cell, numbers, at)
-    states = initial_states(b, cell, numbers, at, outside)
-    within = stays_within(b, outside, numbers) if outside is not None and numbers.h_bound and dispatch else None
-    emitter = _Loop(cell, numbers, at, w, Wanted.of(at, codes), x_codes, row_scale, states, outside, within)
+    given = at.initial_h if numbers.h_bound and dispatch else None
+    bounded = BoundedHidden(b, cell, numbers, given, at.x) if given is not None else None
+    states = initial_states(b, cell, numbers, at) if bounded is None else []
+    emitter = _Loop(cell, numbers, at, w, Wanted.of(at, codes), x_codes, row_scale, states, bounded)
     results = _dispatched(b, emitter) if dispatch else emitter.emit(b, w.W, w.R, b.u8(128))
     finish_integer(b, cell, at, codes, results, numbers.cell_scale, numbers.h_zero_point)
     return b.nodes
@@ -169,6 +169,10 @@ class _Product:
         units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
         return self.without_loss(body, units, state) if self.is_whole else units
 
+    def in_branch(self, b: Builder) -> _Product:
+        """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
+        return replace(self, r=b.op("Tile", [self.r, b.i64([1, 1])], f"{self.name}.R"))
+
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
         """`units` and the product with what the codes of a state `[B,H]` lose beyond the bound.
 
@@ -210,8 +214,7 @@ class _Loop:
     x_codes: Sequence[Value]
     row_scale: Value | None
     states: Sequence[Value]
-    outside: Value | None
-    within: Value | None
+    bounded: BoundedHidden | None
 
     def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> dict[str, Value]:
         """Emits into `b`; returns the wanted results by name.
@@ -226,33 +229,43 @@ class _Loop:
         p = self._projection(b, w, zero_points)
         before = loop_constants(b, self.cell, self.numbers, self.w)
         products = self._products(b, r, zero_points)
-        if self.outside is None or not self.numbers.h_bound:
-            return self._loop(b, p, before, products)
+        if self.at.initial_h is None or not self.numbers.h_bound:
+            return self._loop(b, p, before, products, self.states)
+
+        def within(inner: Builder) -> dict[str, Value]:
+            states = initial_states(inner, self.cell, self.numbers, self.at, bounded)
+            return self._loop(inner, p, before, [v.in_branch(inner) for v in products], states)
 
         def beyond(inner: Builder) -> dict[str, Value]:
+            own, states = products, self.states
+            if bounded is not None:
+                own = [v.in_branch(inner) for v in products]
+                states = initial_states(inner, self.cell, self.numbers, self.at)
             if not carries_codes(self.cell, self.numbers):
-                return self._loop(inner, p, before, [replace(v, is_whole=True) for v in products])
-            return self._loop(inner, self._with_whole_first_step(inner, p, products[0]), before, products)
+                return self._loop(inner, p, before, [replace(v, is_whole=True) for v in own], states)
+            return self._loop(inner, self._with_whole_first_step(inner, p, own[0]), before, own, states)
 
-        if self.within is None:
+        bounded = self.bounded
+        if bounded is None:
             return beyond(b)
         # Whatever branch is taken, rows within the bound have the same bits.
-        usual: Branch = WITHIN, lambda inner: self._loop(inner, p, before, products)
-        return _choose(b, self.within, usual, (BEYOND, beyond))
+        return _choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
 
     def _with_whole_first_step(self, b: Builder, p: Value, product: _Product) -> Value:
         """`p` `[T,B,GH]`, in the first step of the loop with what the codes of the initial state lose."""
         cell, at = self.cell, self.at
-        assert self.outside is not None
+        assert at.initial_h is not None
         backwards = cell.reverse and at.sequence_lens is None
         first = (-1 if cell.static_length is None else cell.static_length - 1) if backwards else 0
         step = b.op("Gather", [p, b.i64(first)], "x.projection.first", axis=0)
-        state = b.op("Clip", [self.outside, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
+        state = limited(b, without_nan(b, at.initial_h, "initial_h"), "initial_h")
         whole = replace(product, name="initial_h").without_loss(b, step, state)
         element = b.op("Unsqueeze", [whole, b.i64([0])], "x.projection.first.whole")
         return b.op("ScatterND", [p, b.i64([[first]]), element], "x.projection.whole")
 
-    def _loop(self, b: Builder, p: Value, before: LoopConstants, products: Sequence[_Product]) -> dict[str, Value]:
+    def _loop(
+        self, b: Builder, p: Value, before: LoopConstants, products: Sequence[_Product], states: Sequence[Value]
+    ) -> dict[str, Value]:
         """The Scan; returns the wanted results by name."""
         cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
         batch = cell.batch_dimension
@@ -293,7 +306,7 @@ class _Loop:
             result(next_h, "hidden.codes.steps", np.uint8)
         if self.wanted.c_steps:
             result(state, "cell_state.steps", np.float32)
-        made = scan(b, body, cell, self.at, list(self.states), sequences, [*inputs, *of_step], outputs, names)
+        made = scan(b, body, cell, self.at, list(states), sequences, [*inputs, *of_step], outputs, names)
         kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
         kept |= {"cell_state.last"} if self.wanted.last_c else set()
         for name, value in zip(names, made, strict=True):

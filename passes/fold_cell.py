@@ -67,7 +67,7 @@ class TableSpec:
 
 _LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
 _GRU_ONLY = ("reset_scale", "reset_zero_point")
-_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
+_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
 # Attributes that are left out at their default: a library that does not know them runs files without them.
 _OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
 
@@ -103,6 +103,7 @@ class CellNumbers:
         reset_zero_point: Their zero point.
         h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
             initial state, which may be larger; 0 where nothing is known of it.
+        h_is_data: Whether no tool can take the initial hidden state for a constant.
     """
 
     x_mode: str
@@ -130,6 +131,7 @@ class CellNumbers:
     reset_scale: float = 0.0
     reset_zero_point: int = 128
     h_bound: float = 0.0
+    h_is_data: bool = True
 
     @property
     def cell_is_wide(self) -> bool:

@@ -237,6 +237,12 @@ void SequenceRun::QuantizeInitialHidden() {
   }
 }
 
+bool SequenceRun::IsBeyond(const float* values) const {
+  int32_t beyond = 0;
+  for (int64_t unit = 0; unit < hidden_; ++unit) beyond |= std::fabs(values[unit]) > config_.h_bound ? 1 : 0;
+  return beyond != 0;
+}
+
 void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const {
   const int32_t zero_point = static_cast<int32_t>(zero);
   const float low = -static_cast<float>(zero_point) * unit_scale;

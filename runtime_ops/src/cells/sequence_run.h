@@ -95,7 +95,7 @@ class SequenceRun {
   bool MayLose() const {
     return args_.initial_h != nullptr && config_.h_bound > 0 && config_.h_mode == CodeMode::kStatic;
   }
-  bool IsBeyond(const float* values) const { return kernels_.max_abs(values, hidden_) > config_.h_bound; }
+  bool IsBeyond(const float* values) const;
   // Codes of minus what those of row r lose beyond the bound.
   void QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const;
   // Takes from p what the losses of the active rows make of a product that was multiplied.
