@@ -146,7 +146,10 @@ def beyond_codes(
         return [(codes, scale)]
     zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
     real = b.op("DequantizeLinear", [codes, scale, zero_points], f"{name}.coarse", axis=0)
-    return [(codes, scale), row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point)]
+    return [
+        (codes, scale),
+        row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point),
+    ]
 
 
 class BoundedHidden:

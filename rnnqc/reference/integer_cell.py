@@ -323,7 +323,7 @@ class IntegerCell(ABC):
     @property
     def loses(self) -> bool:
         """Whether hidden states may come from outside that lie beyond what their codes hold."""
-        bounded: bool = self.attributes["h_mode"] == "static" and self.number("h_bound") > 0
+        bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
         return bounded and "initial_h" in self.inputs
 
     def loop(self) -> tuple[dict[str, npt.NDArray[Any]], State]:

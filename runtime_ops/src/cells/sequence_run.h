@@ -218,9 +218,8 @@ inline SequenceRun::Product SequenceRun::HiddenProduct() const {
 
 inline void SequenceRun::Multiply(const Product& product, const Blocks& units, int64_t byte_rows) const {
   const Blocks blocks = ColumnBlocks(units, product.gates);
-  RecurrentArgs recurrent{
-      Matmul(product.matrix, product.codes, units_padded_, byte_rows, blocks.begin, blocks.end), product.acc,
-      product.stride()};
+  RecurrentArgs recurrent{Matmul(product.matrix, product.codes, units_padded_, byte_rows, blocks.begin, blocks.end),
+                          product.acc, product.stride()};
   recurrent.matmul.descending = Descending();
   if (h_planes_ == 2) recurrent.matmul.start = no_start_;
   MultiplyRows(kernels_, product.matrix, recurrent);
