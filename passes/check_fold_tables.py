@@ -215,6 +215,7 @@ class TablesCheck:
                     wanted[f"{name}.scale", "Div"] = {1: 2.0 ** (bits - 1) - 1}
                 elif bits is not None:
                     wanted[f"{name}.scale", "Div"] = {1: 2.0**bits - 1}
+        self._beyond(wanted)
         for k, gate in enumerate(self.cell.type.gates):
             low, high = self._limits(k)
             wanted[f"{gate}.limited", "Clip"] = {1: np.float32(low), 2: np.float32(high)}
@@ -227,6 +228,22 @@ class TablesCheck:
             for name in ("initial_c.codes", "cell_state"):
                 wanted[name, "Clip"] = {1: np.float32(-self.cell_max), 2: np.float32(self.cell_max)}
         return wanted
+
+    def _beyond(self, wanted: dict[tuple[str, str], dict[int, Any]]) -> None:
+        """What takes the part of hidden states that their codes lose."""
+        bound = self.cell.integer.get("h_bound")
+        for source, name in (("hidden", "hidden"), ("hidden", "initial_h"), (RESET_HIDDEN, RESET_HIDDEN)):
+            scale, zero = self.scales[source], self.zeros[source]
+            if not scale or not bound:
+                continue
+            low = np.float32(-zero) * np.float32(scale)
+            wanted[f"{name}.beyond.held", "Clip"] = {1: low, 2: np.float32(bound)}
+            wanted[f"{name}.beyond.units", "Div"] = {1: scale}
+            bits = self.before.cell.points[source]["bits"]
+            for part in (f"{name}.beyond.0", f"{name}.beyond.1"):
+                wanted[f"{part}.scale", "Div"] = {1: 2.0 ** (bits - 1) - 1}
+                if bits != _WIDE:
+                    wanted[f"{part}.product", "MatMulInteger"] = {2: zero}
 
     def _node(self, wanted: Mapping[tuple[str, str], Mapping[int, Any]], name: str, node: Node) -> None:
         for position, value in wanted.get((name, node.op), {}).items():

@@ -122,9 +122,100 @@ def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tu
     return b.op("QuantizeLinear", [y, b.f32(scale), b.u8(zero_point)], name)
 
 
-def initial_states(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> list[Value]:
-    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`."""
-    made = [_initial_hidden(b, cell, numbers, at)]
+def beyond_codes(
+    b: Builder, state: Value, numbers: CellNumbers, name: str, grid: tuple[float, int]
+) -> list[tuple[Value, Value]]:
+    """Minus what the codes of a state `[B,H]` lose beyond the bound, in units of the codes' scale.
+
+    Args:
+        b: Collects the nodes.
+        state: Real values.
+        numbers: Of the cell.
+        name: Prefix of the values.
+        grid: Scale and zero point of the codes.
+
+    Returns:
+        Codes and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
+    """
+    unit, zero_point = np.float32(grid[0]), grid[1]
+    low = float(np.float32(-zero_point) * unit)
+    held = b.op("Clip", [state, b.f32(low), b.f32(numbers.h_bound)], f"{name}.held")
+    rest: Value = b.op("Div", [b.op("Sub", [held, state], f"{name}.lost"), b.f32(unit)], f"{name}.units")
+    codes, scale = row_codes(b, rest, numbers.h_bits, f"{name}.0", zero_point)
+    if numbers.h_bits == WIDE_BITS:
+        return [(codes, scale)]
+    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    real = b.op("DequantizeLinear", [codes, scale, zero_points], f"{name}.coarse", axis=0)
+    return [
+        (codes, scale),
+        row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point),
+    ]
+
+
+class BoundedHidden:
+    """An initial hidden state, and whether it lies within the bound.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        given: The state `[B,H]`.
+        x: The sequence.
+
+    Attributes:
+        is_within: Whether all elements do, and none is NaN. It is no constant, even if the state is one: onnxruntime
+            1.32 crashes where it puts a branch with folded constants in place of an If.
+    """
+
+    def __init__(self, b: Builder, cell: Cell, numbers: CellNumbers, given: Value, x: Value) -> None:
+        self._cell, self._numbers = cell, numbers
+        self._held = b.op("Clip", [given, b.f32(-numbers.h_bound), b.f32(numbers.h_bound)], "initial_h.held")
+        self._lost = b.op("Sub", [given, self._held], "initial_h.lost")
+        # Of NaN the sum is NaN, and so no zero.
+        total = b.reduce("ReduceL1", self._lost, [0, 1], "initial_h.lost.size", keepdims=0)
+        zero = b.f32(0.0)
+        if not numbers.h_is_data:
+            element = b.op("Gather", [b.op("Reshape", [x, b.i64([-1])], "x.flat"), b.i64(0)], "x.element", axis=0)
+            zero = b.op("Clip", [b.cast(element, np.float32, "x.element.float"), zero, zero], "x.element.zero")
+        self.is_within = b.op("Equal", [total, zero], "initial_h.is_within")
+
+    def within(self, b: Builder) -> Value:
+        """What the loop carries, for a state within the bound."""
+        if carries_codes(self._cell, self._numbers):
+            return static_codes(b, self._held, self._numbers, "initial_h.codes")
+        return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which makes 0 of -0
+
+
+def initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
+    """What the loop carries of an initial hidden state: its codes, or itself; None without one."""
+    if at.initial_h is None:
+        return None
+    clean: Value = without_nan(b, at.initial_h, "initial_h")
+    if carries_codes(cell, numbers):
+        return static_codes(b, clean, numbers, "initial_h.codes")
+    if cell.type.reads_hidden:
+        clean = positive_zeros(b, clean, "initial_h.positive_zeros")
+    return limited(b, clean, "initial_h")
+
+
+def limited(b: Builder, state: Value, name: str) -> Value:
+    """A state within what dynamic rows hold."""
+    return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
+
+
+def initial_states(
+    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, bounded: BoundedHidden | None = None
+) -> list[Value]:
+    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        at: Its boundary.
+        bounded: The initial hidden state, if it is known to lie within the bound.
+    """
+    made = [initial_hidden(b, cell, numbers, at) if bounded is None else bounded.within(b)]
     if cell.type.cell_state:
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):
@@ -143,17 +234,6 @@ def initial_states(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -
 def carries_codes(cell: Cell, numbers: CellNumbers) -> bool:
     """Whether the loop hands hidden codes from step to step, and not the hidden state itself."""
     return numbers.h_mode == "static" and not cell.type.reads_hidden
-
-
-def _initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
-    if at.initial_h is None:
-        return None
-    clean: Value = without_nan(b, at.initial_h, "initial_h")
-    if carries_codes(cell, numbers):
-        return static_codes(b, clean, numbers, "initial_h.codes")
-    if cell.type.reads_hidden:
-        clean = positive_zeros(b, clean, "initial_h.positive_zeros")
-    return b.op("Clip", [clean, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], "initial_h.limited")
 
 
 def _initial_cell_state(b: Builder, numbers: CellNumbers, at: Boundary) -> Value | None:

@@ -6,7 +6,7 @@ docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,23 @@ from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Graph, Model, Node, Value, Variable
 from rnnqc.passes.emit_cell import Boundary, dimensions, scan
 from rnnqc.passes.emit_codes import (
+    BoundedHidden,
+    beyond_codes,
     carries_codes,
     initial_states,
     input_codes,
+    limited,
     row_codes,
     static_codes,
     with_zero_point_rows,
+    without_nan,
 )
 from rnnqc.passes.emit_integer_step import IntegerStep, LoopConstants, for_each_row, joint_gates, loop_constants
 from rnnqc.passes.emit_results import finish_integer
 from rnnqc.passes.emit_wide_codes import WIDE_BITS, combined, low_correction, weighted_sum
 from rnnqc.passes.fold_cell import CellNumbers
 from rnnqc.passes.operands import Operands, Wanted
+from rnnqc.passes.point_names import BEYOND, WITHIN
 
 
 def emit_integer_cell(
@@ -47,8 +52,10 @@ def emit_integer_cell(
     """
     b = Builder(model, cell.name)
     x_codes, row_scale = input_codes(b, cell, numbers, at)
-    states = initial_states(b, cell, numbers, at)
-    emitter = _Loop(cell, numbers, at, w, Wanted.of(at, codes), x_codes, row_scale, states)
+    given = at.initial_h if numbers.h_bound and dispatch else None
+    bounded = BoundedHidden(b, cell, numbers, given, at.x) if given is not None else None
+    states = initial_states(b, cell, numbers, at) if bounded is None else []
+    emitter = _Loop(cell, numbers, at, w, Wanted.of(at, codes), x_codes, row_scale, states, bounded)
     results = _dispatched(b, emitter) if dispatch else emitter.emit(b, w.W, w.R, b.u8(128))
     finish_integer(b, cell, at, codes, results, numbers.cell_scale, numbers.h_zero_point)
     return b.nodes
@@ -143,6 +150,7 @@ class _Product:
         multiplier: `[n]`, or `[B,n]` for a batch that is known.
         grid: Scale and zero point of the codes.
         name: Prefix of the values.
+        is_whole: Whether the product with what the codes lose beyond the bound belongs to that with a state.
     """
 
     numbers: CellNumbers
@@ -152,12 +160,29 @@ class _Product:
     multiplier: Value
     grid: tuple[float, int]
     name: str
+    is_whole: bool = False
 
     def of_state(self, body: Builder, state: Value) -> Value:
         """The product with the codes of real values `[B,H]`."""
-        if self.numbers.h_mode == "static":
-            return self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
-        return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
+        if self.numbers.h_mode != "static":
+            return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
+        units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
+        return self.without_loss(body, units, state) if self.is_whole else units
+
+    def in_branch(self, b: Builder) -> _Product:
+        """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
+        return replace(self, r=b.op("Tile", [self.r, b.i64([1, 1])], f"{self.name}.R"))
+
+    def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
+        """`units` and the product with what the codes of a state `[B,H]` lose beyond the bound.
+
+        Rows that lose nothing have a difference of 0, and not -0: taking it away changes no bit of theirs.
+        """
+        name = f"{self.name}.beyond"
+        for k, (codes, scale) in enumerate(beyond_codes(b, state, self.numbers, name, self.grid)):
+            part = replace(self, name=f"{name}.{k}").of_codes(b, codes, scale)
+            units = b.op("Sub", [units, part], f"{name}.{k}.taken_away")
+        return units
 
     def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
         """The product with codes, and the scales of their rows if each has its own."""
@@ -189,6 +214,7 @@ class _Loop:
     x_codes: Sequence[Value]
     row_scale: Value | None
     states: Sequence[Value]
+    bounded: BoundedHidden | None
 
     def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> dict[str, Value]:
         """Emits into `b`; returns the wanted results by name.
@@ -199,12 +225,50 @@ class _Loop:
             r: R.
             weight_zero_point: Zero point of both; None for 0.
         """
-        cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
-        batch = cell.batch_dimension
         zero_points = [weight_zero_point] if weight_zero_point is not None else []
         p = self._projection(b, w, zero_points)
-        before = loop_constants(b, cell, numbers, self.w)
+        before = loop_constants(b, self.cell, self.numbers, self.w)
         products = self._products(b, r, zero_points)
+        if self.at.initial_h is None or not self.numbers.h_bound:
+            return self._loop(b, p, before, products, self.states)
+
+        def within(inner: Builder) -> dict[str, Value]:
+            states = initial_states(inner, self.cell, self.numbers, self.at, bounded)
+            return self._loop(inner, p, before, [v.in_branch(inner) for v in products], states)
+
+        def beyond(inner: Builder) -> dict[str, Value]:
+            own, states = products, self.states
+            if bounded is not None:
+                own = [v.in_branch(inner) for v in products]
+                states = initial_states(inner, self.cell, self.numbers, self.at)
+            if not carries_codes(self.cell, self.numbers):
+                return self._loop(inner, p, before, [replace(v, is_whole=True) for v in own], states)
+            return self._loop(inner, self._with_whole_first_step(inner, p, own[0]), before, own, states)
+
+        bounded = self.bounded
+        if bounded is None:
+            return beyond(b)
+        # Whatever branch is taken, rows within the bound have the same bits.
+        return _choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
+
+    def _with_whole_first_step(self, b: Builder, p: Value, product: _Product) -> Value:
+        """`p` `[T,B,GH]`, in the first step of the loop with what the codes of the initial state lose."""
+        cell, at = self.cell, self.at
+        assert at.initial_h is not None
+        backwards = cell.reverse and at.sequence_lens is None
+        first = (-1 if cell.static_length is None else cell.static_length - 1) if backwards else 0
+        step = b.op("Gather", [p, b.i64(first)], "x.projection.first", axis=0)
+        state = limited(b, without_nan(b, at.initial_h, "initial_h"), "initial_h")
+        whole = replace(product, name="initial_h").without_loss(b, step, state)
+        element = b.op("Unsqueeze", [whole, b.i64([0])], "x.projection.first.whole")
+        return b.op("ScatterND", [p, b.i64([[first]]), element], "x.projection.whole")
+
+    def _loop(
+        self, b: Builder, p: Value, before: LoopConstants, products: Sequence[_Product], states: Sequence[Value]
+    ) -> dict[str, Value]:
+        """The Scan; returns the wanted results by name."""
+        cell, numbers, hidden = self.cell, self.numbers, self.cell.hidden_size
+        batch = cell.batch_dimension
         body = b.body()
         carried = carries_codes(cell, numbers)
         wide = numbers.h_bits == WIDE_BITS
@@ -242,7 +306,7 @@ class _Loop:
             result(next_h, "hidden.codes.steps", np.uint8)
         if self.wanted.c_steps:
             result(state, "cell_state.steps", np.float32)
-        made = scan(b, body, cell, self.at, list(self.states), sequences, [*inputs, *of_step], outputs, names)
+        made = scan(b, body, cell, self.at, list(states), sequences, [*inputs, *of_step], outputs, names)
         kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
         kept |= {"cell_state.last"} if self.wanted.last_c else set()
         for name, value in zip(names, made, strict=True):

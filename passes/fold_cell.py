@@ -26,6 +26,7 @@ from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.types import GRU, LSTM
 from rnnqc.encoding import Encoding, Rounding
+from rnnqc.grids import is_power_of_two
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quantization import INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
 from rnnqc.vitis_tables import VITIS
@@ -66,9 +67,9 @@ class TableSpec:
 
 _LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
 _GRU_ONLY = ("reset_scale", "reset_zero_point")
-_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows")
+_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
 # Attributes that are left out at their default: a library that does not know them runs files without them.
-_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8}
+_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class CellNumbers:
         h_bits: Width of the hidden codes, 8 or 16.
         reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
         reset_zero_point: Their zero point.
+        h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
+            initial state, which may be larger; 0 where nothing is known of it.
+        h_is_data: Whether no tool can take the initial hidden state for a constant.
     """
 
     x_mode: str
@@ -126,6 +130,8 @@ class CellNumbers:
     h_bits: int = 8
     reset_scale: float = 0.0
     reset_zero_point: int = 128
+    h_bound: float = 0.0
+    h_is_data: bool = True
 
     @property
     def cell_is_wide(self) -> bool:
@@ -236,6 +242,7 @@ def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, Floa
         h_bits=cell.points["hidden"]["bits"],
         reset_scale=reset_scale,
         reset_zero_point=reset_zero,
+        h_bound=_bound(cell),
     )
     b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
     assert b is not None
@@ -322,6 +329,21 @@ def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
             "give both the same bits and mode, or use --form qcdq",
         )
     return scale, zero
+
+
+def _bound(cell: Cell) -> float:
+    """`CellNumbers.h_bound`."""
+    points = [cell.points["hidden"]]
+    if cell.type.reads_hidden and not cell.linear_before_reset:
+        points.append(cell.points[RESET_HIDDEN])
+    bounds = [p.get("bound", 0.0) for p in points]
+    if cell.initial_h is None or not all(bounds):
+        return 0.0
+    bound = float(np.float32(bounds[0]))
+    if cell.type.reads_hidden and not is_power_of_two(bound):
+        # Roundings of (1 - z) * n + z * h add up to a little more than the largest n.
+        return float(np.float32(bound * (1.0 + 2.0**-8)))
+    return bound
 
 
 def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:

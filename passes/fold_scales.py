@@ -11,7 +11,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.diagnostics import Outcome, Remark
-from rnnqc.ir import Graph, Model, Node, Value, Variable, constant_array
+from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
@@ -19,6 +19,7 @@ from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.cell_graphs import chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.check_fold_scales import FoldScalesCheck
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.equivalent_products import products_in_steps, real_products, states_in_units
@@ -148,7 +149,7 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
     refusal: NotHandled | None = None
     if not needs_grid(cell):
         try:
-            return fold_cell(cell, w, parameters)
+            return _of_initial_state(model, fold_cell(cell, w, parameters), boundary_of(model, graph, cell).initial_h)
         except NotHandled as refused:
             refusal = refused
     r = constant_array(model.initializer(cell.R, graph))
@@ -178,6 +179,33 @@ def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
         return _fold(model, graph, cell)
     except NotHandled as refusal:
         return refusal
+
+
+def _of_initial_state(model: Model, folded: FoldedCell, state: Value | None) -> FoldedCell:
+    """With what is known of the initial hidden state."""
+    numbers = folded.numbers
+    if state is None or not numbers.h_bound:
+        return folded
+    held = Constants(model).array(state)
+    if held is not None and bool(np.all(np.abs(held) <= numbers.h_bound)):
+        return replace(folded, numbers=replace(numbers, h_bound=0.0))
+    return replace(folded, numbers=replace(numbers, h_is_data=_is_data(state)))
+
+
+def _is_data(value: Value) -> bool:
+    """Whether `value` depends on numbers that only a run knows, and not on shapes alone."""
+    pending, seen = [value], set[int]()
+    while pending:
+        current = pending.pop()
+        if id(current) in seen or isinstance(current, Constant):
+            continue
+        seen.add(id(current))
+        if not current.inputs:
+            return True
+        producer = current.inputs[0]
+        if producer.op not in ("Shape", "Size", "If"):
+            pending += [v for v in producer.inputs if v.name]
+    return False
 
 
 def _rest(at: Boundary) -> tuple[Value | None, ...]:

@@ -192,7 +192,7 @@ class _Resolver:
             if bound is None:
                 return self._row_scales(s)
             like = grid_format({**s, "zero_point": None})
-            made = on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"]))))
+            made = {**on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"])))), "bound": bound}
         elif "scale" not in s and mode == "dynamic-row":
             return self._row_scales(s)
         else:

@@ -9,7 +9,10 @@ from typing import TypeVar
 from rnnqc.ir import safe_name
 
 Key = TypeVar("Key", bound=Hashable)
-_NUMBER, _STEP, _KIND = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)"), re.compile(r"/u?int8(?=/)")
+WITHIN, BEYOND = "within_bound", "beyond_bound"
+"""Kinds of loops: where the hidden states that they start from may lie."""
+_NUMBER, _STEP = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)")
+_KIND = re.compile(rf"/(u?int8|{WITHIN}|{BEYOND})(?=/)")
 
 
 def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Iterable[str] = ()) -> dict[Key, str]:
@@ -41,7 +44,7 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
 def alias(name: str) -> tuple[str, int]:
     """A name of a value without what passes add to it, and the step of a written-out loop in it (0 without).
 
-    They add a number that makes it unique, the step, and the kind of the integer operands.
+    They add a number that makes it unique, the step, the kind of the integer operands, and that of the loop.
     """
     step = _STEP.search(name)
     return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0

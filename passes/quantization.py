@@ -182,9 +182,9 @@ def _check_weight(s: Settings, path: str) -> None:
 
 
 def hidden_bound(cell: Cell) -> float | None:
-    """The largest possible magnitude of the hidden state, from the activations; None if there is none.
+    """The largest possible magnitude of the hidden states that steps make, from the activations; None if there is none.
 
-    Initial states of a GRU beyond it saturate in the products.
+    Initial states may lie beyond it: their rest is multiplied apart.
     """
     if cell.type is LSTM:
         o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds

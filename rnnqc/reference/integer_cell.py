@@ -34,6 +34,7 @@ def defaults(gates: int) -> dict[str, Any]:
         "h_mode": "static",
         "h_scale": 0.0,
         "h_zero_point": 128,
+        "h_bound": 0.0,
         "gate_kinds": ",".join(["table"] * gates),
         "gate_alpha": (0.0,) * gates,
         "gate_beta": (0.0,) * gates,
@@ -87,6 +88,11 @@ def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, 
     scale = np.asarray(np.maximum(b - a, _SMALLEST_MAGNITUDE) / top, dtype=np.float32)
     zero_point = np.minimum(rne(np.asarray((F32(0) - a) / scale)), top)
     return code(x, scale, zero_point, bits), scale, zero_point.astype(np.int32)
+
+
+def limited(values: FloatArray) -> FloatArray:
+    """Within what dynamic rows hold."""
+    return np.clip(values, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
 
 
 def without_nan(values: npt.NDArray[Any]) -> FloatArray:
@@ -193,6 +199,8 @@ class IntegerCell(ABC):
 
     OPERATOR: ClassVar[str]
     GATES: ClassVar[tuple[str, ...]]
+    KEEPS_STATE: ClassVar[bool] = False
+    """Whether a hidden state beyond the bound may stay there for more than a step."""
 
     def __init__(
         self,
@@ -280,6 +288,19 @@ class IntegerCell(ABC):
             sums = np.asarray(sums * state["h_scale"])
         return np.asarray(sums * self.inputs["h_multiplier"][columns])
 
+    def without_loss(self, u: FloatArray, h: FloatArray, columns: slice = slice(None), grid: str = "h") -> FloatArray:
+        """`u` and the product of some columns of R with what the codes of states h [B, H] lose beyond `h_bound`."""
+        zero_point, unit = int(self.attributes[f"{grid}_zero_point"]), self.number(f"{grid}_scale")
+        low = F32(F32(-zero_point) * unit)
+        rest = np.asarray((np.clip(h, low, self.number("h_bound")) - h) / unit)
+        for _ in range(16 // self.h_bits):
+            scale = dynamic_scale(rest, self.h_bits)
+            codes = code(rest, scale, zero_point, self.h_bits)
+            sums = np.asarray(product(codes, zero_point, self.R[:, columns]) * scale)
+            u = np.asarray(u - sums * self.inputs["h_multiplier"][columns])
+            rest = np.asarray(rest - (codes.astype(np.float32) - F32(zero_point)) * scale)
+        return u
+
     def gate(self, gate: str, g: FloatArray) -> FloatArray:
         """Activation of a gate's pre-activations."""
         index = self.GATES.index(gate)
@@ -299,9 +320,20 @@ class IntegerCell(ABC):
             return np.asarray(relu(v) + self.inputs["gate_table"][offset + codes])
         return Activation(kind, value("gate_alpha"), value("gate_beta"))(v)
 
+    @property
+    def loses(self) -> bool:
+        """Whether hidden states may come from outside that lie beyond what their codes hold."""
+        bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
+        return bounded and "initial_h" in self.inputs
+
     def loop(self) -> tuple[dict[str, npt.NDArray[Any]], State]:
         """All steps: `Y`, `Y_h` and, if there are any, `Y_codes`; and the last state, of ended rows too."""
         p = self._input_pre_activations()
+        if self.loses and not self.KEEPS_STATE:
+            forward = self.attributes["direction"] == "forward"
+            first = np.zeros_like(self.lengths) if forward else np.maximum(self.lengths - 1, 0)
+            rows = np.arange(self.batch)
+            p[first, rows] = self.without_loss(p[first, rows], limited(self.initial("initial_h")))
         state = self.initial_state()
         shape = (self.time, self.batch, self.hidden)
         Y = np.zeros(shape, np.float32)

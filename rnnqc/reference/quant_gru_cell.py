@@ -12,10 +12,10 @@ from rnnqc.reference import grid_cell
 from rnnqc.reference.grid_gru import GridGru, GridRnn
 from rnnqc.reference.integer_cell import (
     F32,
-    LARGEST_MAGNITUDE,
     FloatArray,
     IntegerCell,
     State,
+    limited,
     with_direction_axes,
     without_direction_axis,
 )
@@ -60,13 +60,10 @@ def _run(
     return results
 
 
-def _limited(h: FloatArray) -> FloatArray:
-    return np.clip(h, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
-
-
 class _Gru(IntegerCell):
     OPERATOR = "QuantGRUCell"
     GATES = ("z", "r", "h")
+    KEEPS_STATE = True
 
     def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
         super().__init__(inputs, attributes, _GRU_OPTIONAL, ignored=grid_cell.attributes_of(GridGru))
@@ -75,23 +72,28 @@ class _Gru(IntegerCell):
             raise ValueError("QuantGRUCell: linear_before_reset and hidden_bias belong together")
 
     def initial_state(self) -> State:
-        h = _limited(self.initial("initial_h"))
+        h = limited(self.initial("initial_h"))
         return {**self.hidden_codes(h), "real": h}
 
     def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
         h = state["real"]
         both = slice(None) if self.linear_before_reset else slice(2 * self.hidden)
         u = self.recurrent(state, both)
+        if self.loses:
+            u = self.without_loss(u, h, both)
         z = self.gate("z", np.asarray(self.part(u, "z") + self.part(p, "z")))
         r = self.gate("r", np.asarray(self.part(u, "r") + self.part(p, "r")))
         if self.linear_before_reset:
             u_h = np.asarray(self.part(u, "h") + self.inputs["hidden_bias"])
             g = np.asarray(r * u_h + self.part(p, "h"))
         else:
-            v = self.hidden_codes(np.asarray(r * h), "reset")
-            g = np.asarray(self.recurrent(v, slice(2 * self.hidden, None), "reset") + self.part(p, "h"))
+            last, product = slice(2 * self.hidden, None), np.asarray(r * h)
+            u_h = self.recurrent(self.hidden_codes(product, "reset"), last, "reset")
+            if self.loses:
+                u_h = self.without_loss(u_h, product, last, "reset")
+            g = np.asarray(u_h + self.part(p, "h"))
         n = self.gate("h", g)
-        y = _limited(np.asarray((F32(1) - z) * n + z * h))
+        y = limited(np.asarray((F32(1) - z) * n + z * h))
         return y, {**self.hidden_codes(y), "real": y}
 
 
@@ -104,7 +106,7 @@ class _Rnn(IntegerCell):
 
     def initial_state(self) -> State:
         h = self.initial("initial_h")
-        return self.hidden_codes(_limited(h) if self.attributes["h_mode"] == "dynamic_row" else h)
+        return self.hidden_codes(limited(h) if self.attributes["h_mode"] == "dynamic_row" else h)
 
     def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
         y = self.gate("h", np.asarray(self.recurrent(state) + p))

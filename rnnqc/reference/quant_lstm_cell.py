@@ -17,6 +17,7 @@ from rnnqc.reference.integer_cell import (
     FloatArray,
     IntegerCell,
     State,
+    limited,
     quantize_rows,
     relu,
     rne,
@@ -76,7 +77,7 @@ class _Lstm(IntegerCell):
     def initial_state(self) -> State:
         h, c = self.initial("initial_h"), self.initial("initial_c")
         if self.attributes["h_mode"] == "dynamic_row":
-            h = np.clip(h, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
+            h = limited(h)
         in_units = np.asarray(c / self.number("cell_scale")) if self.quantized_cell else c
         return {**self.hidden_codes(h), "c": self._limit_cell(in_units)}
 

@@ -24,10 +24,8 @@ class ByteRun final : public SequenceRun {
 
   void InitializeStates() override {
     std::fill(c_, c_ + rows_ * units_padded_, int8_t{0});
-    for (int64_t r = 0; r < rows_; ++r) {
-      QuantizeInitialHidden(r);
-      if (call_.initial_c != nullptr) InitialCells(r);
-    }
+    QuantizeInitialHidden();
+    for (int64_t r = 0; r < (call_.initial_c == nullptr ? 0 : rows_); ++r) InitialCells(r);
     PrepareCells();
   }
 

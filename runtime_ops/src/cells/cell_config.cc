@@ -89,6 +89,9 @@ void ValidateCodes(const CellConfig& config) {
     FailAttribute("x_bits", config.x_bits, "8 for x_mode codes");
   if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point, config.x_bits);
   CheckZeroPoint("h_zero_point", config.h_zero_point, config.h_bits);
+  if (!(std::isfinite(config.h_bound) && config.h_bound >= 0)) {
+    FailAttribute("h_bound", config.h_bound, "a finite number, 0 or more");
+  }
 }
 
 std::vector<GridUse> GridUses(const CellConfig& config, const std::vector<GridUse>& own) {

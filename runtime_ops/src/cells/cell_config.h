@@ -46,6 +46,8 @@ struct CellConfig {
   CodeMode h_mode = CodeMode::kStatic;
   float h_scale = 0;
   int64_t h_zero_point = 128;
+  // Magnitude up to which static codes hold the states that steps make from such states; 0 if that is not known.
+  float h_bound = 0;
   GateConfig gates[kGates];  // the first gate_count ones
   int64_t w_group_size = 0;  // rows of packed W that share a multiplier; 0 without
   int64_t r_group_size = 0;

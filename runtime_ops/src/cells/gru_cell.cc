@@ -56,7 +56,7 @@ class GruRun final : public HiddenRun {
     const int64_t units = rows_ * units_padded_;
     pieces(state_, units);
     pieces(z_, halves_ ? units : 0);
-    pieces(reset_, halves_ && !kernels_quantize() ? units : 0);
+    pieces(reset_, halves_ && (!kernels_quantize() || MayLose()) ? units : 0);
     pieces(reset_codes_, halves_ ? units * h_planes_ : 0);
     pieces(reset_zero_point_, halves_ ? rows_ * h_planes_ : 0);
     pieces(reset_scale_, halves_ ? rows_ : 0);
@@ -68,6 +68,7 @@ class GruRun final : public HiddenRun {
     for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
       float* state = state_ + r * units_padded_;
       LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, state);
+      loses_ = loses_ || (MayLose() && IsBeyond(state));
       QuantizeHidden(r, state, CodesBefore(0));
     }
     PrepareSteps();
@@ -80,9 +81,13 @@ class GruRun final : public HiddenRun {
   }
 
   void RunStep() override {
+    // Steps keep a state within the bound.
+    loses_ = loses_ && AnyIsBeyond();
+    if (loses_) QuantizeLosses(state_, config_.h_scale, config_.h_zero_point);
     RunPhase(kFirst);
     if (halves_) {
       QuantizeDynamicRows(ResetCodes());
+      if (loses_) QuantizeLosses(reset_, gru_.reset_scale, gru_.reset_zero_point);
       RunPhase(kSecond);
     }
     QuantizeDynamicRows(HiddenCodes());
@@ -98,6 +103,17 @@ class GruRun final : public HiddenRun {
       MultiplyAndStep(kernels_.gru_cell, HiddenProduct(), HiddenCodes(), units);
     }
     CopyCodes(units.begin * kBlockUnits, std::min(units.end * kBlockUnits, hidden_));
+  }
+
+  bool AnyIsBeyond() const {
+    for (int64_t r = 0; r < active_; ++r) {
+      if (IsBeyond(state_ + r * units_padded_)) return true;
+    }
+    return false;
+  }
+
+  void QuantizeLosses(const float* values, float unit_scale, int64_t zero_point) const {
+    for (int64_t r = 0; r < active_; ++r) QuantizeLoss(r, values + r * units_padded_, unit_scale, zero_point);
   }
 
   // Of r * h.

@@ -21,7 +21,7 @@ HiddenRun::HiddenRun(const CellConfig& config, const KernelTable& kernels, const
     : SequenceRun(config, kernels, packed, args, first, stride), has_options_(HasOptions(config)) {}
 
 void HiddenRun::VisitScratch(ScratchPieces& pieces) {
-  pieces(joined_, h_planes_ == 1 ? 0 : rows_ * stride_);
+  pieces(joined_, h_planes_ == 1 && !MayLose() ? 0 : rows_ * stride_);
   pieces(no_bias_, h_planes_ == 1 ? 0 : columns_);
 }
 
@@ -53,6 +53,10 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
                                 const Blocks& units) const {
   Multiply(product, units);
   if (h_planes_ == 2) JoinPlanes(product, units, no_bias_, 0, joined_);
+  if (loses_) {
+    if (h_planes_ == 1) ScaleSums(product, units);
+    TakeLoss(product, units, joined_);
+  }
   HiddenCellArgs step = step_args_;
   step.rows = active_;
   step.block_begin = units.begin;
@@ -64,12 +68,14 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   step.h_scale = target.scale;
   step.h_zero_point = static_cast<int32_t>(target.zero_point);
   step.h = target.codes;
-  if (!has_options_) return kernel(step);
+  if (!has_options_ && !loses_) return kernel(step);
   HiddenCellOptions options = options_;
   // Joined products are multiplied already.
   options.row_scale = h_planes_ == 1 ? product.row_scale : nullptr;
   step.options = &options;
-  if (kernels_quantize()) return kernel(step);
+  if (loses_) options.products = joined_;
+  // Of r * h it takes the values, too.
+  if (kernels_quantize() && !(loses_ && target.values != nullptr)) return kernel(step);
   step.h_zero_point = 0;
   step.h = nullptr;
   kernel(step);
@@ -79,6 +85,18 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   for (int64_t r = 0; r < active_; ++r) {
     Quantize(ValuesOf(target, r) + begin, end - begin, target.scale, static_cast<int32_t>(target.zero_point), h_planes_,
              RowOf(target.codes, r) + begin, units_padded_);
+  }
+}
+
+void HiddenRun::ScaleSums(const Product& product, const Blocks& units) const {
+  const Blocks blocks = ColumnBlocks(units, product.gates);
+  const int64_t end = blocks.end * kBlockColumns;
+  for (int64_t r = 0; r < active_; ++r) {
+    const int32_t* acc = product.acc + r * product.stride();
+    float* row = joined_ + r * product.stride();
+    for (int64_t j = blocks.begin * kBlockColumns; j < end; ++j) {
+      row[j] = static_cast<float>(acc[j]) * product.multiplier[j];
+    }
   }
 }
 

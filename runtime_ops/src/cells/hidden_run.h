@@ -25,7 +25,8 @@ class HiddenRun : public SequenceRun {
   void VisitScratch(ScratchPieces& pieces) override;
   // To be called before the first step: what the steps have in common.
   void PrepareSteps();
-  // A product, the kernel that follows it, and the codes of what it gives but those of dynamic rows.
+  // A product, the kernel that follows it, and the codes of what it gives but those of dynamic rows. The product is
+  // that of whole states where `loses_` is set and the codes of what they lose were made.
   void MultiplyAndStep(HiddenCellFn* kernel, const Product& product, const Target& target, const Blocks& units) const;
   // The codes of dynamic rows, which take all units.
   void QuantizeDynamicRows(const Target& target) const {
@@ -38,8 +39,11 @@ class HiddenRun : public SequenceRun {
 
   HiddenCellArgs step_args_{};
   float* reset_ = nullptr;  // r * h of a GRU whose kernels do not write its codes
+  bool loses_ = false;
 
  private:
+  // Products of 8-bit codes in units of pre-activations.
+  void ScaleSums(const Product& product, const Blocks& units) const;
   void QuantizeRows(const Target& target) const;
   const float* ValuesOf(const Target& target, int64_t r) const {
     return target.values == nullptr ? y_rows_[r] : target.values + r * units_padded_;
@@ -47,7 +51,7 @@ class HiddenRun : public SequenceRun {
 
   const bool has_options_;
   HiddenCellOptions options_{};  // those of all steps
-  float* joined_ = nullptr;      // products of 16-bit codes
+  float* joined_ = nullptr;      // products of 16-bit codes, or of whole states
   float* no_bias_ = nullptr;
 };
 

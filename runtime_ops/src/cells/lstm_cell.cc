@@ -57,9 +57,8 @@ class LstmRun final : public SequenceRun {
   void InitializeStates() override {
     std::fill(c_, c_ + rows_ * units_padded_, 0.0f);
     if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * stride_, 0);
-    for (int64_t r = 0; r < rows_; ++r) {
-      QuantizeInitialHidden(r);
-      if (call_.initial_c == nullptr) continue;
+    QuantizeInitialHidden();
+    for (int64_t r = 0; r < (call_.initial_c == nullptr ? 0 : rows_); ++r) {
       InitialCells(lstm_, call_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, c_ + r * units_padded_);
     }
     if (table_kernel_) PrepareTableCells();
@@ -121,7 +120,7 @@ class LstmRun final : public SequenceRun {
     cell.block_begin = units.begin;
     cell.block_end = units.end;
     cell.p = p_step_;
-    cell.v_max = weights_.x_reach * x_scale_max_ + weights_.reach;
+    cell.v_max = first_loses_ && step_ == 0 ? INFINITY : weights_.x_reach * x_scale_max_ + weights_.reach;
     cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
     kernels_.table_cell(cell);
   }

@@ -16,7 +16,7 @@ class RnnRun final : public HiddenRun {
 
  private:
   void InitializeStates() override {
-    for (int64_t r = 0; r < rows_; ++r) QuantizeInitialHidden(r);
+    QuantizeInitialHidden();
     PrepareSteps();
   }
 

@@ -155,6 +155,11 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(y_rows_, rows_);
   pieces(y_scratch_, args_.y == nullptr ? rows_ * hidden_ : 0);
   pieces(limited_h_, hidden_);
+  const int64_t losses = MayLose() ? 2 * rows_ : 0;
+  pieces(loss_codes_, losses * units_padded_);
+  pieces(loss_scale_, losses);
+  pieces(loss_acc_, losses * stride_);
+  pieces(loss_, losses == 0 ? 0 : hidden_);
 }
 
 void SequenceRun::Run(Team* team, int64_t most_parts) {
@@ -198,6 +203,7 @@ void SequenceRun::InitializeCodes() {
   }
   std::fill(h_scale_, h_scale_ + rows_, DynamicScale(0.0f, config_.h_bits));
   if (x_planes_ + h_planes_ > 2) std::fill(no_start_, no_start_ + columns_, 0);
+  if (MayLose()) std::fill(loss_codes_, loss_codes_ + 2 * rows_ * units_padded_, uint8_t{0});
 }
 
 void SequenceRun::FillZeroPoints(int64_t zero_point, int32_t* parts) const {
@@ -215,14 +221,78 @@ void SequenceRun::Quantize(const float* values, int64_t n, float scale, int32_t 
   }
 }
 
-void SequenceRun::QuantizeInitialHidden(int64_t r) {
-  if (args_.initial_h == nullptr) return;
-  const float* values = args_.initial_h + sequences_.batch_index(r) * hidden_;
-  if (config_.h_mode == CodeMode::kDynamicRow) {
-    LimitHidden(values, hidden_, limited_h_);
-    values = limited_h_;
+void SequenceRun::QuantizeInitialHidden() {
+  for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
+    const float* values = args_.initial_h + sequences_.batch_index(r) * hidden_;
+    first_loses_ = first_loses_ || (MayLose() && IsBeyond(values));
+    if (config_.h_mode == CodeMode::kDynamicRow) {
+      LimitHidden(values, hidden_, limited_h_);
+      values = limited_h_;
+    }
+    QuantizeHidden(r, values, CodesBefore(0));
   }
-  QuantizeHidden(r, values, CodesBefore(0));
+  for (int64_t r = 0; r < (first_loses_ ? rows_ : 0); ++r) {
+    LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, limited_h_);
+    QuantizeLoss(r, limited_h_, config_.h_scale, config_.h_zero_point);
+  }
+}
+
+bool SequenceRun::IsBeyond(const float* values) const {
+  int32_t beyond = 0;
+  for (int64_t unit = 0; unit < hidden_; ++unit) beyond |= std::fabs(values[unit]) > config_.h_bound ? 1 : 0;
+  return beyond != 0;
+}
+
+void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const {
+  const int32_t zero_point = static_cast<int32_t>(zero);
+  const float low = -static_cast<float>(zero_point) * unit_scale;
+  const float high = config_.h_bound;
+  for (int64_t unit = 0; unit < hidden_; ++unit) {
+    const float lost = std::min(std::max(values[unit], low), high) - values[unit];
+    loss_[unit] = lost / unit_scale;
+  }
+  uint8_t* codes = loss_codes_ + 2 * r * units_padded_;
+  float* scale = loss_scale_ + (h_planes_ == 2 ? r : 2 * r);
+  scale[0] = DynamicScale(kernels_.max_abs(loss_, hidden_), config_.h_bits);
+  Quantize(loss_, hidden_, scale[0], zero_point, h_planes_, codes, units_padded_);
+  if (h_planes_ == 2) return;
+  // What 8 bits leave goes into 8 more.
+  for (int64_t unit = 0; unit < hidden_; ++unit) {
+    const float held = static_cast<float>(codes[unit] - zero_point) * scale[0];
+    loss_[unit] = loss_[unit] - held;
+  }
+  scale[1] = DynamicScale(kernels_.max_abs(loss_, hidden_), config_.h_bits);
+  Quantize(loss_, hidden_, scale[1], zero_point, 1, codes + units_padded_, units_padded_);
+}
+
+void SequenceRun::TakeLoss(const Product& product, const Blocks& units, float* p) const {
+  Product loss = product;
+  loss.codes = loss_codes_;
+  loss.acc = loss_acc_;
+  Multiply(loss, units, 2 * active_);
+  const Blocks blocks = ColumnBlocks(units, product.gates);
+  const int64_t begin = blocks.begin * kBlockColumns;
+  const int64_t end = blocks.end * kBlockColumns;
+  const int64_t stride = product.stride();
+  const int32_t* start = product.matrix.start.data();
+  const bool is_wide = h_planes_ == 2;
+  for (int64_t r = 0; r < active_; ++r) {
+    const int32_t* first = loss_acc_ + 2 * r * stride;
+    const int32_t* second = first + stride;
+    float* row = p + r * stride;
+    for (int64_t j = begin; j < end; ++j) {
+      if (is_wide) {
+        const int32_t* zero_point = product.zero_point + 2 * r;
+        const float high = static_cast<float>(first[j] + zero_point[0] * start[j]) * 256.0f;
+        const float sums = (high + static_cast<float>(second[j] + zero_point[1] * start[j])) * loss_scale_[r];
+        row[j] = row[j] - sums * product.multiplier[j];
+      } else {
+        const float coarse = static_cast<float>(first[j]) * loss_scale_[2 * r];
+        const float fine = static_cast<float>(second[j]) * loss_scale_[2 * r + 1];
+        row[j] = (row[j] - coarse * product.multiplier[j]) - fine * product.multiplier[j];
+      }
+    }
+  }
 }
 
 void SequenceRun::LimitHidden(const float* values, int64_t n, float* limited) {
@@ -358,7 +428,7 @@ void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const 
 }
 
 // Adds the sums of the columns of eight bits. A block of them that belongs to two parts is computed by both.
-void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks) const {
+void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const {
   const PackedMatrix& wide = *product.matrix.wide;
   const std::vector<int32_t>& columns = product.matrix.wide_columns;
   const int32_t begin = static_cast<int32_t>(blocks.begin * kBlockColumns);
@@ -367,8 +437,8 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks) c
   const int64_t last = std::lower_bound(columns.begin(), columns.end(), end) - columns.begin();
   alignas(kAlignment) int32_t sums[kWideRows * kBlockColumns];
   for (int64_t block = first / kBlockColumns; block * kBlockColumns < last; ++block) {
-    for (int64_t row = 0; row < active_ * h_planes_; row += kWideRows) {
-      const int64_t rows = std::min(kWideRows, active_ * h_planes_ - row);
+    for (int64_t row = 0; row < byte_rows; row += kWideRows) {
+      const int64_t rows = std::min(kWideRows, byte_rows - row);
       RecurrentArgs recurrent{};
       recurrent.matmul = Matmul(wide, product.codes + row * units_padded_, units_padded_, rows, 0, 1);
       recurrent.matmul.weights = wide.weights.data() + block * PackedBytes(wide.format, wide.k, kBlockUnits);

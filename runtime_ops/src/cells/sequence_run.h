@@ -69,7 +69,9 @@ class SequenceRun {
   Blocks ColumnBlocks(const Blocks& units, int64_t gates) const;
   Product HiddenProduct() const;
   // Sums of some columns; with 16-bit codes without start values, of both bytes.
-  void Multiply(const Product& product, const Blocks& units) const;
+  void Multiply(const Product& product, const Blocks& units) const { Multiply(product, units, active_ * h_planes_); }
+  // Of so many rows of bytes.
+  void Multiply(const Product& product, const Blocks& units, int64_t byte_rows) const;
   // With 16-bit codes: p = the products in pre-activation units + bias; p may be the bias.
   void JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride, float* p) const;
 
@@ -86,8 +88,18 @@ class SequenceRun {
   void QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
                       float* row_scale) const;
   void QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const;
-  // Codes before the first step, of initial_h if there is one.
-  void QuantizeInitialHidden(int64_t r);
+  // Codes of all rows before the first step, of initial_h if there is one. What they lose beyond the bound goes into
+  // the first step.
+  void QuantizeInitialHidden();
+  // Whether initial_h may lie beyond what its codes hold.
+  bool MayLose() const {
+    return args_.initial_h != nullptr && config_.h_bound > 0 && config_.h_mode == CodeMode::kStatic;
+  }
+  bool IsBeyond(const float* values) const;
+  // Codes of minus what those of row r lose beyond the bound.
+  void QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const;
+  // Takes from p what the losses of the active rows make of a product that was multiplied.
+  void TakeLoss(const Product& product, const Blocks& units, float* p) const;
   // n values without NaN and -0, limited to what dynamic rows hold.
   static void LimitHidden(const float* values, int64_t n, float* limited);
   // Which way the running step reads weights: back and forth.
@@ -112,6 +124,7 @@ class SequenceRun {
   // The running step; written by the leader between phases.
   int64_t step_ = 0;
   int64_t active_ = 0;
+  bool first_loses_ = false;  // whether codes of initial_h lose something that the first step takes
   float* p_step_ = nullptr;
   float x_scale_max_ = 1.0f;  // of the running chunk's dynamic rows
 
@@ -137,7 +150,7 @@ class SequenceRun {
   void Project(const Blocks& units) const;
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;
-  void AddWideColumns(const Product& product, const Blocks& blocks) const;
+  void AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const;
   void ForgetSignsOfZeros() const;
   void WriteLastHidden() const;
 
@@ -160,6 +173,11 @@ class SequenceRun {
   float* p_ = nullptr;
   int32_t* no_start_ = nullptr;
   float* y_scratch_ = nullptr;
+  // Of losses: two rows of codes, of scales and of sums for each row.
+  uint8_t* loss_codes_ = nullptr;
+  float* loss_scale_ = nullptr;
+  int32_t* loss_acc_ = nullptr;
+  float* loss_ = nullptr;
 };
 
 // What runs in every step is inline: a step of a small cell takes less time than some calls that cannot be foreseen.
@@ -198,15 +216,14 @@ inline SequenceRun::Product SequenceRun::HiddenProduct() const {
           acc_};
 }
 
-inline void SequenceRun::Multiply(const Product& product, const Blocks& units) const {
+inline void SequenceRun::Multiply(const Product& product, const Blocks& units, int64_t byte_rows) const {
   const Blocks blocks = ColumnBlocks(units, product.gates);
-  RecurrentArgs recurrent{
-      Matmul(product.matrix, product.codes, units_padded_, active_ * h_planes_, blocks.begin, blocks.end), product.acc,
-      product.stride()};
+  RecurrentArgs recurrent{Matmul(product.matrix, product.codes, units_padded_, byte_rows, blocks.begin, blocks.end),
+                          product.acc, product.stride()};
   recurrent.matmul.descending = Descending();
   if (h_planes_ == 2) recurrent.matmul.start = no_start_;
   MultiplyRows(kernels_, product.matrix, recurrent);
-  if (product.matrix.wide != nullptr) AddWideColumns(product, blocks);
+  if (product.matrix.wide != nullptr) AddWideColumns(product, blocks, byte_rows);
 }
 
 inline void SequenceRun::DoPart(int64_t part, int64_t parts) {
@@ -219,6 +236,7 @@ inline void SequenceRun::DoPart(int64_t part, int64_t parts) {
   const Blocks units{pieces * part / parts * part_blocks_,
                      std::min(pieces * (part + 1) / parts * part_blocks_, blocks_)};
   if (projects_) Project(units);
+  if (first_loses_ && step_ == 0) TakeLoss(HiddenProduct(), units, p_step_);
   DoPhase(phase_, units);
 }
 

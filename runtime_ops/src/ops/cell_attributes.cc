@@ -95,6 +95,7 @@ void ReadCodes(const ort::KernelInfo& info, CellConfig* config) {
   ReadChoice(info, "h_mode", HiddenModes(), &config->h_mode);
   info.Read("h_scale", &config->h_scale);
   info.Read("h_zero_point", &config->h_zero_point);
+  info.Read("h_bound", &config->h_bound);
   info.Read("x_bits", &config->x_bits);
   info.Read("h_bits", &config->h_bits);
 }

@@ -1,0 +1,292 @@
+"""Hidden states that the layer did not make itself lose nothing: computed, learned, constant, changed between steps.
+
+What these would catch: a state that saturates at the bound of the activation, in some form or recipe; a loop that
+onnxruntime cannot take because the state turns out to be a constant; slower codes for everyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+import torch_exports
+from invariance import (
+    assert_chunks_make_the_whole,
+    assert_levels_and_threads_do_not_matter,
+    assert_rows_are_independent,
+)
+from lstm_models import RecurrentCase
+from onnx import TensorProto, helper, numpy_helper
+from running import assert_same_bits, plain_session, run, sqnr
+from running_lowered import NATIVE, STOCK, WAYS, all_nodes, assert_equals_reference, lower_all, run_all, session
+
+import rnnqc
+
+Array = npt.NDArray[Any]
+CELLS: dict[str, dict[str, Any]] = {
+    "LSTM": {"op": "LSTM", "initial_c": True},
+    "GRU0": {"op": "GRU"},
+    "GRU1": {"op": "GRU", "linear_before_reset": True},
+    "RNN": {"op": "RNN"},
+}
+DYNAMIC = "*.hidden.mode=dynamic-row"
+
+
+def case_of(cell: str, **changes: Any) -> RecurrentCase:
+    """A layer of usual weights with initial states."""
+    fields: dict[str, Any] = {"T": 5, "B": 3, "I": 16, "H": 32, "gain": 0.58, "initial_h": True}
+    return RecurrentCase(**{**fields, **CELLS[cell], **changes})
+
+
+def feeds_of(case: RecurrentCase, size: float) -> dict[str, Array]:
+    """Rows of initial states beyond the bound, and the last one within."""
+    feeds = case.feeds(padding=0.0)
+    h = np.random.default_rng(1).normal(0, size, feeds["initial_h"].shape)
+    h[:, -1] = np.tanh(h[:, -1])
+    return feeds | {"initial_h": h.astype(np.float32)}
+
+
+def float_outputs(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    """What the model itself gives."""
+    return run(plain_session(model), feeds)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_less_than_with_a_scale_for_each_row(cell: str, size: float) -> None:
+    case = case_of(cell, T=3, B=8)
+    model, feeds = case.model(), feeds_of(case, size)
+    wanted = float_outputs(model, feeds)["Y"]
+    found = [
+        sqnr(wanted, run(session(rnnqc.lower(model, overrides=o).proto, STOCK), feeds)["Y"]) for o in ((), (DYNAMIC,))
+    ]
+    # A scale for each row suits small states a little better.
+    assert found[0] > found[1] - (1.5 if size < 1 else 0.0), found
+    assert found[0] > 33, found
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("size", [3.0, 30.0])
+@pytest.mark.parametrize("recipe", ["int8", "int16", "w4a8"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"direction": "reverse"}, {"direction": "bidirectional", "lens": (3, 5, 0)}], ids=str
+)
+@pytest.mark.parametrize("cell", CELLS)
+def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, size: float) -> None:
+    case = case_of(cell, **changes)
+    feeds = feeds_of(case, size)
+    results = lower_all(case.model(), case.dims, recipe=recipe)
+    found = run_all(results, feeds)
+    for way in WAYS:
+        assert_same_bits(found[STOCK], found[way], way)
+    assert assert_equals_reference(results[STOCK].proto, feeds) == case.directions
+    least = 8 if recipe == "w4a8" else 31  # where a state of 30 saturates gates, the rounding of the weights decides
+    assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > least
+
+
+@pytest.mark.parametrize("clip", [0.5, 3.0])
+@pytest.mark.parametrize("cell", CELLS)
+def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
+    case = case_of(cell, clip=clip)
+    feeds = feeds_of(case, 3.0)
+    results = lower_all(case.model(), case.dims, recipe="int8-static", calibration=[feeds])
+    found = run_all(results, feeds)
+    for way in WAYS:
+        assert_same_bits(found[STOCK], found[way], way)
+    assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > 35
+
+
+@pytest.mark.parametrize("way", [STOCK, NATIVE])
+@pytest.mark.parametrize("cell", CELLS)
+def test_rows_pieces_levels_and_threads_do_not_matter(cell: str, way: str) -> None:
+    case = case_of(cell, T=9, outputs=("Y", "Y_h", "Y_c") if cell == "LSTM" else ("Y", "Y_h"), dynamic_time=True)
+    dynamic = case.replace(dynamic_batch=True)
+    proto = rnnqc.lower(dynamic.model()).proto
+    feeds = feeds_of(case, 20.0)
+    chosen = session(proto, way)
+    assert_levels_and_threads_do_not_matter(run(chosen, feeds), proto, way, feeds)
+    assert_rows_are_independent(chosen, feeds, case.B, f"{cell}, {way}")
+    assert_chunks_make_the_whole(chosen, feeds, (0, 1, 2, 6), False, f"{cell}, {way}")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
+    """A node that knows no bound makes the same bits."""
+    case = case_of(cell)
+    proto = rnnqc.lower(case.model()).proto
+    old = onnx.ModelProto()
+    old.CopyFrom(proto)
+    for node in old.graph.node:
+        kept = [a for a in node.attribute if a.name != "h_bound"]
+        assert len(kept) == len(node.attribute) - (node.domain == "ai.rnnqc" and node.op_type.startswith("Quant"))
+        kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    feeds = case.feeds()
+    for way in (STOCK, NATIVE):
+        assert_same_bits(run(session(old, NATIVE), feeds), run(session(proto, way), feeds), way)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("given", ["initializer", "expanded", "of the batch"])
+@pytest.mark.parametrize("value", [0.5, 3.0, 10.0])
+@pytest.mark.parametrize("cell", CELLS)
+def test_constant_states(cell: str, value: float, given: str) -> None:
+    """Also where onnxruntime finds out that they are constants."""
+    case = case_of(cell, initial_c=False)
+    model = case.model()
+    del model.graph.input[[v.name for v in model.graph.input].index("initial_h")]
+    rng = np.random.default_rng(3)
+    state = (value * rng.choice([-1, 1], (1, case.B if given == "initializer" else 1, case.H))).astype(np.float32)
+    name = "initial_h" if given == "initializer" else "learned"
+    model.graph.initializer.append(numpy_helper.from_array(state, name))
+    shape = np.array([1, case.B, case.H])
+    if given == "expanded":
+        model.graph.initializer.append(numpy_helper.from_array(shape, "shape"))
+    elif given == "of the batch":
+        shape[1] = 1
+        model.graph.initializer.append(numpy_helper.from_array(shape, "one"))
+        model.graph.node.insert(0, helper.make_node("Shape", ["X"], ["batch"], start=1, end=2))
+        for k, (begin, end) in enumerate(((0, 1), (2, 3))):
+            model.graph.initializer.append(numpy_helper.from_array(shape[begin:end], f"part{k}"))
+        model.graph.node.insert(1, helper.make_node("Concat", ["part0", "batch", "part1"], ["shape"], axis=0))
+    if given != "initializer":
+        place = 0 if given == "expanded" else 2
+        model.graph.node.insert(place, helper.make_node("Expand", ["learned", "shape"], ["initial_h"]))
+    feeds = {"X": case.feeds()["X"]}
+    results = lower_all(model, case.dims)
+    found = run_all(results, feeds)
+    for way in WAYS:
+        assert_same_bits(found[STOCK], found[way], way)
+    assert sqnr(float_outputs(model, feeds)["Y"], found[STOCK]["Y"]) > 36
+
+
+@pytest.mark.parametrize("between", ["residual", "normalized"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU0", "GRU1"])
+def test_states_that_change_between_steps(cell: str, between: str) -> None:
+    """A layer of one step in a Scan, whose state takes a skip connection or a normalisation on its way."""
+    case = case_of(cell, T=1, I=32, initial_c=False)
+    inner = case.model()
+    layer = next(n for n in inner.graph.node if n.op_type == case.op)
+    nodes = [
+        helper.make_node("Unsqueeze", ["x_t", "zero"], ["X"]),
+        helper.make_node("Unsqueeze", ["h", "zero"], ["initial_h"]),
+        helper.make_node(case.op, [*layer.input[:4], "", "initial_h"], ["", "made"], **case.attributes()),
+        helper.make_node("Squeeze", ["made", "zero"], ["flat"]),
+    ]
+    if between == "residual":
+        nodes.append(helper.make_node("Add", ["flat", "x_t"], ["next"]))
+    else:
+        nodes.append(helper.make_node("LayerNormalization", ["flat", "gain"], ["next"]))
+    nodes.append(helper.make_node("Identity", ["next"], ["y"]))
+
+    def state(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 32])
+
+    body = helper.make_graph(nodes, "body", [state("h"), state("x_t")], [state("next"), state("y")])
+    scan = helper.make_node("Scan", ["h0", "xs"], ["last", "ys"], body=body, num_scan_inputs=1)
+    held = [i for i in inner.graph.initializer if i.name in layer.input]
+    held += [
+        numpy_helper.from_array(np.array([0]), "zero"),
+        numpy_helper.from_array(np.full(32, 1.5, np.float32), "gain"),
+    ]
+    whole = helper.make_tensor_value_info("xs", TensorProto.FLOAT, [7, 3, 32])
+    out = helper.make_tensor_value_info("ys", TensorProto.FLOAT, [7, 3, 32])
+    graph = helper.make_graph([scan], "g", [state("h0"), whole], [out], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.normal(0, 1, s).astype(np.float32) for n, s in (("h0", (3, 32)), ("xs", (7, 3, 32)))}
+    lowered = rnnqc.lower(model)
+    assert [e.status for e in lowered.report.entries] == ["lowered"]
+    found = {way: run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE)}
+    assert_same_bits(found[STOCK], found[NATIVE], NATIVE)
+    assert sqnr(float_outputs(model, feeds)["ys"], found[STOCK]["ys"]) > 36
+
+
+def _learned(torch: Any) -> tuple[Any, list[Array]]:
+    class Learned(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = torch.nn.GRU(16, 32, batch_first=True)
+            self.h0 = torch.nn.Parameter(torch.randn(1, 1, 32) * 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.gru(x, self.h0.expand(-1, x.shape[0], -1).contiguous())[0]
+
+    return Learned(), [np.random.default_rng(0).normal(0, 1, (3, 6, 16))]
+
+
+def _captioning(torch: Any) -> tuple[Any, list[Array]]:
+    class Captioning(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.to_h, self.to_c = (torch.nn.Linear(8, 32) for _ in range(2))
+            self.lstm = torch.nn.LSTM(16, 32, batch_first=True)
+
+        def forward(self, x: Any, features: Any) -> Any:
+            states = self.to_h(features)[None], self.to_c(features)[None]
+            return self.lstm(x, states)[0]
+
+    rng = np.random.default_rng(0)
+    return Captioning(), [rng.normal(0, 1, (3, 6, 16)), rng.normal(0, 6, (3, 8))]
+
+
+def _slots(torch: Any) -> tuple[Any, list[Array]]:
+    class Slots(torch.nn.Module):  # type: ignore[misc]
+        """Slot attention: a GRU cell updates what attention gathers, between normalisations and a residual."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = torch.nn.GRUCell(32, 32)
+            self.norm = torch.nn.LayerNorm(32)
+            self.q, self.k, self.v, self.out = (torch.nn.Linear(32, 32) for _ in range(4))
+
+        def forward(self, inputs: Any, slots: Any) -> Any:
+            k, v = self.k(inputs), self.v(inputs)
+            for _ in range(3):
+                weights = torch.softmax(self.q(self.norm(slots)) @ k.T / 32**0.5, 0)
+                updates = (weights / weights.sum(-1, keepdim=True)) @ v
+                slots = self.cell(updates, slots)
+                slots = slots + torch.relu(self.out(self.norm(slots)))
+            return slots
+
+    rng = np.random.default_rng(0)
+    return Slots(), [rng.normal(0, 1, (20, 32)), rng.normal(0, 2, (5, 32))]
+
+
+def _messages(torch: Any) -> tuple[Any, list[Array]]:
+    class Messages(torch.nn.Module):  # type: ignore[misc]
+        """A gated graph network: node features are the first states, sums of messages the inputs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.message = torch.nn.GRUCell(32, 32), torch.nn.Linear(32, 32)
+
+        def forward(self, h: Any, adjacency: Any) -> Any:
+            for _ in range(3):
+                h = self.cell(adjacency @ self.message(h), h)
+            return h
+
+    rng = np.random.default_rng(0)
+    return Messages(), [rng.normal(0, 3, (12, 32)), (rng.random((12, 12)) < 0.3).astype(np.float32)]
+
+
+@pytest.mark.parametrize("module", [_learned, _captioning, _slots, _messages])
+def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
+    torch = torch_exports.needed("states from outside in models of torch")
+    torch.manual_seed(0)
+    made, arrays = module(torch)
+    arguments = [torch.tensor(np.asarray(a, np.float32)) for a in arrays]
+    model = torch_exports.exported(made.eval(), arguments, False)
+    feeds = {v.name: np.asarray(a, np.float32) for v, a in zip(model.graph.input, arrays, strict=True)}
+    (wanted,) = float_outputs(model, feeds).values()
+    lowered = rnnqc.lower(model)
+    assert [n for n in all_nodes(lowered.proto) if n.op_type.startswith("Quant") and n.op_type.endswith("Cell")]
+    stock, native = (run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE))
+    assert_same_bits(stock, native, NATIVE)
+    (found,) = stock.values()
+    assert sqnr(wanted, found) > 38
