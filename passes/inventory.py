@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import CELL_TYPES, FUSED_OPS, GRU, LSTM
+from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, fused_type
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -153,7 +153,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if node.domain == DOMAIN and node.op in FUSED_OPS and info(node).metadata.get(CELL_TAG) not in model.cells:
+            if node.domain == DOMAIN and fused_type(node.op) and info(node).metadata.get(CELL_TAG) not in model.cells:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
                 found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
