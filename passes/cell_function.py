@@ -9,6 +9,7 @@ import onnx
 
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.passes.emit_cell import Boundary
@@ -29,7 +30,6 @@ DIRECTION_AXES = {
     "y_direction_axis": (("Y",), 1),
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
-CONFIGURATION = "configuration"
 _TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
 Numbers = CellNumbers | GridNumbers
 
@@ -77,7 +77,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     scratch = _scratch(model)
     head = Builder(scratch)
     tail = Builder(scratch)
-    inner = {**formal, "B": _checked(head, formal["B"], site.cell, number)}
+    inner = {**formal, "B": _checked(head, formal["B"], number)}
     for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
         if name not in formal:
             continue
@@ -124,18 +124,17 @@ def stored_numbers(cell: Cell) -> Numbers:
     return kind(**cell.integer)
 
 
-def _checked(head: Builder, bias: Value, cell: Cell, number: int) -> Value:
-    """The bias itself, through a Gather that fails unless the node's attribute `configuration` is `number`.
+def _checked(head: Builder, bias: Value, number: int) -> Value:
+    """The bias itself, by way of an axis that it has only if the node's attribute `configuration` is `number`.
 
     The bias is constant and small: onnxruntime folds all of this when it creates the session, and fails there.
     """
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
-    difference = head.op("Sub", [given, head.i64(number)], "configuration.difference")
+    difference = head.op("Sub", [given, head.i64([number])], "configuration.difference")
     distance = head.op("Abs", [difference], "configuration.distance")
-    zero = head.op("Gather", [head.i64([0]), distance], _TWO_BODIES, axis=0)
-    length = head.op("Add", [head.i64([len(cell.type.gates) * cell.hidden_size]), zero], "B.shape")
-    return head.op("Reshape", [bias, length], "B.checked")
+    row = head.op("Unsqueeze", [bias, distance], _TWO_BODIES)
+    return head.op("Squeeze", [row, head.i64([0])], "B.checked")
 
 
 def _scratch(model: Model) -> Model:

@@ -8,15 +8,13 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.fused_nodes import PLACES, places_of
-from rnnqc.cells.types import CellType
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, name_of_body, places_of
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import (
-    CONFIGURATION,
     DIRECTION_AXES,
     CellSite,
     cell_function,
@@ -82,7 +80,7 @@ class FuseQuantLstmCell(Pass):
         taken: set[str] = set()
         for number, members in groups.items():
             function = cell_function(model, members[0], number)
-            function.name = _name(members[0].cell.type, number, taken)
+            function.name = name_of_body(members[0].cell.type, number, taken)
             taken.add(function.name)
             model.functions.append(function)
             for site in members:
@@ -174,9 +172,3 @@ def _number(function: onnx.FunctionProto) -> int:
     """What stands for the content of a body: its hash, of 48 bits."""
     digest = hashlib.sha256(function.SerializeToString(deterministic=True)).digest()
     return int.from_bytes(digest[:6], "big")
-
-
-def _name(type_: CellType, number: int, taken: set[str]) -> str:
-    """An operator of the native library that no other body of this model has; without one left, another name."""
-    names = (type_.fused_name((number + k) % type_.aliases) for k in range(type_.aliases))
-    return next((n for n in names if n not in taken), f"{type_.fused}_x{number:012x}")

@@ -49,4 +49,5 @@ def main() -> None:
     np.savez(results, **found)
 
 
-main()
+if __name__ == "__main__":
+    main()

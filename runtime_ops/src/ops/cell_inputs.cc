@@ -13,7 +13,7 @@ using ort::Shape;
 
 const CellOperator kQuantLstmCell = {
     "QuantLSTMCell",
-    32,
+    24,
     kGates,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h",
      "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
@@ -21,7 +21,7 @@ const CellOperator kQuantLstmCell = {
 
 const CellOperator kQuantGruCell = {
     "QuantGRUCell",
-    24,
+    16,
     3,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
      nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
