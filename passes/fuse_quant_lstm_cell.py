@@ -27,7 +27,6 @@ from rnnqc.passes.check_kept import KeptConstantsCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_cell import boundary_of
-from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 
@@ -45,8 +44,8 @@ class FuseQuantLstmCell(Pass):
     Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
     of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
     Each body checks that it is called by a node of its own configuration, and fails otherwise when the session is
-    created: that is how two models show whose functions have one name and different bodies. Outputs in front of one that
-    is used are defined by the function too.
+    created: so two models that were joined and have one name for different bodies never compute with the wrong one.
+    Outputs in front of one that is used are defined by the function too.
     """
 
     info = PassInfo(

@@ -153,10 +153,11 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if node.domain == DOMAIN and fused_type(node.op) and info(node).metadata.get(CELL_TAG) not in model.cells:
+            type_ = fused_type(node.op) if node.domain == DOMAIN else None
+            if type_ is not None and info(node).metadata.get(CELL_TAG) not in model.cells:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
-                found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
+                found.append(RecurrentNode(f"{path}{name}", name, type_.fused, attributes, form="fused"))
     sizes = _sizes_of_loops(model)
     for name, record in custom_cells(model).items():
         path, attributes = record["path"], {k: record[k] for k in ("products", "name", "points")}

@@ -13,6 +13,9 @@ from lstm_models import RecurrentCase, stacked_model
 from running import Array
 
 import rnnqc
+from rnnqc.cells.fused_nodes import PLACES, given_inputs
+from rnnqc.cells.types import fused_type
+from rnnqc.passes.cell_function import input_names
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 
@@ -29,9 +32,11 @@ class VersionCase:
     def lowered(self) -> onnx.ModelProto:
         """The model that sessions are made of."""
         lowering = dict(self.lowering)
+        earlier = lowering.pop("earlier", False)
         if lowering.pop("calibrated", False):
             lowering["calibration"] = [self.feeds]
-        return rnnqc.lower(self.model, **lowering).proto
+        proto = rnnqc.lower(self.model, **lowering).proto
+        return as_in_earlier_files(proto) if earlier else proto
 
 
 def version_cases() -> Iterator[VersionCase]:
@@ -47,6 +52,7 @@ def version_cases() -> Iterator[VersionCase]:
         yield _case(f"{op} with a state", SMALL.replace(op=op, initial_h=True))
         yield _case(f"{op} with int4", both, recipe="w4a8")
         yield _case(f"{op} on grids", both, recipe="pow2-int8", calibrated=True)
+        yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
         yield _case(f"{op}, integer form", both, form="integer")
         yield _case(f"{op}, unrolled", SMALL.replace(op=op), form="integer", unroll=True)
     yield _case("GRU, linear before reset", SMALL.replace(op="GRU", linear_before_reset=True, initial_h=True))
@@ -65,6 +71,27 @@ def version_cases() -> Iterator[VersionCase]:
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)
     yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)
+
+
+def as_in_earlier_files(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the operators that files had before their functions had names of their own: inputs with gaps."""
+    for function in model.functions:
+        type_ = fused_type(function.name)
+        if type_ is None:
+            continue
+        for node in model.graph.node:
+            if node.op_type == function.name:
+                given = given_inputs(node, input_names(type_))
+                places = [a for a in node.attribute if a.name == PLACES]
+                for attribute in places:
+                    node.attribute.remove(attribute)
+                last = max(input_names(type_).index(n) for n in given)
+                names = input_names(type_)[: last + 1]
+                node.op_type = type_.fused
+                node.input[:] = [given.get(n, "") for n in names]
+                function.input[:] = names
+        function.name = type_.fused
+    return model
 
 
 def _case(name: str, layer: RecurrentCase, **lowering: Any) -> VersionCase:

@@ -124,7 +124,7 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
             function = functions.get((fused.domain, fused.op_type, fused.overload))
             if function is None:
                 raise CompileError(
-                    f"Cell {name!r}: the model has no function for {' '.join(filter(None, (fused.op_type, fused.overload)))}.",
+                    f"Cell {name!r}: the model has no function for {fused.op_type} {fused.overload}".rstrip() + ".",
                     supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
                     action="lower the float model again",
                 )
