@@ -131,7 +131,7 @@ def test_names_in_use_are_passed_over() -> None:
 @pytest.mark.parametrize("recipe", ["int8", "int16", "brevitas-int8"])
 def test_bodies_fail_when_another_configuration_calls_them(recipe: str) -> None:
     """When the session is created, as in two models that were joined and have one name for two bodies."""
-    proto = rnnqc.lower(LstmCase(direction="bidirectional").model(), recipe=recipe).proto
+    proto = rnnqc.lower(LstmCase(direction="bidirectional").model(), recipe=recipe, calibration=[CASE.feeds()]).proto
     run(plain_session(proto), CASE.feeds())
     name = next(f.name for f in proto.functions if fused_type(f.name))
     for node in proto.graph.node:

@@ -58,7 +58,7 @@ def test_nodes_of_earlier_files(op: Op, outputs: tuple[str, ...]) -> None:
 def test_places_of_inputs_are_checked(places: list[int]) -> None:
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "ai.rnnqc": 1]> g (float[1,1,1] X) => (float[1,1,1] Y)
-        {{ Y = ai.rnnqc.QuantLSTMCell_00 <hidden_size = 1, gate_min = [0.0, 0.0, 0.0, 0.0], gate_max = [1.0, 1.0, 1.0, 1.0],
+        {{ Y = ai.rnnqc.QuantRNNCell_00 <hidden_size = 1, h_scale = 1.0, gate_min = [0.0], gate_max = [1.0],
             input_places = {places}> (X, X, X, X, X, X) }}"""
     )
     with pytest.raises(Exception, match="input_places: expected the place of each of the node's 6 inputs"):
