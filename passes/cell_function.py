@@ -9,6 +9,7 @@ import onnx
 
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.passes.emit_cell import Boundary
@@ -29,7 +30,7 @@ DIRECTION_AXES = {
     "y_direction_axis": (("Y",), 1),
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
-CONFIGURATION = "configuration"
+_TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
 Numbers = CellNumbers | GridNumbers
 
 
@@ -56,17 +57,17 @@ class CellSite:
     lifts: list[Node]  # the nodes that gave outputs this axis
 
 
-def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.FunctionProto:
-    """The function of one cell, without its overload; names are those of the operator's inputs and outputs.
+def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.FunctionProto:
+    """The function of one cell; names of its inputs and outputs are those of the operator's.
 
     Args:
         model: The model.
         site: The cell.
-        number: Number of the configuration the body insists on; None for a model with one configuration.
+        number: Number of the configuration the body insists on.
     """
     inputs, outputs = site.inputs, site.outputs
     in_names, out_names = input_names(site.cell.type), fused_outputs(site.cell.type)
-    in_names = in_names[: 1 + max(k for k, n in enumerate(in_names) if inputs.get(n) is not None)]
+    in_names = tuple(n for n in in_names if inputs.get(n) is not None)
     out_names = out_names[: 1 + max(k for k, n in enumerate(out_names) if outputs[n] is not None)]
     formal: dict[str, Value] = {}
     for name in (*in_names, *out_names):
@@ -76,8 +77,7 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
     scratch = _scratch(model)
     head = Builder(scratch)
     tail = Builder(scratch)
-    x = formal["X"] if number is None else _checked(head, formal["X"], number)
-    inner = dict(formal)
+    inner = {**formal, "B": _checked(head, formal["B"], number)}
     for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
         if name not in formal:
             continue
@@ -87,11 +87,11 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
         else:
             inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
     at = Boundary(
-        x, inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
+        inner["X"], inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
         inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
     )  # fmt: skip
     constants = {f.name for f in fields(Operands)}
-    w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in formal.items() if k in constants}})
+    w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
     emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
@@ -103,7 +103,7 @@ def cell_function(model: Model, site: CellSite, number: int | None) -> onnx.Func
     )
     function.input.extend(in_names)
     function.output.extend(out_names)
-    function.attribute.extend([] if number is None else [CONFIGURATION])
+    function.attribute.append(CONFIGURATION)
     function.opset_import.add(domain="", version=model.opset)
     function.node.extend(body_nodes(emitted))
     return function
@@ -124,18 +124,17 @@ def stored_numbers(cell: Cell) -> Numbers:
     return kind(**cell.integer)
 
 
-def _checked(head: Builder, x: Value, number: int) -> Value:
-    """`x` itself, through a Gather that fails unless the node's attribute `configuration` is `number`."""
+def _checked(head: Builder, bias: Value, number: int) -> Value:
+    """The bias itself, by way of an axis that it has only if the node's attribute `configuration` is `number`.
+
+    The bias is constant and small: onnxruntime folds all of this when it creates the session, and fails there.
+    """
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
-    distance = head.op(
-        "Abs", [head.op("Sub", [given, head.i64(number)], "configuration.difference")], "configuration.distance"
-    )
-    zero = head.op(
-        "Gather", [head.i64([0]), distance], "onnxruntime_older_than_1.27_ignores_function_overloads", axis=0
-    )
-    shape = head.op("Add", [head.op("Shape", [x], "X.shape"), zero], "X.shape.checked")
-    return head.op("Reshape", [x, shape], "X.checked")
+    difference = head.op("Sub", [given, head.i64([number])], "configuration.difference")
+    distance = head.op("Abs", [difference], "configuration.distance")
+    row = head.op("Unsqueeze", [bias, distance], _TWO_BODIES)
+    return head.op("Squeeze", [row, head.i64([0])], "B.checked")
 
 
 def _scratch(model: Model) -> Model:

@@ -6,7 +6,7 @@ docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell, Size
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.ir import Graph, Model, Node, Value, Variable
+from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, subgraphs
 from rnnqc.passes.emit_cell import Boundary, dimensions, scan
 from rnnqc.passes.emit_codes import (
     BoundedHidden,
@@ -90,7 +90,8 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
     def signed(inner: Builder) -> dict[str, Value]:
         return emitter.emit(inner, *weights(inner), None)
 
-    return _choose(b, exact, ("int8", signed), ("uint8", unsigned))
+    constants = [v for f in fields(Operands) if (v := getattr(emitter.w, f.name)) is not None]
+    return _choose(b, exact, ("int8", signed), ("uint8", unsigned), constants)
 
 
 def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
@@ -123,19 +124,45 @@ def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
 Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
 
 
-def _choose(b: Builder, condition: Value, then_branch: Branch, else_branch: Branch) -> dict[str, Value]:
-    """An If whose branches make the same results under the same names."""
+def _choose(
+    b: Builder, condition: Value, then_branch: Branch, else_branch: Branch, constants: Sequence[Value] | None = None
+) -> dict[str, Value]:
+    """An If whose branches make the same results under the same names.
+
+    With a condition that onnxruntime folds, what does not depend on more than `constants` stands in front of it:
+    onnxruntime 1.24 to 1.27 cannot put a branch with folded constants in place of the If
+    (`HasExternalDataInMemory(tensor_proto) was false`).
+    """
     graphs: list[Graph] = []
     names: list[str] = []
     for suffix, make in (then_branch, else_branch):
         inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}" if b.prefix else suffix)
         results = make(inner)
+        if constants is not None:
+            b.nodes += _moved_out(inner, constants)
         graphs.append(inner.graph([], list(results.values()), "branch"))
         names = list(results)
     outputs = b.ops("If", [condition], names, then_branch=graphs[0], else_branch=graphs[1])
     for output, made in zip(outputs, graphs[0].outputs, strict=True):
         output.dtype = made.dtype
     return dict(zip(names, outputs, strict=True))
+
+
+def _moved_out(inner: Builder, constants: Sequence[Value]) -> list[Node]:
+    """Takes from a branch what onnxruntime may fold there: nodes on constants, and those on shapes from outside."""
+    made = {id(v) for node in inner.nodes for v in node.outputs}
+    folded = {id(v) for v in constants}
+    moved: list[Node] = []
+    for node in inner.nodes:
+        if subgraphs(node):
+            continue
+        of_outside = node.op == "Shape" and id(node.inputs[0]) not in made
+        if of_outside or all(isinstance(v, Constant) or not v.name or id(v) in folded for v in node.inputs):
+            moved.append(node)
+            folded.update(id(v) for v in node.outputs)
+    gone = {id(n) for n in moved}
+    inner.nodes = [n for n in inner.nodes if id(n) not in gone]
+    return moved
 
 
 @dataclass(frozen=True)

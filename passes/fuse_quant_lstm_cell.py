@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, name_of_body, places_of
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cell_function import (
-    CONFIGURATION,
     DIRECTION_AXES,
     CellSite,
     cell_function,
     fused_outputs,
+    input_names,
     stored_numbers,
 )
 from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
@@ -24,7 +27,6 @@ from rnnqc.passes.check_kept import KeptConstantsCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.emit_cell import boundary_of
-from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 
@@ -34,15 +36,16 @@ class FuseQuantLstmCell(Pass):
 
     Before: the integer cell (about 60 nodes, some of them in an If and a Scan).
 
-    After: `ai.rnnqc::QuantLSTMCell(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
-    `QuantGRUCell` and `QuantRNNCell`, without Y_c
+    After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
+    `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
 
     Weights of up to 4 bits become packed int4, two codes to a byte.
 
-    Cells of one configuration share a function. With several configurations of an operator each function is an
-    overload whose name says what the configuration is. onnxruntime before 1.27 ignores overloads and would run one body
-    for all: the bodies of such models check that they are called by a node of their own configuration, and fail
-    otherwise. Outputs in front of one that is used are defined by the function too.
+    Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
+    of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
+    Each body checks that it is called by a node of its own configuration, and fails otherwise when the session is
+    created: so two models that were joined and have one name for different bodies never compute with the wrong one.
+    Outputs in front of one that is used are defined by the function too.
     """
 
     info = PassInfo(
@@ -70,20 +73,17 @@ class FuseQuantLstmCell(Pass):
         for cell in cells:
             _pack(model, graphs[cell.name], cell)
         sites = [_site(model, graphs[c.name], c) for c in cells]
-        groups: dict[bytes, list[CellSite]] = {}
+        groups: dict[int, list[CellSite]] = {}
         for site in sites:
-            groups.setdefault(cell_function(model, site, None).SerializeToString(deterministic=True), []).append(site)
+            groups.setdefault(_number(cell_function(model, site)), []).append(site)
         taken: set[str] = set()
-        operators = [members[0].cell.type.fused for members in groups.values()]
-        for number, members in enumerate(groups.values()):
-            several = operators.count(members[0].cell.type.fused) > 1
-            function = cell_function(model, members[0], number if several else None)
-            if several:
-                function.overload = _overload(members[0], taken)
-                taken.add(function.overload)
+        for number, members in groups.items():
+            function = cell_function(model, members[0], number)
+            function.name = name_of_body(members[0].cell.type, number, taken)
+            taken.add(function.name)
             model.functions.append(function)
             for site in members:
-                _fuse(model, site, function, number if several else None)
+                _fuse(model, site, function, number)
         model.remove_dead()
         model.sort()
         return PassResult(True, (), {"cells": len(sites), "functions": len(groups)})
@@ -140,17 +140,19 @@ def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
     return CellSite(cell, graph, stored_numbers(cell), inputs, outputs, axes, lifts)
 
 
-def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int | None) -> None:
+def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:
     cell = site.cell
+    places = places_of(input_names(cell.type), list(function.input))
     node = Node(
-        cell.type.fused,
+        function.name,
         name=cell.name,
-        attrs={**site.numbers.attributes(cell), **site.axes, **({} if number is None else {CONFIGURATION: number})},
-        inputs=[site.inputs.get(n) or Variable.empty() for n in function.input],
+        attrs={
+            **site.numbers.attributes(cell), **site.axes, CONFIGURATION: number, **({PLACES: places} if places else {}),
+        },
+        inputs=[site.inputs[n] for n in function.input],
         outputs=[],
         domain=DOMAIN,
-    )
-    info(node).overload = function.overload
+    )  # fmt: skip
     info(node).metadata[CELL_TAG] = cell.name
     replace_cell(model, site.graph, cell, [node])
     for lift in site.lifts:
@@ -165,22 +167,7 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
     cell.form = "fused"
 
 
-def _overload(site: CellSite, taken: set[str]) -> str:
-    cell = site.cell
-    parts = [f"h{cell.hidden_size}", site.numbers.x_mode]
-    parts += [site.numbers.arithmetic] if isinstance(site.numbers, GridNumbers) else []
-    parts += ["reverse"] if cell.reverse else []
-    parts += [f"batch{cell.static_batch}"] if cell.static_batch is not None else []
-    parts += [n for n, bits in (("x16", site.numbers.x_bits), ("h16", site.numbers.h_bits)) if bits == 16]
-    for key, size in (("W", site.numbers.w_group_size), ("R", site.numbers.r_group_size)):
-        weight = site.inputs[key]
-        if weight is not None and weight.dtype == np.uint8:
-            parts.append(f"{key}4" + (f"x{size}" if size else ""))
-        elif weight is not None and weight.dtype == np.int16:
-            parts.append(f"{key}16")
-    parts += [n for n in ("sequence_lens", "initial_h", "initial_c", "P") if site.inputs.get(n) is not None]
-    name, k = "_".join(parts), 1
-    while name in taken:
-        k += 1
-        name = f"{'_'.join(parts)}_{k}"
-    return name
+def _number(function: onnx.FunctionProto) -> int:
+    """What stands for the content of a body: its hash, of 48 bits."""
+    digest = hashlib.sha256(function.SerializeToString(deterministic=True)).digest()
+    return int.from_bytes(digest[:6], "big")

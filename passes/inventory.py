@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import CELL_TYPES, FUSED_OPS, GRU, LSTM
+from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, fused_type
 from rnnqc.diagnostics import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -195,10 +195,11 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
     ]
     for path, graph in model.paths():
         for node in graph.nodes:
-            if node.domain == DOMAIN and node.op in FUSED_OPS and info(node).metadata.get(CELL_TAG) not in model.cells:
+            type_ = fused_type(node.op) if node.domain == DOMAIN else None
+            if type_ is not None and info(node).metadata.get(CELL_TAG) not in model.cells:
                 name = display_name(node)
                 attributes = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
-                found.append(RecurrentNode(f"{path}{name}", name, node.op, attributes, form="fused"))
+                found.append(RecurrentNode(f"{path}{name}", name, type_.fused, attributes, form="fused"))
     sizes = _sizes_of_loops(model)
     for name, record in custom_cells(model).items():
         path, attributes = record["path"], {k: record[k] for k in ("products", "name", "points")}

@@ -7,6 +7,7 @@ from rnnqc import runtime_ops
 from rnnqc.calibrate import calibrate
 from rnnqc.diagnostics import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
+from rnnqc.joining import name_functions
 from rnnqc.layer import layer
 from rnnqc.passes.manager import PassManager
 from rnnqc.pipeline import Lowered, LowerOptions, lower
@@ -43,6 +44,7 @@ __all__ = [
     "dump",
     "layer",
     "lower",
+    "name_functions",
     "runtime_ops",
     "session",
     "stack",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
+from rnnqc.cells.fused_nodes import fused_places
+from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.graph_walks import blocks_of, branch_results
 from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
@@ -81,10 +82,10 @@ def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
         yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
         yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
         yield 6, Use(Role.CELL, node.input[0], 1 - batch, batch)
-    elif node.op_type in FUSED_OPS and len(node.input) > 0:
-        yield 8, Use(Role.LENGTH, node.input[0])
-        yield 9, Use(Role.STATE, node.input[0])
-        yield 10, Use(Role.CELL, node.input[0])
+    elif fused_type(node.op_type) and len(node.input) > 0:
+        places = {place: index for index, place in enumerate(fused_places(node))}
+        for place, role in ((8, Role.LENGTH), (9, Role.STATE), (10, Role.CELL)):
+            yield places.get(place, len(node.input)), Use(role, node.input[0])
     elif node.op_type == "ReverseSequence" and len(node.input) > 0:
         yield 1, Use(Role.LENGTH, node.input[0], numbers.get("time_axis", 0), numbers.get("batch_axis", 1))
     elif node.op_type == "Gather" and len(node.input) > 1:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, helper
 
-from rnnqc.cells.types import CELL_TYPES, FUSED_OPS
+from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.feeds import true_inputs
 from rnnqc.graph_walks import blocks_of
 from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
@@ -146,7 +146,7 @@ def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
     for block in blocks_of([model.graph]):
         for node in block.node:
             numbers = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
-            if node.op_type in (*CELL_TYPES, *FUSED_OPS) and node.input:
+            if (node.op_type in CELL_TYPES or fused_type(node.op_type)) and node.input:
                 first = numbers.get("layout", 0) == 1
                 yield _Sequence(node, node.input[0], int(first), 1 - int(first))
             elif node.op_type == "Scan" and "num_scan_inputs" in numbers:

@@ -21,6 +21,7 @@ from running import LEVELS, options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
+from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.cell_function import CellSite, cell_function
@@ -81,7 +82,10 @@ class GridCase:
         }
         site = CellSite(self.cell, Graph(), self.numbers, values, outputs, {}, [])
         native = self.node.model()
-        native.functions.append(cell_function(model, site, None))
+        native.functions.append(cell_function(model, site))
+        (node,) = native.graph.node
+        native.functions[0].name = node.op_type
+        node.attribute.append(onnx.helper.make_attribute(CONFIGURATION, 0))
         for entry in native.opset_import:
             if not entry.domain:
                 entry.version = opset

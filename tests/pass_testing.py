@@ -14,6 +14,7 @@ import onnx
 from lstm_models import LstmCase
 from running import Array
 
+from rnnqc.cells.types import fused_type
 from rnnqc.diagnostics import Outcome
 from rnnqc.feeds import generate_feeds
 from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info, subgraphs
@@ -113,7 +114,13 @@ def declines(pass_: Pass, model: Model, reason: str, outcome: Outcome = Outcome.
 
 def nodes_of(model: Model, *ops: str) -> list[Node]:
     """The nodes of these types in all graphs, outer graphs first; all nodes without types."""
-    return [n for g in model.graphs() for n in g.nodes if not ops or n.op in ops]
+    return [n for g in model.graphs() for n in g.nodes if not ops or plain_op(n.op) in ops]
+
+
+def plain_op(op: str) -> str:
+    """The operator; of a quantized cell the one that it is an alias of."""
+    type_ = fused_type(op)
+    return op if type_ is None else type_.fused
 
 
 def op_types(graph: Graph) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
+from rnnqc.cells.fused_nodes import PLACES
 
 INPUTS = (
     "X",
@@ -66,16 +67,25 @@ class Case:
     symbolic: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
     operator: Operator = LSTM
+    plain: bool = False
 
     def model(self) -> onnx.ModelProto:
-        """A model of one node; the arrays in `constants` are initializers, the others graph inputs."""
+        """A model of one node; the arrays in `constants` are initializers, the others graph inputs.
+
+        The node has one of the names with a kernel that files have, and no gaps, or the plain name and gaps.
+        """
         last = max(self.operator.inputs.index(name) for name in self.inputs)
         names = [name if name in self.inputs else "" for name in self.operator.inputs[: last + 1]]
+        op, places = self.operator.name, dict[str, Any]()
+        if not self.plain:
+            given = [n for n in names if n]
+            op, places = f"{op}_00", {PLACES: [names.index(n) for n in given]}
+            names = given
         used = [name if name in self.outputs else "" for name in self.operator.outputs]
         while used and not used[-1]:
             used.pop()
         node = helper.make_node(
-            self.operator.name, names, used, name=self.name, domain="ai.rnnqc", **self.attributes, **self.extra
+            op, names, used, name=self.name, domain="ai.rnnqc", **{**places, **self.attributes, **self.extra}
         )
         graph = helper.make_graph(
             [node],

@@ -10,14 +10,14 @@ import onnxruntime as ort
 from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.fused_nodes import PLACES, given_inputs
+from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.reference import quant_gru_cell, quant_lstm_cell
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)
 REFERENCES = {"LSTM": quant_lstm_cell.run, "GRU": quant_gru_cell.run_gru, "RNN": quant_gru_cell.run_rnn}
-FUSED = {t.fused: t for t in CELL_TYPES.values()}
 
 
 def lower_all(model: onnx.ModelProto, dims: Mapping[str, int] | None = None, **arguments: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) 
     Returns:
         How many cells there were.
     """
-    cells = [n for n in model.graph.node if n.op_type in FUSED]
+    cells = [n for n in model.graph.node if fused_type(n.op_type)]
     names = list(dict.fromkeys(v for n in cells for v in (*n.input, *n.output) if v and v not in feeds))
     seen = onnx.ModelProto()
     seen.CopyFrom(model)
@@ -67,10 +67,12 @@ def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) 
     seen.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     values = dict(feeds) | run(session(seen, STOCK), feeds)
     for node in cells:
-        type_ = FUSED[node.op_type]
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name != "configuration"}
+        type_ = fused_type(node.op_type)
+        assert type_ is not None
+        skipped = ("configuration", PLACES)
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name not in skipped}
         attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-        inputs = {k: values[v] for k, v in zip(input_names(type_), node.input, strict=False) if v}
+        inputs = {k: values[v] for k, v in given_inputs(node, input_names(type_)).items()}
         expected = REFERENCES[type_.op](inputs, attributes)
         got = {k: values[v] for k, v in zip(fused_outputs(type_), node.output, strict=False) if v}
         assert_same_bits({k: expected[k] for k in got}, got, f"{node.name} in stock onnxruntime against the reference")

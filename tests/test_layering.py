@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("fix_position", "grids", "shift_limits", "vitis_tables", "weight_scales"),
     ("ir", "statistics"),
-    ("range_search", "ranges", "sharing"),
+    ("joining", "range_search", "ranges", "sharing"),
     (
         "builder",
         "clipping",

@@ -36,6 +36,7 @@ PUBLIC = {
     "dump",
     "layer",
     "lower",
+    "name_functions",
     "runtime_ops",
     "session",
     "stack",

@@ -33,6 +33,7 @@ class CellType:
     Attributes:
         op: ONNX's operator.
         fused: Operator of the quantized cell.
+        aliases: How many further operators the native library has for it; see `fused_name`.
         gates: Their names, in ONNX's order in W, R and B.
         activations: The default ones of a direction, in ONNX's order f, g, h.
         gate_activations: For each gate the number of its activation.
@@ -45,6 +46,7 @@ class CellType:
 
     op: str
     fused: str
+    aliases: int
     gates: tuple[str, ...]
     activations: tuple[str, ...]
     gate_activations: tuple[int, ...]
@@ -58,6 +60,10 @@ class CellType:
     def cell_state(self) -> bool:
         """Whether there is a state c beside the hidden state."""
         return self.output_activation is not None
+
+    def fused_name(self, number: int) -> str:
+        """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
+        return f"{self.fused}_{number:02d}"
 
     @property
     def product_points(self) -> tuple[str, ...]:
@@ -94,6 +100,7 @@ _LSTM_GATES = ("input_gate", "output_gate", "forget_gate", "cell_gate")
 LSTM = CellType(
     op="LSTM",
     fused="QuantLSTMCell",
+    aliases=24,
     gates=_LSTM_GATES,
     activations=("Sigmoid", "Tanh", "Tanh"),
     gate_activations=(0, 0, 0, 1),
@@ -115,6 +122,7 @@ _GRU_GATES = ("update_gate", "reset_gate", "hidden_gate")
 GRU = CellType(
     op="GRU",
     fused="QuantGRUCell",
+    aliases=16,
     gates=_GRU_GATES,
     activations=("Sigmoid", "Tanh"),
     gate_activations=(0, 0, 1),
@@ -136,6 +144,7 @@ _RNN_GATES = ("hidden_gate",)
 RNN = CellType(
     op="RNN",
     fused="QuantRNNCell",
+    aliases=8,
     gates=_RNN_GATES,
     activations=("Tanh",),
     gate_activations=(0,),
@@ -145,8 +154,13 @@ RNN = CellType(
 
 CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
 """By ONNX's operator."""
-FUSED_OPS = frozenset(t.fused for t in CELL_TYPES.values())
-"""The operators of quantized cells."""
+
+
+def fused_type(op: str) -> CellType | None:
+    """The type whose quantized cell the operator `op` is, under whichever of its names."""
+    return next((t for t in CELL_TYPES.values() if op == t.fused or op.startswith(f"{t.fused}_")), None)
+
+
 ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
 """The quantization points of all types, each once."""
 

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
 from rnnqc.encoding import Rounding
 from rnnqc.evaluate import make_session, run_session
 from rnnqc.grids import is_power_of_two
-from rnnqc.passes.cell_function import CONFIGURATION, DIRECTION_AXES, input_names, stored_numbers
+from rnnqc.passes.cell_function import DIRECTION_AXES, input_names, stored_numbers
 from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.tensors import Tensor
@@ -50,8 +51,8 @@ class NativeSteps:
         cell = program.cell
         node = onnx.NodeProto()
         node.CopyFrom(program.node)
-        node.overload = ""
-        kept = [a for a in node.attribute if a.name not in (CONFIGURATION, "direction", *DIRECTION_AXES)]
+        node.overload, node.op_type = "", cell.type.fused
+        kept = [a for a in node.attribute if a.name not in (CONFIGURATION, PLACES, "direction", *DIRECTION_AXES)]
         kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
         del node.attribute[:], node.input[:], node.output[:]
         node.attribute.extend(kept)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import FUSED_OPS
+from rnnqc.cells.types import fused_type
 from rnnqc.diagnostics import CompileError
 from rnnqc.graph_walks import blocks_of, captured, needed, reads
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
@@ -119,12 +119,12 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
         cell = cells[name]
         if cell.form == "float":
             continue
-        fused = nodes[0] if len(nodes) == 1 and nodes[0].domain == DOMAIN and nodes[0].op_type in FUSED_OPS else None
+        fused = nodes[0] if len(nodes) == 1 and nodes[0].domain == DOMAIN and fused_type(nodes[0].op_type) else None
         if fused is not None:
             function = functions.get((fused.domain, fused.op_type, fused.overload))
             if function is None:
                 raise CompileError(
-                    f"Cell {name!r}: the model has no function for {fused.op_type} {fused.overload!r}.",
+                    f"Cell {name!r}: the model has no function for {fused.op_type} {fused.overload}".rstrip() + ".",
                     supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
                     action="lower the float model again",
                 )

@@ -28,7 +28,7 @@ struct OrtValue;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 enum ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt16 = 5, kInt32 = 6 };
-enum Characteristic : int { kRequired = 0, kOptional = 1 };
+enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum OpAttrType : int { kAttributeInt = 1 };
 enum MemoryType : int { kMemoryDefault = 0 };
 

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "export.h"
 #include "kernels/dispatch.h"
@@ -21,8 +22,9 @@ bool Has(const rnnqc::ort::OrtApiBase* base, uint32_t api) {
 }
 
 // Before version 1.24 onnxruntime reads a null pointer when an operator that infers shapes has a node without one of
-// its optional inputs (https://github.com/microsoft/onnxruntime/pull/26199).
-constexpr uint32_t kInfersShapes = 24;
+// its optional inputs (https://github.com/microsoft/onnxruntime/pull/26199). Before 1.28 it writes beyond its memory
+// when the shape of an output is set that the node does not have, and how many it has cannot be asked.
+constexpr uint32_t kInfersShapes = 28;
 
 // One domain serves every session; it must outlive them all and is never released.
 OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base) {
@@ -35,9 +37,11 @@ OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base)
     const bool infers_shapes = Has(base, kInfersShapes);
     OrtCustomOpDomain* created = nullptr;
     rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
-    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantLstmCellOp(&api, infers_shapes)));
-    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantGruCellOp(&api, infers_shapes)));
-    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, rnnqc::QuantRnnCellOp(&api, infers_shapes)));
+    // As the domain, they are never released.
+    for (const auto& make : {rnnqc::QuantLstmCellOps, rnnqc::QuantGruCellOps, rnnqc::QuantRnnCellOps}) {
+      const auto* const ops = new std::vector<rnnqc::RegisteredOperator>(make(&api, infers_shapes));
+      for (const auto& op : *ops) rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
+    }
     return created;
   }();
   return domain;

@@ -256,7 +256,7 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     refused(dump("out", "--state", "X:Z"), "no output 'Z'")
     refused(dump("model.onnx/out"), "cannot be written")
     model = onnx.load(tmp_path / "model.onnx")
-    (at,) = (k for k, f in enumerate(model.functions) if f.name == "QuantLSTMCell")
+    (at,) = (k for k, f in enumerate(model.functions) if f.name.startswith("QuantLSTMCell"))
     del model.functions[at]
     onnx.save(model, tmp_path / "model.onnx")
     refused(dump("out"), "lstm.forward", "no function for QuantLSTMCell", "lower the float model again")

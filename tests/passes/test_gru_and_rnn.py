@@ -180,13 +180,13 @@ def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
     assert [bool(v.name) for v in node.outputs] == [True, True]
 
 
-def test_overloads_by_operator() -> None:
-    """Cells of different operators need no overloads; several configurations of one do."""
+def test_each_configuration_has_a_name() -> None:
     case = RecurrentCase(op="GRU", direction="bidirectional")
     model = before("fuse-quant-lstm-cell", case.model())
     apply(FuseQuantLstmCell(), model)
-    overloads = {info(n).overload for n in nodes_of(model, "QuantGRUCell")}
-    assert overloads == {"h4_dynamic_row_batch2", "h4_dynamic_row_reverse_batch2"}
+    nodes = nodes_of(model, "QuantGRUCell")
+    assert len({n.op for n in nodes}) == len({n.attrs["configuration"] for n in nodes}) == 2
+    assert {info(n).overload for n in nodes} == {""}
 
 
 @pytest.mark.parametrize("groups", [0, 32])

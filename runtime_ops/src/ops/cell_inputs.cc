@@ -13,6 +13,7 @@ using ort::Shape;
 
 const CellOperator kQuantLstmCell = {
     "QuantLSTMCell",
+    24,
     kGates,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h",
      "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
@@ -20,6 +21,7 @@ const CellOperator kQuantLstmCell = {
 
 const CellOperator kQuantGruCell = {
     "QuantGRUCell",
+    16,
     3,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
      nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
@@ -27,6 +29,7 @@ const CellOperator kQuantGruCell = {
 
 const CellOperator kQuantRnnCell = {
     "QuantRNNCell",
+    8,
     1,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", nullptr, "sequence_lens", "initial_h", nullptr,
      nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
@@ -51,6 +54,12 @@ void CheckLengths(const int32_t* lens, const Sizes& sizes) {
 }
 
 }  // namespace
+
+ort::ElementType OnlyType(size_t input) {
+  if (input == kX || IsWeights(input)) return ort::kUndefined;
+  if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
+  return input == kSequenceLens || IsZeroPoint(input) ? ort::kInt32 : ort::kFloat;
+}
 
 // What becomes part of the packed weights.
 bool CellInputs::IsPacked(size_t input) const {
@@ -143,9 +152,7 @@ Shape CellInputs::CheckedShape(size_t input, const OrtValue* value, const Sizes&
 
 ort::ElementType CellInputs::ExpectedType(size_t input) const {
   if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
-  if (IsWeights(input)) return ort::kInt8;
-  if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
-  return input == kSequenceLens || IsZeroPoint(input) ? ort::kInt32 : ort::kFloat;
+  return IsWeights(input) ? ort::kInt8 : OnlyType(input);
 }
 
 void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes) {
@@ -178,9 +185,10 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   sizes_.w_group_size = config_.w_group_size;
   sizes_.r_group_size = config_.r_group_size;
   Sizes sizes = sizes_;
+  ReadPlaces(info);
   for (size_t i = 0; i < kInputCount; ++i) {
     ort::TensorType type;
-    present_[i] = info.InputType(i, &type);
+    present_[i] = info.InputType(node_index_[i], &type);
     if (present_[i]) {
       CheckInput(i, type, &sizes);
     } else if (i < kGateTable) {
@@ -190,6 +198,28 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
   CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
   CheckOutputs(info);
+}
+
+// The inputs of a node without gaps are those that the attribute input_places lists. Where it is absent each input has
+// its own place, and absent ones have no name.
+void CellInputs::ReadPlaces(const ort::KernelInfo& info) {
+  const size_t count = info.InputCount();
+  std::vector<int64_t> places;
+  if (!info.Read("input_places", &places)) {
+    for (size_t i = 0; i < kInputCount; ++i) node_index_[i] = i;
+    return;
+  }
+  bool valid = places.size() == count;
+  for (size_t k = 0; valid && k < count; ++k) {
+    valid = places[k] < int64_t{kInputCount} && places[k] >= (k == 0 ? 0 : places[k - 1] + 1);
+  }
+  if (!valid) {
+    throw std::invalid_argument("attribute input_places: expected the place of each of the node's " +
+                                std::to_string(count) + " inputs among the operator's " + std::to_string(kInputCount) +
+                                ", in rising order");
+  }
+  std::fill(node_index_, node_index_ + kInputCount, count);
+  for (size_t k = 0; k < count; ++k) node_index_[places[k]] = k;
 }
 
 void CellInputs::CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
@@ -218,7 +248,7 @@ void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
 }
 
 void CellInputs::ReadConstants(const ort::KernelInfo& info, const OrtValue** inputs) {
-  for (size_t i = 0; i < kUsedInputs; ++i) inputs[i] = present_[i] ? info.ConstantInput(i) : nullptr;
+  for (size_t i = 0; i < kUsedInputs; ++i) inputs[i] = present_[i] ? info.ConstantInput(node_index_[i]) : nullptr;
   gate_table_is_constant_ = inputs[kGateTable] != nullptr;
   constant_weights_ = true;
   for (size_t i = 0; i < kUsedInputs; ++i) {
@@ -238,7 +268,7 @@ void CellInputs::Keep(size_t input, const OrtValue* table, int64_t count) {
 void CellInputs::Read(OrtKernelContext* context, const OrtValue** inputs) const {
   for (size_t i = 0; i < needed_count_; ++i) {
     const size_t input = needed_[i];
-    ort::Check(api_, api_.KernelContext_GetInput()(context, input, &inputs[input]));
+    ort::Check(api_, api_.KernelContext_GetInput()(context, node_index_[input], &inputs[input]));
   }
 }
 

@@ -37,12 +37,18 @@ enum Input : size_t {
 // What tells the operators from each other.
 struct CellOperator {
   const char* name;
+  // How many further operators it has, called name_00 and so on, for function bodies of their own; as in
+  // rnnqc/cells/types.py.
+  size_t aliases;
   int64_t gates;
   const char* input_names[kUsedInputs];  // null for reserved ones
   size_t output_count;                   // Y, last states, and Y_codes
 
   size_t codes_output() const { return output_count - 1; }
 };
+
+// The element type of an input; undefined if it may have several.
+ort::ElementType OnlyType(size_t input);
 
 extern const CellOperator kQuantLstmCell;
 extern const CellOperator kQuantGruCell;
@@ -135,6 +141,7 @@ class CellInputs {
   }
 
  private:
+  void ReadPlaces(const ort::KernelInfo& info);
   bool IsPacked(size_t input) const;
   ort::ElementType ExpectedType(size_t input) const;
   ort::Shape ExpectedShape(size_t input, const Sizes& sizes) const;
@@ -151,6 +158,7 @@ class CellInputs {
   const CellConfig& config_;
   Sizes sizes_;  // those that do not change
   bool present_[kInputCount] = {};
+  size_t node_index_[kInputCount];   // which of the node's inputs it is; beyond them if it is absent
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
   size_t needed_count_ = 0;
   bool has_output_[kMostOutputs] = {};

@@ -1,5 +1,7 @@
 #include "ops/cell_operator.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace rnnqc {
@@ -81,17 +83,16 @@ ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferConte
 
 const CellOperator& CellOf(const ort::OrtCustomOp* op) { return *static_cast<const RegisteredOperator*>(op)->cell; }
 
-}  // namespace
-
-RegisteredOperator DescribeOperator(const OrtApi* api, const CellOperator& cell, bool infers_shapes) {
+RegisteredOperator Describe(const OrtApi* api, const CellOperator& cell, bool infers_shapes, std::string name) {
   RegisteredOperator op{};
+  op.name = std::move(name);
   op.version = ort::kApiVersion;
   op.api = api;
   op.cell = &cell;
-  op.GetName = [](const ort::OrtCustomOp* self) { return CellOf(self).name; };
+  op.GetName = [](const ort::OrtCustomOp* self) { return static_cast<const RegisteredOperator*>(self)->name.c_str(); };
   op.GetExecutionProviderType = [](const ort::OrtCustomOp*) -> const char* { return nullptr; };
   op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kInputCount}; };
-  op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+  op.GetInputType = [](const ort::OrtCustomOp*, size_t index) { return OnlyType(index); };
   op.GetOutputTypeCount = [](const ort::OrtCustomOp* self) { return CellOf(self).output_count; };
   op.GetOutputType = [](const ort::OrtCustomOp* self, size_t index) {
     return index == CellOf(self).codes_output() ? ort::kUint8 : ort::kFloat;
@@ -101,7 +102,7 @@ RegisteredOperator DescribeOperator(const OrtApi* api, const CellOperator& cell,
   };
   op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kOptional; };
   op.GetInputMemoryType = [](const ort::OrtCustomOp*, size_t) { return ort::kMemoryDefault; };
-  op.GetVariadicInputMinArity = [](const ort::OrtCustomOp*) { return 1; };
+  op.GetVariadicInputMinArity = [](const ort::OrtCustomOp*) { return int{kGateTable}; };
   op.GetVariadicInputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
   op.GetVariadicOutputMinArity = [](const ort::OrtCustomOp*) { return 1; };
   op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
@@ -109,6 +110,21 @@ RegisteredOperator DescribeOperator(const OrtApi* api, const CellOperator& cell,
   op.GetStartVersion = [](const ort::OrtCustomOp*) { return 1; };
   op.GetEndVersion = [](const ort::OrtCustomOp*) { return 1; };
   return op;
+}
+
+}  // namespace
+
+std::vector<RegisteredOperator> DescribeOperators(const OrtApi* api, const CellOperator& cell, bool infers_shapes) {
+  std::vector<RegisteredOperator> ops = {Describe(api, cell, infers_shapes, cell.name)};
+  for (size_t number = 0; number < cell.aliases; ++number) {
+    const std::string digits = std::to_string(number);
+    ops.push_back(Describe(api, cell, infers_shapes, cell.name + std::string(digits.size() < 2 ? "_0" : "_") + digits));
+    RegisteredOperator& op = ops.back();
+    op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
+    op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+    op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
+  }
+  return ops;
 }
 
 }  // namespace rnnqc

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cells/grid_gru.h"
 #include "cells/grid_rnn.h"
@@ -174,14 +175,12 @@ class HiddenCellKernel {
 
 }  // namespace
 
-const ort::OrtCustomOp* QuantGruCellOp(const OrtApi* api, bool infers_shapes) {
-  static const RegisteredOperator op = MakeOperator<HiddenCellKernel<Gru>>(api, kQuantGruCell, infers_shapes);
-  return &op;
+std::vector<RegisteredOperator> QuantGruCellOps(const OrtApi* api, bool infers_shapes) {
+  return MakeOperators<HiddenCellKernel<Gru>>(api, kQuantGruCell, infers_shapes);
 }
 
-const ort::OrtCustomOp* QuantRnnCellOp(const OrtApi* api, bool infers_shapes) {
-  static const RegisteredOperator op = MakeOperator<HiddenCellKernel<Rnn>>(api, kQuantRnnCell, infers_shapes);
-  return &op;
+std::vector<RegisteredOperator> QuantRnnCellOps(const OrtApi* api, bool infers_shapes) {
+  return MakeOperators<HiddenCellKernel<Rnn>>(api, kQuantRnnCell, infers_shapes);
 }
 
 }  // namespace rnnqc

@@ -224,9 +224,8 @@ class QuantLstmCellKernel {
 
 }  // namespace
 
-const ort::OrtCustomOp* QuantLstmCellOp(const OrtApi* api, bool infers_shapes) {
-  static const RegisteredOperator op = MakeOperator<QuantLstmCellKernel>(api, kQuantLstmCell, infers_shapes);
-  return &op;
+std::vector<RegisteredOperator> QuantLstmCellOps(const OrtApi* api, bool infers_shapes) {
+  return MakeOperators<QuantLstmCellKernel>(api, kQuantLstmCell, infers_shapes);
 }
 
 }  // namespace rnnqc

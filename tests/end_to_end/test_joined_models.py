@@ -1,0 +1,127 @@
+"""Two lowered models in one: by hand, and by onnx.compose with prefixes; stock and native give what each gives alone.
+
+What these would catch: function bodies that a join mixes up, and names that no native kernel answers to.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.compose
+import pytest
+from lstm_models import RecurrentCase
+from running import Outputs, assert_same_bits, run
+from running_lowered import NATIVE, STOCK, all_nodes, session
+
+import rnnqc
+from rnnqc.cells.types import CELL_TYPES, LSTM, fused_type
+
+FIRST = RecurrentCase(T=3, B=2, I=3, H=4)
+# The pairs differ in hidden size, direction, states, operator; in the last one the bodies are equal.
+SECONDS = {
+    "another size": FIRST.replace(H=6, seed=1),
+    "another direction": FIRST.replace(direction="reverse", seed=1),
+    "states": FIRST.replace(initial_h=True, initial_c=True, seed=1),
+    "another operator": FIRST.replace(op="GRU", seed=1),
+    "the same configuration": FIRST.replace(seed=1),
+}
+any_second = pytest.mark.parametrize("second", SECONDS.values(), ids=SECONDS)
+
+
+def _lowered(case: RecurrentCase, prefix: str, functions: bool = True) -> onnx.ModelProto:
+    model = rnnqc.lower(case.model()).proto
+    return onnx.compose.add_prefix(model, prefix, rename_functions=functions)
+
+
+def _alone(case: RecurrentCase, prefix: str) -> Outputs:
+    return {prefix + n: v for n, v in run(session(rnnqc.lower(case.model()).proto, STOCK), case.feeds()).items()}
+
+
+def _assert_right(joined: onnx.ModelProto, cases: dict[str, RecurrentCase]) -> None:
+    onnx.checker.check_model(joined)
+    expected: Outputs = {}
+    feeds: Outputs = {}
+    for prefix, case in cases.items():
+        expected |= _alone(case, prefix)
+        feeds |= {prefix + n: v for n, v in case.feeds().items()}
+    for way in (STOCK, NATIVE):
+        assert_same_bits(expected, run(session(joined, way), feeds), way)
+
+
+def _by_hand(first: onnx.ModelProto, second: onnx.ModelProto) -> onnx.ModelProto:
+    """One graph with the nodes of both, and of functions with one name the first."""
+    joined = onnx.ModelProto()
+    joined.CopyFrom(first)
+    for field in ("node", "initializer", "input", "output"):
+        getattr(joined.graph, field).extend(getattr(second.graph, field))
+    held = {(f.domain, f.name) for f in first.functions}
+    joined.functions.extend(f for f in second.functions if (f.domain, f.name) not in held)
+    return joined
+
+
+@any_second
+def test_functions_merged_by_name(second: RecurrentCase) -> None:
+    joined = _by_hand(_lowered(FIRST, "a/", functions=False), _lowered(second, "b/", functions=False))
+    _assert_right(joined, {"a/": FIRST, "b/": second})
+
+
+@any_second
+def test_merged_with_prefixes(second: RecurrentCase) -> None:
+    """As they come, and with kernels again."""
+    first, other = rnnqc.lower(FIRST.model()).proto, rnnqc.lower(second.model()).proto
+    for model in (first, other):
+        del model.metadata_props[:]  # onnx merges models whose metadata agree
+    joined = onnx.compose.merge_models(first, other, io_map=[], prefix1="a/", prefix2="b/")
+    _assert_right(joined, {"a/": FIRST, "b/": second})
+    named = rnnqc.name_functions(joined)
+    _assert_right(named, {"a/": FIRST, "b/": second})
+    with_kernel = {t.fused_name(k) for t in CELL_TYPES.values() for k in range(t.aliases)}
+    cells = [n.op_type for n in all_nodes(named) if fused_type(n.op_type)]
+    assert len(cells) == 2 and set(cells) <= with_kernel
+    assert len(set(cells)) == (1 if second == SECONDS["the same configuration"] else 2)
+
+
+def test_merge_without_prefixes_is_refused_by_onnx() -> None:
+    models = [rnnqc.lower(c.model()).proto for c in (FIRST, SECONDS["another size"])]
+    with pytest.raises(ValueError, match="overlapping"):
+        onnx.compose.merge_models(*models, io_map=[])
+
+
+def test_a_lost_body_fails_when_the_session_is_created() -> None:
+    """Two bodies under one name, as two of more configurations than there are names may be: one is lost in a join."""
+    first, second = _lowered(FIRST, "a/", False), _lowered(SECONDS["another direction"], "b/", False)
+    name = next(f.name for f in first.functions if fused_type(f.name))
+    for node in second.graph.node:
+        node.op_type = name if fused_type(node.op_type) else node.op_type
+    for function in second.functions:
+        function.name = name if fused_type(function.name) else function.name
+    joined = _by_hand(first, second)
+    with pytest.raises(Exception, match="two_lowered_models_have_different_functions"):
+        session(joined, STOCK)
+    feeds = {"a/X": FIRST.feeds()["X"], "b/X": SECONDS["another direction"].feeds()["X"]}
+    expected = _alone(FIRST, "a/") | _alone(SECONDS["another direction"], "b/")
+    assert_same_bits(expected, run(session(joined, NATIVE), feeds), "native, where nodes say all")
+    with pytest.raises(rnnqc.CompileError, match="2 configurations"):
+        rnnqc.name_functions(joined)
+
+
+def test_more_configurations_than_names() -> None:
+    """What is beyond runs in standard operators, in a native session, too."""
+    model = _many(LSTM.aliases + 2)
+    lowered = rnnqc.lower(model).proto
+    names = {f.name for f in lowered.functions if fused_type(f.name)}
+    assert len(names) == LSTM.aliases + 2
+    assert {LSTM.fused_name(k) for k in range(LSTM.aliases)} < names
+    feeds = FIRST.feeds()
+    assert_same_bits(run(session(lowered, STOCK), feeds), run(session(lowered, NATIVE), feeds), "native")
+
+
+def _many(count: int) -> onnx.ModelProto:
+    """Layers of different sizes on one input."""
+    result = FIRST.replace(outputs=("Y_h",)).model()
+    del result.graph.node[:], result.graph.initializer[:], result.graph.output[:]
+    for k in range(count):
+        part = FIRST.replace(outputs=("Y_h",), H=k + 1).model()
+        prefixed = onnx.compose.add_prefix(part, f"p{k}/", rename_inputs=False)
+        for field in ("node", "initializer", "output"):
+            getattr(result.graph, field).extend(getattr(prefixed.graph, field))
+    return result

@@ -1,0 +1,98 @@
+"""Lowered models for comparing versions of onnxruntime: small, of every kind of cell, body and signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import onnx
+from brevitas_models import draw_feeds, one_cell, random_lstm
+from lstm_models import RecurrentCase, stacked_model
+from running import Array
+
+import rnnqc
+from rnnqc.cells.fused_nodes import PLACES, given_inputs
+from rnnqc.cells.types import fused_type
+from rnnqc.passes.cell_function import input_names
+
+SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
+
+
+@dataclass(frozen=True)
+class VersionCase:
+    """A float model, how it is lowered, and what it is fed with."""
+
+    name: str
+    model: onnx.ModelProto = field(repr=False)
+    feeds: dict[str, Array] = field(repr=False)
+    lowering: dict[str, Any] = field(default_factory=dict)
+
+    def lowered(self) -> onnx.ModelProto:
+        """The model that sessions are made of."""
+        lowering = dict(self.lowering)
+        earlier = lowering.pop("earlier", False)
+        if lowering.pop("calibrated", False):
+            lowering["calibration"] = [self.feeds]
+        proto = rnnqc.lower(self.model, **lowering).proto
+        return as_in_earlier_files(proto) if earlier else proto
+
+
+def version_cases() -> Iterator[VersionCase]:
+    """All of them."""
+    for op, outputs in (("LSTM", ("Y", "Y_h", "Y_c")), ("GRU", ("Y", "Y_h")), ("RNN", ("Y", "Y_h"))):
+        for count in range(1, len(outputs) + 1):
+            for subset in combinations(outputs, count):
+                yield _case(f"{op} with {' '.join(subset)}", SMALL.replace(op=op, outputs=subset))
+        both = SMALL.replace(op=op, direction="bidirectional")
+        yield _case(f"{op} in both directions", both)
+        yield _case(f"{op}, symbolic sizes", SMALL.replace(op=op, dynamic_time=True, dynamic_batch=True))
+        yield _case(f"{op} with states and lengths", both.replace(lens=(3, 2), initial_h=True, initial_c=op == "LSTM"))
+        yield _case(f"{op} with a state", SMALL.replace(op=op, initial_h=True))
+        yield _case(f"{op} with int4", both, recipe="w4a8")
+        yield _case(f"{op} on grids", both, recipe="pow2-int8", calibrated=True)
+        yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
+        yield _case(f"{op}, integer form", both, form="integer")
+        yield _case(f"{op}, unrolled", SMALL.replace(op=op), form="integer", unroll=True)
+    yield _case("GRU, linear before reset", SMALL.replace(op="GRU", linear_before_reset=True, initial_h=True))
+    yield _case("LSTM with peepholes", SMALL.replace(peepholes=True))
+    yield _case("LSTM of 16-bit codes", SMALL, recipe="int16")
+    for placement in ("if", "loop", "scan"):
+        yield _case(f"LSTM in {placement}", SMALL.replace(placement=placement))
+    layers = [SMALL.replace(direction="bidirectional"), SMALL.replace(I=8, direction="bidirectional", seed=1)]
+    feeds = {"X": SMALL.feeds()["X"]}
+    for name, lowering in (
+        ("", {}),
+        (", integer form", {"form": "integer"}),
+        (" with static codes", {"recipe": "int8-static", "calibrated": True}),
+    ):
+        yield VersionCase(f"two layers in both directions{name}", stacked_model(layers), feeds, lowering)
+    lstm = random_lstm(3, 3, 4)
+    drawn = draw_feeds(lstm, 0, states=True, pow2=False)
+    yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)
+
+
+def as_in_earlier_files(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the operators that files had before their functions had names of their own: inputs with gaps."""
+    for function in model.functions:
+        type_ = fused_type(function.name)
+        if type_ is None:
+            continue
+        for node in model.graph.node:
+            if node.op_type == function.name:
+                given = given_inputs(node, input_names(type_))
+                places = [a for a in node.attribute if a.name == PLACES]
+                for attribute in places:
+                    node.attribute.remove(attribute)
+                last = max(input_names(type_).index(n) for n in given)
+                names = input_names(type_)[: last + 1]
+                node.op_type = type_.fused
+                node.input[:] = [given.get(n, "") for n in names]
+                function.input[:] = names
+        function.name = type_.fused
+    return model
+
+
+def _case(name: str, layer: RecurrentCase, **lowering: Any) -> VersionCase:
+    return VersionCase(name, layer.model(), layer.feeds(), lowering)
