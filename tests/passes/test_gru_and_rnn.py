@@ -15,6 +15,7 @@ from running import Array, assert_close, plain_session, run
 import rnnqc
 from rnnqc.calibrate import calibrate
 from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import PLACES
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.diagnostics import UsageError
 from rnnqc.ir import Model, constant_array, graph_info, info
@@ -171,7 +172,9 @@ def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
     apply(FuseQuantLstmCell(), model)
     cell = _cell(model)
     (node,) = nodes_of(model, f"Quant{case.op}Cell")
-    given = {n: v.name for n, v in zip(input_names(cell.type), node.inputs, strict=False) if v.name}
+    names = input_names(cell.type)
+    places = node.attrs.get(PLACES) or range(len(node.inputs))
+    given = {names[p]: v.name for p, v in zip(places, node.inputs, strict=True)}
     expected = {**cell.operands, "X": cell.x, "sequence_lens": cell.sequence_lens, "initial_h": cell.initial_h}
     assert given == {k: v for k, v in expected.items() if v is not None}
     assert input_names(cell.type)[7] == "hidden_bias"
