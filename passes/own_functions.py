@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx
 
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.diagnostics import CompileError
 from rnnqc.ir import DOMAIN
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.passes.emit_tables import FUNCTION, FUNCTION_INPUTS
-
-_CELLS = {t.fused: t for t in CELL_TYPES.values()}
-_ALIAS = re.compile(rf"({'|'.join(_CELLS)})(?:_\w+)?")
 
 
 def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
@@ -30,7 +26,7 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
             raise CompileError(
                 f"{source}: a model-local function of domain {DOMAIN!r} is none that rnnqc writes. Found: {found}.",
-                supported=f"in this domain the functions of {', '.join([*_CELLS, FUNCTION])} that rnnqc writes",
+                supported=f"in this domain the functions of {', '.join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])} that rnnqc writes",
                 action="give the model's own functions, and the nodes that call them, another domain",
             )
 
@@ -38,11 +34,13 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
 def _is_own(function: onnx.FunctionProto) -> bool:
     if function.name == FUNCTION:
         return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
-    match = _ALIAS.fullmatch(function.name)
-    if match is None:
+    type_ = fused_type(function.name)
+    if type_ is None:
         return False
-    type_ = _CELLS[match[1]]
-    inputs, outputs = input_names(type_), fused_outputs(type_)
-    return list(function.input) == list(inputs[: len(function.input)]) and list(function.output) == list(
-        outputs[: len(function.output)]
-    )
+    return _are_some_of(function.input, input_names(type_)) and _are_some_of(function.output, fused_outputs(type_))
+
+
+def _are_some_of(names: Iterable[str], known: Sequence[str]) -> bool:
+    """Whether `names` are some of `known`, in their order."""
+    left = iter(known)
+    return all(name in left for name in names)
