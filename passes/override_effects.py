@@ -30,13 +30,15 @@ class Resolution:
 def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution], calibrated: bool) -> dict[int, str]:
     """For each override that speaks of a point why it changes nothing; "" where it does change something.
 
+    Nothing of a recipe that holds scales of an earlier lowering: these hide what overrides did in that one.
+
     Args:
         recipe: With its overrides; those of one key are looked at.
         resolve: What a recipe comes to.
         calibrated: Whether there are statistics.
     """
     overrides = recipe.rules[: recipe.overrides]
-    if not overrides:
+    if not overrides or recipe.held:
         return {}
     made = resolve(recipe)
     found: dict[int, str] = {}

@@ -9,7 +9,6 @@ import onnx
 from onnx import helper
 
 from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.graph_walks import blocks_of
 from rnnqc.layer import LENGTHS, layer, names_of, rename
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.version_conversion import convert_version
@@ -145,7 +144,6 @@ def _joined(
     made.graph.CopyFrom(graph)
     versions = {_domain(o.domain): o.version for m in layers for o in m.opset_import}
     made.opset_import.extend(helper.make_opsetid(d, v) for d, v in versions.items())
-    made.functions.extend(_functions(layers, names))
     return made
 
 
@@ -192,23 +190,3 @@ def _check_fits(below: onnx.ValueInfoProto, x: onnx.ValueInfoProto, name: str, s
         raise CompileError(
             f"{name}: its input {x.name!r} is {types[1]}, and {sources} is {types[0]}.", supported="cells of one type"
         )
-
-
-def _functions(layers: Sequence[onnx.ModelProto], names: Sequence[str]) -> list[onnx.FunctionProto]:
-    """The functions of all layers.
-
-    Raises:
-        CompileError: Two layers have different functions of one name.
-    """
-    found: dict[tuple[str, str, str], onnx.FunctionProto] = {}
-    for model, name in zip(layers, names, strict=True):
-        for function in model.functions:
-            key = (function.domain, function.name, function.overload)
-            if found.setdefault(key, function) != function:
-                raise CompileError(
-                    f"{name}: another cell has another function {function.name!r} of domain {function.domain!r}.",
-                    supported="cells whose model-local functions of one name are the same",
-                    action="inline the functions with onnx.inliner",
-                )
-    called = {(n.domain, n.op_type) for m in layers for b in blocks_of([m.graph, *m.functions]) for n in b.node}
-    return [f for (domain, name, _), f in found.items() if (domain, name) in called]
