@@ -165,12 +165,7 @@ class _Layer:
         return made
 
     def _fresh(self, name: str) -> str:
-        made, k = name, 1
-        while made in self.taken:
-            k += 1
-            made = f"{name}_{k}"
-        self.taken.add(made)
-        return made
+        return free_name(name, self.taken)
 
     def _held(self) -> dict[str, onnx.NodeProto]:
         """For each initializer that the cell reads the Identity whose output the loop's body reads instead.
@@ -346,6 +341,16 @@ def _over_time(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     shape.dim.add(dim_param="T")
     shape.dim.extend(dims)
     return copy
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or with a number behind it a name that is not in `taken`, to which it is added."""
+    made, k = name, 1
+    while made in taken:
+        k += 1
+        made = f"{name}_{k}"
+    taken.add(made)
+    return made
 
 
 def names_of(graph: onnx.GraphProto) -> set[str]:

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.layer import LENGTHS, layer, names_of, rename
+from rnnqc.layer import LENGTHS, free_name, layer, names_of, rename
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.version_conversion import convert_version
 
@@ -117,14 +117,14 @@ def _joined(
     graph.input.append(first)
     graph.input.extend(v for v in layers[0].graph.input if v.name == LENGTHS)
     others: list[onnx.ValueInfoProto] = []
-    below, sources, y = first, "the input", _free(Y, taken)
+    below, sources, y = first, "the input", free_name(Y, taken)
     for level, floor in enumerate(floors):
         outputs = []
         last, joined = level == len(floors) - 1, len(floor) > 1
         for number in floor:
             part, label = layers[number].graph, f"l{level}" + ("_reverse" if number != floor[0] else "")
             _check_fits(below, part.input[0], names[number], sources)
-            own = {n: _free(f"{label}/{n}", taken) for n in sorted(names_of(part) - {LENGTHS})}
+            own = {n: free_name(f"{label}/{n}", taken) for n in sorted(names_of(part) - {LENGTHS})}
             own[part.input[0].name] = below.name
             if last and not joined:
                 own[part.output[0].name] = y
@@ -138,21 +138,12 @@ def _joined(
         sources = " and ".join(names[n] for n in floor)
         below = outputs[0]
         if joined:
-            below = _concatenated(graph, outputs, y if last else _free(f"l{level}/{Y}.joined", taken), sources)
+            below = _concatenated(graph, outputs, y if last else free_name(f"l{level}/{Y}.joined", taken), sources)
     graph.output.extend([below, *others])
     made = onnx.ModelProto(producer_name="rnnqc", ir_version=max(m.ir_version for m in layers))
     made.graph.CopyFrom(graph)
     versions = {_domain(o.domain): o.version for m in layers for o in m.opset_import}
     made.opset_import.extend(helper.make_opsetid(d, v) for d, v in versions.items())
-    return made
-
-
-def _free(name: str, taken: set[str]) -> str:
-    made, k = name, 1
-    while made in taken:
-        k += 1
-        made = f"{name}_{k}"
-    taken.add(made)
     return made
 
 

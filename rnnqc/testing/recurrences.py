@@ -6,6 +6,7 @@ around it a loop as torch.jit.script or Keras (tf2onnx) make it, a Scan, or none
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import onnx
 from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
+from rnnqc.graph_walks import reads
 from rnnqc.testing.equations import GATES as RANDOM_GATES
 from rnnqc.testing.equations import random_step
 
@@ -682,11 +684,5 @@ class _Layer:
         return b.constant(f"weight_{key}", array, np.float32) + suffix
 
 
-def _used(nodes: Any) -> set[str]:
-    found: set[str] = set()
-    for node in nodes:
-        found.update(node.input)
-        for attr in node.attribute:
-            if attr.type == onnx.AttributeProto.GRAPH:
-                found |= _used(attr.g.node)
-    return found
+def _used(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    return set[str]().union(*map(reads, nodes))
