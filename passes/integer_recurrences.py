@@ -1,4 +1,4 @@
-"""Analysis: recurrences whose products are quantized already, in loops or written out. Reads only."""
+"""Analysis: recurrences whose matmuls are quantized already, in loops or unrolled. Reads only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class IntegerRecurrence:
-    """A recurrence that somebody has quantized.
+    """A recurrence that another tool has quantized.
 
     Attributes:
         path: Name of the loop, or of the first product, with the path through subgraphs.
@@ -100,7 +100,7 @@ def _loop(node: Node, path: str) -> IntegerRecurrence | None:
                 continue
             if comes_back(state, reached(product.outputs, inside), states, lambda s: onward[s.index]):
                 at = f"node {display_name(product)!r} ({product.op})"
-                found = f"state {state.before.name!r} goes through {at}, whose weights are codes, and comes back"
+                found = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
                 return IntegerRecurrence(f"{path}{display_name(node)}", node.op, found, _bytes(products))
     return None
 
@@ -124,6 +124,6 @@ def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[Int
         own = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         taken |= own
         name = _weights(nodes[0])[0].name
-        found = f"{len(row)} products with {name!r}, which holds codes; each depends on the one before"
+        found = f"{len(row)} matmuls with the quantized weights {name!r}; each depends on the one before"
         products = [n for n in graph.nodes if id(n) in own]
         yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))

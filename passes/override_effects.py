@@ -113,7 +113,7 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
     if s.get("same_as"):
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if format_.get("mode") == "codes":
-        return "it takes the codes of the layer before as they are (chain), unless chain = false"
+        return "it reads the quantized values of the layer before directly (chain), unless chain = false"
     if key == "bits" and s.get("table") and "scale" not in format_:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
     if key == "zero_point" and format_.get("mode") == "dynamic-row":

@@ -26,7 +26,7 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
             own = ", ".join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])
             raise CompileError(
-                f"{source}: a model-local function of domain {DOMAIN!r} is none that rnnqc writes. Found: {found}.",
+                f"{source}: a model-local function of domain {DOMAIN!r} is not one of rnnqc's. Found: {found}.",
                 supported=f"in this domain the functions that rnnqc writes: {own}",
                 action="give the model's own functions, and the nodes that call them, another domain",
             )

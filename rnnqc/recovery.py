@@ -1,4 +1,4 @@
-"""Compares layers that were recovered from loops and written-out steps with the original before they are quantized."""
+"""Compares layers that were recovered from loops and unrolled steps with the original before they are quantized."""
 
 from __future__ import annotations
 

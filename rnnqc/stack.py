@@ -48,13 +48,15 @@ def stack(
         initializers, final states, initial states. A single cell in one direction gives what `rnnqc.layer` does.
 
     Raises:
-        CompileError: A cell is none, or does not fit to the one below it: another width, another type.
+        CompileError: A model is not a cell, or its width or type differs from that of the layer below it.
         UsageError: No cells, an odd number of them in both directions, or directions that contradict each other.
     """
     if isinstance(cells, str | os.PathLike | onnx.ModelProto):
-        raise UsageError("cells are one cell.", supported="a list of cells", action="rnnqc.layer makes a layer of one")
+        raise UsageError(
+            "cells is one cell, not a list.", supported="a list of cells", action="rnnqc.layer makes a layer of one"
+        )
     if not cells:
-        raise UsageError("A stack of no cells.", supported="one cell or more")
+        raise UsageError("no cells are given.", supported="one cell or more")
     if bidirectional and (alternate or reverse):
         raise UsageError("bidirectional together with alternate or reverse.", supported="one of them")
     if bidirectional and len(cells) % 2:

@@ -169,7 +169,7 @@ def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: o
             lowered.append(bool(lowered_nodes(Model.load(proto))))
     if lowered == [True, False]:
         raise UsageError(
-            f"{a.float_model} is a lowered model, and {a.quantized_model} is none.",
+            f"{a.float_model} is a lowered model, and {a.quantized_model} is not.",
             supported="rnnqc verify FLOAT.onnx QUANT.onnx",
             action=f"swap the two: rnnqc verify {a.quantized_model} {a.float_model}",
         )

@@ -24,7 +24,7 @@ FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.Tensor
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
 COUNTERS = ("int32", "to_float", "to_double", "to_int16", "float", "double", "trips")
-"""As they are; after a Cast; counters of floats; the number of the trip after a Cast, beside a trip count."""
+"""As they are; after a Cast; counters of floats; the number of the iteration after a Cast, beside a trip count."""
 INITIAL = ("zeros", "shared", "constant", "learned", "input", "computed", "dynamic")
 """Where a loop starts: zeros, zeros of all states in one constant, constants of every row, a row for all rows, inputs,
 products of the input "features", zeros made of the shape of x."""
@@ -110,7 +110,7 @@ class RecurrenceCase:
 
     def __post_init__(self) -> None:
         if self.dynamic_time and self.form == "unrolled":
-            raise ValueError("written-out steps have a number")
+            raise ValueError("unrolled steps have a number")
         if (self.tied or self.twice or self.between == "input") and self.width != self.I:
             raise ValueError(f"I = {self.I} is not the width of h, {self.width}")
         if self.twice and (self.lengths or self.local):
@@ -329,7 +329,7 @@ class _Layer:
         )
 
     def _result(self, body: Nodes, value: str) -> str:
-        """What comes out in each trip."""
+        """What comes out in each iteration."""
         if not self.case.local:
             return body.op("Identity", [value], "y_t")
         width = self.case.states[0][1]
@@ -348,7 +348,7 @@ class _Layer:
         }
 
     def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
-        """A trip count, Gather by the number of the trip, outputs of each trip."""
+        """A trip count, Gather by the number of the iteration, outputs of each iteration."""
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length")
         body = Nodes(self.initializers)
         index = "i"
@@ -458,7 +458,7 @@ class _Layer:
         return self._in_order(outer, results[-1]), results[2 : 2 + len(states)]
 
     def _keras_conditions(self, outer: Nodes, body: Nodes, after: list[str], length: str, size: str) -> tuple[str, str]:
-        """The condition after a trip, and the one before the first."""
+        """The condition after an iteration, and the one before the first."""
         counter = self.case.counter
         kind = {
             "to_double": onnx.TensorProto.DOUBLE,
@@ -485,7 +485,7 @@ class _Layer:
         return keep, outer.op("And", [outer.op("Less", [start, limit], f"first_{k}") for k in range(2)], "first")
 
     def _in_order(self, outer: Nodes, value: str) -> str:
-        """A sequence of results in the order of time; of elements in the order of the trips."""
+        """A sequence of results in the order of time; of elements in the order of the iterations."""
         if not self.case.backwards:
             return value
         minus, zero = outer.constant("minus_1", [-1]), outer.constant("axis_0", [0])
