@@ -2,7 +2,7 @@
 
 All values inside are made outputs: those of a Scan or Loop step by step, those of a branch where it is taken; functions
 are inlined first. A value is compared with the one of the same name; where there is none, with one whose name differs
-only by what passes add to names: a number to make it unique, the step of a written-out loop, the kind of the integer
+only by what passes add to names: a number to make it unique, the step of an unrolled loop, the kind of the integer
 operands. Passes may measure such a value in other units: then it is passed over.
 """
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
+from rnnqc.passes.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
 from rnnqc.passes.loop_states import State, bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
-WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
 _MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
 _STEPS = 3
 
@@ -96,21 +96,25 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
     body: Graph = node.attrs["body"]
     states = [s for s in states_of(node) if not s.invariant and is_real(s.before)]
     inside = owners(body)
-    carried = _reached([s.before for s in states], inside)
+    carried = reached([s.before for s in states], inside, is_real)
+
+    def onward(state: State) -> dict[int, Value]:
+        return reached([state.before], inside, is_real)
+
     reach: dict[int, dict[int, set[int]]] = {}
     products: dict[int, Node] = {}
     for state in states:
-        plain = _reached([state.before], inside)
+        plain = onward(state)
         through: dict[int, set[int]] = {}
-        for product in {id(n): n for v in plain.values() for n in _users(v, inside)}.values():
+        for product in {id(n): n for v in plain.values() for n in users_of(v, inside)}.values():
             if product.op not in PRODUCTS or all(id(v) in carried for v in product.inputs if v.name):
                 continue
             products[id(product)] = product
-            through[id(product)] = set(_reached(list(product.outputs), inside))
+            through[id(product)] = set(reached(product.outputs, inside, is_real))
         reach[state.index] = through
     for state in states:
         for product_id, values in reach[state.index].items():
-            if _comes_back(state, values, states, inside):
+            if comes_back(state, values, states, onward):
                 product = products[product_id]
                 name = display_name(product)
                 found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
@@ -119,7 +123,7 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
                 return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
     for state in states:
         for branching, inner in _products_in_branches(state, inside):
-            if _comes_back(state, set(_reached(list(branching.outputs), inside)), states, inside):
+            if comes_back(state, reached(branching.outputs, inside, is_real), states, onward):
                 at = f"node {display_name(inner[0])!r} ({inner[0].op}) in a branch of node {display_name(branching)!r}"
                 found = f"state {state.before.name!r} goes through {at} and comes back"
                 return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, found, inner, node, branched=True)
@@ -128,8 +132,8 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
 
 def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
     """Each If that takes what is made of a state, with the products with constants that this goes through in it."""
-    values = list(_reached([state.before], inside).values())
-    for node in {id(n): n for v in values for n in _users(v, inside) if n.op == "If"}.values():
+    values = list(reached([state.before], inside, is_real).values())
+    for node in {id(n): n for v in values for n in users_of(v, inside) if n.op == "If"}.values():
         products = tuple(_products_of(values, node))
         if products:
             yield node, products
@@ -138,10 +142,10 @@ def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tup
 def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
     for _, branch in subgraphs(node):
         inside = owners(branch)
-        reached = list(_reached(values, inside).values())
-        for user in {id(n): n for v in reached for n in _users(v, inside)}.values():
+        behind = list(reached(values, inside, is_real).values())
+        for user in {id(n): n for v in behind for n in users_of(v, inside)}.values():
             if user.op == "If":
-                yield from _products_of(reached, user)
+                yield from _products_of(behind, user)
             elif is_product(user) and CELL_TAG not in info(user).metadata:
                 yield user
 
@@ -149,41 +153,6 @@ def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
 def is_product(node: Node) -> bool:
     """Whether a node multiplies by a constant matrix."""
     return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
-
-
-def _comes_back(state: State, values: set[int], states: list[State], inside: dict[int, Node]) -> bool:
-    """Whether what is made of `values` is, after some trips, the state again."""
-    open_ = [s for s in states if id(s.after) in values]
-    seen: set[int] = set()
-    while open_:
-        current = open_.pop()
-        if current is state:
-            return True
-        if current.index in seen:
-            continue
-        seen.add(current.index)
-        onward = _reached([current.before], inside)
-        open_ += [s for s in states if id(s.after) in onward]
-    return False
-
-
-def _users(value: Value, inside: dict[int, Node]) -> list[Node]:
-    return [inside[id(n)] for n in value.outputs if id(n) in inside]
-
-
-def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
-    """Values that depend on `start` by real numbers, without those behind recurrent nodes."""
-    found = {id(v): v for v in start if v.name}
-    stack = list(found.values())
-    while stack:
-        for node in _users(stack.pop(), inside):
-            if node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
-                continue
-            for made in node.outputs:
-                if made.name and id(made) not in found and is_real(made):
-                    found[id(made)] = made
-                    stack.append(made)
-    return found
 
 
 def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int]:
@@ -216,12 +185,12 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int
     for key, nodes in users.items():
         if len(nodes) < _STEPS or id(nodes[0]) in taken:
             continue
-        reached = _reached(list(nodes[0].outputs), inside)
-        row = [nodes[0], *(n for n in nodes[1:] if id(n.inputs[0]) in reached)]
-        between = {n.op for v in reached.values() for n in _users(v, inside)}
+        behind = reached(nodes[0].outputs, inside, is_real)
+        row = [nodes[0], *(n for n in nodes[1:] if id(n.inputs[0]) in behind)]
+        between = {n.op for v in behind.values() for n in users_of(v, inside)}
         if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
             continue
-        own = {id(nodes[0]), *(id(n) for v in reached.values() for n in _users(v, inside))}
+        own = {id(nodes[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
         # The first step's other products come from the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own

@@ -1,4 +1,4 @@
-"""Analysis: recurrences whose products are quantized already, in loops or written out. Reads only."""
+"""Analysis: recurrences whose matmuls are quantized already, in loops or unrolled. Reads only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.custom_products import custom_cells
-from rnnqc.passes.float_recurrences import PRODUCTS, WHOLE_NUMBERS
-from rnnqc.passes.loop_states import State, bodies, is_loop, owners, states_of
-from rnnqc.passes.lstm_node import RECURRENT_OPS
+from rnnqc.passes.float_recurrences import PRODUCTS
+from rnnqc.passes.loop_reach import comes_back, reached, users_of
+from rnnqc.passes.loop_states import bodies, is_loop, owners, states_of
 
 _MICROSOFT = "com.microsoft"
 QUANTIZED_PRODUCTS = frozenset(
@@ -32,7 +32,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class IntegerRecurrence:
-    """A recurrence that somebody has quantized.
+    """A recurrence that another tool has quantized.
 
     Attributes:
         path: Name of the loop, or of the first product, with the path through subgraphs.
@@ -83,25 +83,6 @@ def _size(value: Value) -> int:
     return 0 if array is None else int(array.size)
 
 
-def _reached(start: list[Value], inside: dict[int, Node]) -> dict[int, Value]:
-    """Values that depend on `start`, of any type, without those behind recurrent nodes and counts."""
-    found = {id(v): v for v in start if v.name}
-    stack = list(found.values())
-    while stack:
-        for node in _users(stack.pop(), inside):
-            if node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
-                continue
-            for made in node.outputs:
-                if made.name and id(made) not in found:
-                    found[id(made)] = made
-                    stack.append(made)
-    return found
-
-
-def _users(value: Value, inside: dict[int, Node]) -> list[Node]:
-    return [inside[id(n)] for n in value.outputs if id(n) in inside]
-
-
 def _bytes(products: list[Node]) -> int:
     arrays = {id(v): constant_array(v) for node in products for v in _weights(node)}
     return sum(int(a.nbytes) for a in arrays.values() if a is not None)
@@ -112,30 +93,16 @@ def _loop(node: Node, path: str) -> IntegerRecurrence | None:
     inside = owners(body)
     products = [n for n in body.nodes if _weights(n)]
     states = [s for s in states_of(node) if not s.invariant] if products else []
-    reached = {s.index: _reached([s.before], inside) for s in states}
+    onward = {s.index: reached([s.before], inside) for s in states}
     for state in states:
         for product in products:
-            if not any(id(v) in reached[state.index] for v in product.inputs if v.name):
+            if not any(id(v) in onward[state.index] for v in product.inputs if v.name):
                 continue
-            if _comes_back(state, set(_reached(list(product.outputs), inside)), states, reached):
+            if comes_back(state, reached(product.outputs, inside), states, lambda s: onward[s.index]):
                 at = f"node {display_name(product)!r} ({product.op})"
-                found = f"state {state.before.name!r} goes through {at}, whose weights are codes, and comes back"
+                found = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
                 return IntegerRecurrence(f"{path}{display_name(node)}", node.op, found, _bytes(products))
     return None
-
-
-def _comes_back(state: State, values: set[int], states: list[State], reached: dict[int, dict[int, Value]]) -> bool:
-    """Whether what is made of `values` is, after some trips, the state again."""
-    open_ = [s for s in states if id(s.after) in values]
-    seen: set[int] = set()
-    while open_:
-        current = open_.pop()
-        if current is state:
-            return True
-        if current.index not in seen:
-            seen.add(current.index)
-            open_ += [s for s in states if id(s.after) in reached[current.index]]
-    return False
 
 
 def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
@@ -149,14 +116,14 @@ def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[Int
     for nodes in users.values():
         if len(nodes) < _STEPS or id(nodes[0]) in taken:
             continue
-        reached = _reached(list(nodes[0].outputs), inside)
-        row = [nodes[0], *(n for n in nodes[1:] if any(id(v) in reached for v in n.inputs if v.name))]
-        between = {n.op for v in reached.values() for n in _users(v, inside)}
+        behind = reached(nodes[0].outputs, inside)
+        row = [nodes[0], *(n for n in nodes[1:] if any(id(v) in behind for v in n.inputs if v.name))]
+        between = {n.op for v in behind.values() for n in users_of(v, inside)}
         if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
             continue
         own = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         taken |= own
         name = _weights(nodes[0])[0].name
-        found = f"{len(row)} products with {name!r}, which holds codes; each depends on the one before"
+        found = f"{len(row)} matmuls with the quantized weights {name!r}; each depends on the one before"
         products = [n for n in graph.nodes if id(n) in own]
         yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))

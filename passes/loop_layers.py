@@ -1,4 +1,4 @@
-"""The recurrent nodes of a loop's body, for all trips at once."""
+"""The recurrent nodes of a loop's body, for all iterations at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LoopLayers:
         b: Takes the new nodes.
 
     Attributes:
-        vectorizer: Knows the body's values for all trips; it asks for layers where it meets them.
+        vectorizer: Knows the body's values for all iterations; it asks for layers where it meets them.
         finals: What the layers leave as final states, by the index of the state.
         made: The new nodes.
     """
@@ -77,7 +77,7 @@ class LoopLayers:
         return found
 
     def add(self, layer: Node) -> None:
-        """Puts the node for all trips next to the loop, and what it computes into the vectorizer."""
+        """Puts the node for all iterations next to the loop, and what it computes into the vectorizer."""
         outputs = [output_or_none(layer, k) for k in range(3)]
         if any(v is not None and id(v) in self.vectorizer.known for v in outputs):
             return
@@ -91,7 +91,7 @@ class LoopLayers:
         for index in (INITIAL_H, INITIAL_C)[: 2 if layer.op == "LSTM" else 1]:
             value = input_or_none(layer, index)
             if value is None:
-                raise NoNode("a layer in the loop starts anew in each trip.", f"node {name!r} ({layer.op})")
+                raise NoNode("a layer in the loop starts anew in each iteration.", f"node {name!r} ({layer.op})")
         x = self.vectorizer.sequence(layer.inputs[X])
         if x.rank != 3:
             raise NoNode("the input of a layer has another rank than 3.", f"node {name!r} ({layer.op})")
@@ -106,7 +106,8 @@ class LoopLayers:
             else:
                 outside = self.vectorizer.outer(value)
                 if outside is None:
-                    raise NoNode("the weights of a layer change from trip to trip.", f"{value.name!r} of node {name!r}")
+                    at = f"{value.name!r} of node {name!r}"
+                    raise NoNode("the weights of a layer change from iteration to iteration.", at)
                 inputs.append(outside)
         lengths, backwards = self._lengths(layer, sequence)
         attrs = dict(layer.attrs)
@@ -132,7 +133,7 @@ class LoopLayers:
         if backwards:
             made[0] = flipped(self.b, made[0], 0, f"{name}/Y.of_trips")
         y, h = outputs[0], outputs[1]
-        if h is not None:  # [1,B,H] in each trip, and [T,1,B,H] for all of them
+        if h is not None:  # [1,B,H] in each iteration, and [T,1,B,H] for all of them
             self.vectorizer.known[id(h)] = Sequence(made[0], 3, frozenset({0}))
         if y is not None:
             self.vectorizer.known[id(y)] = Sequence(

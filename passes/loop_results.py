@@ -63,7 +63,7 @@ class LoopResults:
         return [(state.final, self.b.op("Gather", [sequence.value, self.b.i64(-1)], f"final.{state.index}", axis=0))]
 
     def _viewed(self, state: State) -> Value:
-        """The final state of a layer, with the views that the body takes of it in each trip."""
+        """The final state of a layer, with the views that the body takes of it in each iteration."""
         views: list[Node] = []
         current = state.after
         while len(current.inputs) == 1 and current.inputs[0].op not in RECURRENT_OPS:
@@ -93,7 +93,7 @@ class LoopResults:
             raise NoNode("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
 
     def _inserted(self, state: State, insert: Node) -> Results:
-        """A sequence that grows by one element in each trip."""
+        """A sequence that grows by one element in each iteration."""
         assert state.final is not None
         start = state.initial.inputs[0] if len(state.initial.inputs) == 1 else None
         if start is None or start.op != "SequenceEmpty" or input_or_none(insert, 2) is not None:
@@ -141,7 +141,7 @@ class LoopResults:
         return self.b.op("Transpose", [sequence.value], name, perm=perm)
 
     def _outputs(self) -> Results:
-        """What takes the place of the values put out in each trip."""
+        """What takes the place of the values put out in each iteration."""
         count = len(self.states)
         outputs = self.node.outputs[count:]
         formal = self.body.outputs[count + (1 if self.node.op == "Loop" else 0) :]

@@ -1,4 +1,4 @@
-"""What Loop and Scan nodes carry from one trip to the next."""
+"""What Loop and Scan nodes carry from one iteration to the next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class State:
 
     Attributes:
         index: Its position among the states.
-        initial: What the first trip gets.
+        initial: What the first iteration gets.
         before: What the body gets.
         after: What the body hands on.
         final: What the loop returns; its name may be empty.
@@ -112,7 +112,7 @@ def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:
 def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
     """Shapes of states by the id of the value in the body, as far as shape inference does not tell them.
 
-    They are those of the first trip, but for the dimensions that may change.
+    They are those of the first iteration, but for the dimensions that may change.
     """
     shapes: dict[int, list[int | str | None]] = {}
     for state in states_of(node):

@@ -30,13 +30,15 @@ class Resolution:
 def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution], calibrated: bool) -> dict[int, str]:
     """For each override that speaks of a point why it changes nothing; "" where it does change something.
 
+    Nothing of a recipe that holds scales of an earlier lowering: these hide what overrides did in that one.
+
     Args:
         recipe: With its overrides; those of one key are looked at.
         resolve: What a recipe comes to.
         calibrated: Whether there are statistics.
     """
     overrides = recipe.rules[: recipe.overrides]
-    if not overrides:
+    if not overrides or recipe.held:
         return {}
     made = resolve(recipe)
     found: dict[int, str] = {}
@@ -111,7 +113,7 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
     if s.get("same_as"):
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if format_.get("mode") == "codes":
-        return "it takes the codes of the layer before as they are (chain), unless chain = false"
+        return "it reads the quantized values of the layer before directly (chain), unless chain = false"
     if key == "bits" and s.get("table") and "scale" not in format_:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
     if key == "zero_point" and format_.get("mode") == "dynamic-row":

@@ -42,7 +42,7 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
 
 
 def alias(name: str) -> tuple[str, int]:
-    """A name of a value without what passes add to it, and the step of a written-out loop in it (0 without).
+    """A name of a value without what passes add to it, and the step of an unrolled loop in it (0 without).
 
     They add a number that makes it unique, the step, the kind of the integer operands, and that of the loop.
     """

@@ -39,7 +39,7 @@ _NAME_STATES = (
 
 
 class RecognizeSteps(RecoverySites, Pass):
-    """Replaces written-out steps of LSTM, GRU and RNN layers by nodes over one element.
+    """Replaces unrolled steps of LSTM, GRU and RNN layers by nodes over one element.
 
     Before: `Split(x MatMul W + h MatMul R + b, 4) -> Sigmoid, Sigmoid, Sigmoid, Tanh -> c' = f * c + i * g, h' = o *
     tanh(c')`

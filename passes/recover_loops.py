@@ -1,4 +1,4 @@
-"""Makes one recurrent node of a loop that computes one step per trip."""
+"""Makes one recurrent node of a loop that computes one step per iteration."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RecoverLoops(RecoverySites, Pass):
 
     After: `LSTM(X, h, c) -> Y, Y_h, Y_c; Y MatMul V`
 
-    Everything else in the body is computed for all trips at once. A loop stays, with a note and with the nodes of its
-    body, where
+    Everything else in the body is computed for all iterations at once. A loop stays, with a note and with the nodes of
+    its body, where
 
-    * something else is carried from trip to trip, or the input of a layer depends on its own state;
-    * the number of trips depends on data;
-    * an operator of the body is not known to work on all trips at once.
+    * something else is carried from iteration to iteration, or the input of a layer depends on its own state;
+    * the number of iterations depends on data;
+    * an operator of the body is not known to work on all iterations at once.
     """
 
     info = PassInfo(

@@ -35,7 +35,7 @@ _CONSTANTS = (W, R, B, P)
 
 
 class RollSteps(RecoverySites, Pass):
-    """Replaces the written-out steps of one layer by one node over the stacked inputs.
+    """Replaces the unrolled steps of one layer by one node over the stacked inputs.
 
     Before: `LSTM(x_0, h, c) -> h_0, c_0; LSTM(x_1, h_0, c_0) -> h_1, c_1; ...`, each over one element
 

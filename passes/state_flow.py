@@ -1,4 +1,4 @@
-"""Follows states from call to call and from trip to trip: what an operand of a step becomes.
+"""Follows states from call to call and from iteration to iteration: what an operand of a step becomes.
 
 A loop says itself which value becomes which. Of the inputs and outputs of a model nothing says it: there an operand may
 become what any output holds at the places where the input has the operand.
@@ -119,7 +119,7 @@ class StateFlow:
         return None
 
     def derives(self, value: Value, goals: Iterable[Value], stops: Iterable[Value], *, products: bool = False) -> bool:
-        """Whether `value` is made of one of `goals` in the same call or trip.
+        """Whether `value` is made of one of `goals` in the same call or iteration.
 
         Args:
             value: The value.

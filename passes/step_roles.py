@@ -1,7 +1,7 @@
 """Which operand of a step is its hidden state.
 
-The equations say so, or what the new hidden state becomes: in the next trip of a loop, in the next step that is written
-out, in the next call of the model; or another step with the same weights. No width says it, and no order of operands.
+The equations say so, or what the new hidden state becomes: in the next iteration of a loop, in the next unrolled
+step, in the next call of the model; or another step with the same weights. No width says it, and no order of operands.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Evidence:
         self.ends = [v for s in steps for v in (s.h_next, s.c_next) if v is not None]
 
     def exact(self, step: FoundStep) -> set[Atom]:
-        """The operands that are the new hidden state of the call or trip before."""
+        """The operands that are the new hidden state of the call or iteration before."""
         return self._returning(step, lambda v, new: v is new)
 
     def changed(self, step: FoundStep) -> set[Atom]:

@@ -1,4 +1,4 @@
-"""How often a loop runs, and what its counters are in each trip."""
+"""How often a loop runs, and what its counters are in each iteration."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _EXACT = {
 }
 """Least and largest of the whole numbers that types of few bits (and without signs) hold without a gap."""
 TRIP = object()
-"""Key of the unknown that counts the trips from 0: no name, as those of dimensions are."""
+"""Key of the unknown that counts the iterations from 0: no name, as those of dimensions are."""
 
 
 Bound = tuple[Index, Value | None, int]
-"""A number of trips as an expression, and as a value plus a number (no value: the expression is a number)."""
+"""A number of iterations as an expression, and as a value plus a number (no value: the expression is a number)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trips:
-    """The number of trips: the least of some bounds.
+    """The number of iterations: the least of some bounds.
 
     Attributes:
         bounds: They differ by more than a number.
-        once: Whether there is a first trip whatever the bounds say.
-        indices: Expressions of values in the body; the number of the trip is the unknown TRIP.
+        once: Whether there is a first iteration whatever the bounds say.
+        indices: Expressions of values in the body; the number of the iteration is the unknown TRIP.
     """
 
     bounds: tuple[Bound, ...]
@@ -56,11 +56,11 @@ class Trips:
     once: bool = False
 
     def is_dimension(self, size: Index) -> bool:
-        """Whether the number of trips is `size`, without looking at the data."""
+        """Whether the number of iterations is `size`, without looking at the data."""
         return len(self.bounds) == 1 and self.bounds[0][0] == size
 
     def within(self, size: Index) -> bool:
-        """Whether there are no more than `size` trips, without looking at the data."""
+        """Whether there are no more than `size` iterations, without looking at the data."""
         return any(i.terms == size.terms and i.constant <= size.constant for i, _, _ in self.bounds)
 
     def count(self, b: Builder, outer: Callable[[Value], Value | None]) -> Value:
@@ -71,7 +71,7 @@ class Trips:
             outer: A value of the body as that graph has it, or None.
 
         Raises:
-            NoNode: A bound changes from trip to trip.
+            NoNode: A bound changes from iteration to iteration.
         """
         made: list[Value] = []
         for index, value, offset in self.bounds:
@@ -81,7 +81,7 @@ class Trips:
                 continue
             outside = outer(value)
             if outside is None:
-                raise NoNode("the limit of its counter changes from trip to trip.", f"{value.name!r}")
+                raise NoNode("the limit of its counter changes from iteration to iteration.", f"{value.name!r}")
             whole: Value = b.op("Reshape", [b.cast(outside, np.int64, "trips.value"), b.i64([1])], "trips.vector")
             made.append(b.op("Add", [whole, b.i64([offset])], "trips.bound") if offset else whole)
         least = made[0] if len(made) == 1 else b.op("Min", made, "trips")
@@ -91,7 +91,7 @@ class Trips:
 
 
 def trips_of(node: Node, constants: Constants) -> Trips:
-    """The trips of a Loop or Scan.
+    """The iterations of a Loop or Scan.
 
     Raises:
         NoNode: The number depends on what the body computes.
@@ -109,36 +109,36 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     indices = Indices(constants, shape_of, given)
     most = input_or_none(node, 0)
     size = Index(ENDLESS) if most is None else outside.scalar(most) or unknown(id(most))
-    # trip n + 1 takes place if n + offset < limit: there are limit - offset + 1 trips
+    # iteration n + 1 takes place if n + offset < limit: there are limit - offset + 1 iterations
     found = _strictest(_bound(*held, 1) for held in _conditions(body.outputs[0], body.inputs[1], indices))
     start_condition = input_or_none(node, 1)
     always = start_condition is None or constants.array(start_condition) is not None
     if start_condition is not None:
         before = {i for i, _, _ in _strictest(_bound(*held, 0) for held in _conditions(start_condition, None, outside))}
         after = {i for i, _, _ in found}
-        # a limit that is a number, and lets the first trip take place, may have been folded away
+        # a limit that is a number, and lets the first iteration take place, may have been folded away
         folded = {i for i in after if i.number is not None and i.number > 0}
         if before - after or (not always and after - before - folded):
             raise NoNode(
-                "the condition before the first trip is another than that after each.", f"{start_condition.name!r}"
+                "the condition before the first iteration is another than that after each.", f"{start_condition.name!r}"
             )
     endless = size.number is not None and size.number >= ENDLESS
     bounds = _strictest([*([] if endless else [_bound(size, most, 0, 0)]), *found])
     if not bounds:
-        raise NoNode("nothing bounds the number of trips.", "neither a trip count nor a condition on a counter")
+        raise NoNode("nothing bounds the number of iterations.", "neither a trip count nor a condition on a counter")
     if any(i.number is not None and i.number < 1 for i, _, _ in bounds):
-        raise NoNode("there are no trips.", "a constant number of trips below 1")
+        raise NoNode("there are no iterations.", "a constant number of iterations below 1")
     once = bool(found) and always and any(i.number is None for i, _, _ in bounds)
-    if once and most is not None and size.number is None:  # no first trip either where the trip count is 0
+    if once and most is not None and size.number is None:  # no first iteration either where the trip count is 0
         once = False
         if any(i.terms != size.terms or i.constant < size.constant for i, _, _ in found):
-            reason = "a trip count and a condition after the first trip bound the number of trips."
+            reason = "a trip count and a condition after the first iteration bound the number of iterations."
             raise NoNode(reason, f"{most.name!r}")
     return Trips(tuple(bounds), indices, once)
 
 
 def _bound(limit: Index, value: Value | None, offset: int, more: int) -> Bound:
-    """At most `limit - offset + more` trips, where `value` is `limit`."""
+    """At most `limit - offset + more` iterations, where `value` is `limit`."""
     return limit.plus(Index(more - offset)), None if limit.number is not None else value, more - offset
 
 
@@ -153,7 +153,7 @@ def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
 
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:
-    """By how much a counter grows in each trip."""
+    """By how much a counter grows in each iteration."""
     while len(after.inputs) == 1 and after.inputs[0].op in VIEWS:
         after = after.inputs[0].inputs[0]
     if len(after.inputs) != 1 or after.inputs[0].op not in ("Add", "Sub"):
@@ -191,7 +191,7 @@ def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tu
             return [found]
     made = f"made by node {display_name(node)!r} ({node.op})" if node is not None else "an input of the graph"
     raise NoNode(
-        "its number of trips depends on data: its condition compares no counter with a limit known before.",
+        "its number of iterations depends on data: its condition compares no counter with a limit known before.",
         f"the condition {value.name!r} is {made}",
     )
 

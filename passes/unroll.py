@@ -38,7 +38,7 @@ LARGEST_MODEL = 250_000
 
 
 class Unroll(Pass):
-    """Replaces each Scan, and each Loop with a constant number of trips, by copies of its body.
+    """Replaces each Scan, and each Loop with a constant number of iterations, by copies of its body.
 
     Before: `Scan(states, sequences; body)`
 
@@ -165,7 +165,7 @@ def _loop_plan(node: Node) -> _Plan:
         or not stays_true
     ):
         raise CompileError(
-            f"Node {display_name(node)!r} (Loop) cannot be unrolled: its number of trips depends on data.",
+            f"Node {display_name(node)!r} (Loop) cannot be unrolled: its number of iterations depends on data.",
             supported="a constant trip count and a condition that stays true",
             action="lower without --unroll",
         )

@@ -1,4 +1,4 @@
-"""The values of a loop's body for all trips at once: a time axis in front of each."""
+"""The values of a loop's body for all iterations at once: a time axis in front of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ELEMENTWISE = (
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A value of the body for all trips.
+    """A value of the body for all iterations.
 
     Attributes:
         value: `[T, ...]`.
@@ -76,7 +76,7 @@ class Vectorizer:
         self._busy: set[int] = set()
 
     def outer(self, value: Value) -> Value | None:
-        """`value` as the graph around the loop has it; None if it changes from trip to trip."""
+        """`value` as the graph around the loop has it; None if it changes from iteration to iteration."""
         if id(value) not in self._inside or not value.name:
             return value
         if id(value) in self._outer:
@@ -104,7 +104,7 @@ class Vectorizer:
         return self._outer[id(value)]
 
     def sequence(self, value: Value) -> Sequence:
-        """`value` for all trips.
+        """`value` for all iterations.
 
         Raises:
             NoNode: It is not computed from the loop's sequences alone.
@@ -114,7 +114,7 @@ class Vectorizer:
             if made is not None:
                 self.known[id(value)] = made
         if id(value) not in self.known:  # a layer's, which hands out its cell state after the last element alone
-            raise NoNode("a cell state is used in every trip.", f"{value.name!r}")
+            raise NoNode("a cell state is used in every iteration.", f"{value.name!r}")
         return self.known[id(value)]
 
     def _make(self, value: Value) -> Sequence | None:
@@ -131,13 +131,13 @@ class Vectorizer:
             return Sequence(numbers, 0)
         if id(value) in self._inputs:
             raise NoNode(
-                "what is computed in a trip depends on the trip before in more than the layer's states.",
+                "what is computed in an iteration depends on the iteration before in more than the layer's states.",
                 f"{value.name!r}",
             )
         if id(value) in self._busy:
             raise NoNode("the input of the layer depends on its own state.", f"{value.name!r}")
         if len(value.inputs) != 1:
-            raise NoNode("a value that does not change is put out for every trip.", f"{value.name!r}")
+            raise NoNode("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
         node = value.inputs[0]
         element = self._element(value)
         if element is not None:
@@ -186,7 +186,7 @@ class Vectorizer:
         return Sequence(value_, len(found.axes))
 
     def _range(self, value: Value, axis: int, first: int, length: Index) -> Value:
-        """An element for each trip; too many trips fail, as they do in the loop."""
+        """An element for each iteration; too many iterations fail, as they do in the loop."""
         b = self.b
         count = self.trips.count(b, self.outer)
         if self.trips.within(length.plus(Index(-first))):
@@ -199,13 +199,13 @@ class Vectorizer:
         return b.op("Gather", [value, numbers], "range", axis=axis)
 
     def _runs_backwards(self, sum_: Index, length: Index) -> bool:
-        """Whether index + trip is the last index: counted from the end, or from the beginning."""
+        """Whether index + iteration is the last index: counted from the end, or from the beginning."""
         return sum_ == Index(-1) or sum_ == length.plus(Index(-1))
 
     def _operator(self, node: Node, value: Value) -> Sequence:
         if node.domain or subgraphs(node):
             raise NoNode(
-                "an operator of the loop is not known to work on all trips at once.",
+                "an operator of the loop is not known to work on all iterations at once.",
                 f"node {display_name(node)!r} ({node.op})",
             )
         operands: list[Sequence | Value] = []
@@ -213,11 +213,11 @@ class Vectorizer:
             outside = self.outer(operand)
             operands.append(outside if outside is not None else self.sequence(operand))
         if not any(isinstance(v, Sequence) for v in operands):
-            raise NoNode("a value that does not change is put out for every trip.", f"{value.name!r}")
+            raise NoNode("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
         made = self._apply(node, operands)
         if made is None:
             raise NoNode(
-                "an operator of the loop is not known to work on all trips at once.",
+                "an operator of the loop is not known to work on all iterations at once.",
                 f"node {display_name(node)!r} ({node.op})",
             )
         outputs, rank = made
@@ -294,7 +294,7 @@ class Vectorizer:
     def _looked_up(
         self, node: Node, table: Value, others: list[Sequence | Value], name: str
     ) -> tuple[list[Value], int] | None:
-        """Rows of a table: an embedding of what each trip has."""
+        """Rows of a table: an embedding of what each iteration has."""
         rank = _rank(table)
         if node.op != "Gather" or attribute(node, "axis", 0) != 0 or not isinstance(others[0], Sequence) or not rank:
             return None

@@ -32,7 +32,7 @@ REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 
 
 class FeedGenerator:
-    """Generates feeds for a float model; what its inputs mean shows best where written-out steps are nodes again.
+    """Generates feeds for a float model; what its inputs mean shows best where unrolled steps are nodes again.
 
     Free dimensions get the first sizes with which the model runs (`candidate_sizes`).
 

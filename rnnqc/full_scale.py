@@ -10,15 +10,14 @@ import onnx
 
 from rnnqc.comparison import OutputComparison
 from rnnqc.graph_walks import blocks_of, branch_results
+from rnnqc.input_uses import MOVERS
 from rnnqc.numerics import decibels
 
 QUIET = 0.1
 """Share of the full scale below which an output says nothing by its SQNR: a probability of 1e-4, of 2e-4 instead."""
 _UNIT = ("Sigmoid", "HardSigmoid")
-_MOVERS = (
-    *("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"),
-    *("Slice", "Split", "Gather", "Concat", "ReduceMean", "ReduceMax", "Clip"),
-)
+_KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
+del _KEEPS["TopK"]  # its second output holds indices
 
 
 def unit_outputs(proto: onnx.ModelProto) -> set[str]:
@@ -32,10 +31,11 @@ def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
     while pending:
         value = pending.pop()
         node = makers.get(value)
-        if node is None or node.op_type not in (*_UNIT, *_MOVERS, "If"):
+        if node is None or node.op_type not in (*_UNIT, *_KEEPS, "If"):
             return False
         if node.op_type not in _UNIT:
-            more = branch_results(node, value) or (node.input if node.op_type == "Concat" else node.input[:1])
+            source = _KEEPS.get(node.op_type)
+            more = branch_results(node, value) or (node.input if source is None else node.input[source : source + 1])
             pending += [m for m in more if m not in seen]
             seen.update(more)
     return True

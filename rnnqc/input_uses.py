@@ -14,14 +14,14 @@ from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.graph_walks import blocks_of, branch_results
 from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
 
-# Operators that move or convert values without changing what they mean, and the input they take them from (None: all).
-_MOVERS: dict[str, int | None] = {
+MOVERS: dict[str, int | None] = {
     **dict.fromkeys(
         ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0
     ),
     **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
     **dict.fromkeys(("Concat", "Min", "Max"), None),
 }
+"""Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
 _LARGE = 1024
 
 
@@ -118,8 +118,8 @@ def _sources(
         elif name in entries and entries[name] not in seen:
             seen.add(entries[name])
             stack.append(entries[name])
-        elif name in makers and makers[name].op_type in _MOVERS:
-            from_input = _MOVERS[makers[name].op_type]
+        elif name in makers and makers[name].op_type in MOVERS:
+            from_input = MOVERS[makers[name].op_type]
             more = makers[name].input if from_input is None else makers[name].input[from_input : from_input + 1]
             stack.extend(m for m in more if m not in seen)
             seen.update(more)

@@ -14,6 +14,7 @@ from rnnqc.diagnostics import CompileError, located
 from rnnqc.feeds import true_inputs
 from rnnqc.files import load_proto
 from rnnqc.graph_walks import blocks_of
+from rnnqc.inlining import inlined
 from rnnqc.shape_inference import infer_shapes
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.streaming import state_pairs
@@ -42,7 +43,7 @@ def layer(
     lengths: bool = False,
     initial_states: bool = False,
 ) -> onnx.ModelProto:
-    """A model that runs a cell over a sequence.
+    """A model that runs a cell over a sequence. Model-local functions are inlined.
 
     Args:
         cell: A model of one step, a path or a ModelProto: `x [B,I]` and states `[B,H]` in, the states after the step
@@ -73,6 +74,8 @@ def layer(
         proto = load_proto(Path(cell))
     with located(source):
         opset = check_model(proto, source)
+        if proto.functions:
+            proto = inlined(proto)
         if opset < OLDEST_OPSET:
             proto = convert_version(proto, opset, OPSET, "the cell")
         return _Layer(proto, state, reverse, lengths, initial_states).model()
@@ -158,17 +161,11 @@ class _Layer:
         made.ir_version = min(max(self.proto.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         made.graph.CopyFrom(graph)
         made.opset_import.extend(self.proto.opset_import)
-        made.functions.extend(self.proto.functions)
         made.metadata_props.extend(self.proto.metadata_props)
         return made
 
     def _fresh(self, name: str) -> str:
-        made, k = name, 1
-        while made in self.taken:
-            k += 1
-            made = f"{name}_{k}"
-        self.taken.add(made)
-        return made
+        return free_name(name, self.taken)
 
     def _held(self) -> dict[str, onnx.NodeProto]:
         """For each initializer that the cell reads the Identity whose output the loop's body reads instead.
@@ -344,6 +341,16 @@ def _over_time(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     shape.dim.add(dim_param="T")
     shape.dim.extend(dims)
     return copy
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or with a number behind it a name that is not in `taken`, to which it is added."""
+    made, k = name, 1
+    while made in taken:
+        k += 1
+        made = f"{name}_{k}"
+    taken.add(made)
+    return made
 
 
 def names_of(graph: onnx.GraphProto) -> set[str]:

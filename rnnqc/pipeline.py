@@ -35,6 +35,7 @@ from rnnqc.passes import (
     LowerQuantOperators,
     Pass,
     PassManager,
+    PassResult,
     QuantizeCustomCells,
     QuantizeWeights,
     ReadQuantLstmCell,
@@ -45,7 +46,7 @@ from rnnqc.passes import (
 )
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.insert_qcdq import points_of_types
-from rnnqc.passes.inventory import recurrent_nodes
+from rnnqc.passes.inventory import RecurrentNode, recurrent_nodes
 from rnnqc.passes.lost_layers import ACTION as LOST_LAYERS
 from rnnqc.passes.lost_layers import independent_outputs, lost_everything, warning_of
 from rnnqc.passes.lstm_node import RECURRENT_OPS, W
@@ -301,124 +302,229 @@ def lower(
         Path(reproducer) if reproducer is not None else None,
         measure,
     )
-    named = options.recipe if isinstance(options.recipe, Recipe) else load_recipe(options.recipe)
-    chosen = named.with_overrides(options.overrides)
-    resolved = WEIGHT_ONLY if chosen.kind == WEIGHT_ONLY else options.resolved_form
-    if resolved == WEIGHT_ONLY and (form is not None or unroll):
-        raise UsageError(
-            f"Recipe {chosen.name!r} keeps ONNX's recurrent operators; there is no cell to give a form or to unroll.",
-            supported="recipes of cells, such as int8",
-            action="leave the form out, or choose another recipe",
-        )
+    chosen, resolved = _recipe_and_form(options)
     if verify and options.reproducer is not None:
         read = (model, calibration, stats)
         check_reproducer(options.reproducer, [os.fspath(p) for p in read if isinstance(p, str | os.PathLike)])
     if verify and isinstance(calibration, Iterable) and not isinstance(calibration, str | os.PathLike | Sequence):
         calibration = Remembered(calibration)
     options = replace(options, statistics=_statistics(model, calibration, stats, state))
+    lowering = _Lowering(model, options, chosen, resolved, recipe is not None)
     timing = Timing()
-    observers: list[Instrument] = [timing, *instruments]
-    if progress is not None:
-        observers.append(_Progress(progress))
-    loaded = Model.load(model)
-    own = recipe is None and not options.overrides and options.statistics is None and brings_its_own(loaded)
-    if own:
-        passes, given = exported_passes(resolved, unroll), frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
-    else:
-        passes, given = default_passes(chosen, resolved, unroll, options.statistics), frozenset({Property.CANONICAL})
-    report = Report(loaded.source, AS_EXPORTED if own else chosen.name, resolved, float_bytes=loaded.size)
-    lowered = Lowered(loaded, report, options.statistics)
-    with located(loaded.source):
-        report.warnings = _check_outputs(loaded)
-        if options.statistics is not None:
-            report.warnings += map(str, options.statistics.remarks)
-        if resolved != WEIGHT_ONLY:
-            _check_forms(loaded, resolved, unroll)
-        if options.dims:
-            bind_dimensions(loaded, dict(options.dims))
-        float_proto = executable(loaded.proto) if verify or measure else None
-        generator = None
-        if verify and float_proto is not None:
-            generator = FeedGenerator(float_proto)
-            usual, extreme, left_out = verification_feeds(float_proto, generator, calibration, state)
-            verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
-            if generator.refusal is not None:
-                verifier.checks.append((GENERATED_DATA, f"{NOT_COMPARED}: {generator.refusal}"))
-            if left_out:
-                verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
-        else:
-            verifier = VerifyNumerics([])
-        if verify:
+    observers: list[Instrument] = [timing, *instruments, *([_Progress(progress)] if progress is not None else [])]
+    report = lowering.report
+    with located(report.source):
+        lowering.check()
+        float_proto = executable(lowering.model.proto) if verify or measure else None
+        generator = FeedGenerator(float_proto) if verify and float_proto is not None else None
+        verifier = VerifyNumerics([])
+        if float_proto is not None and generator is not None:
+            verifier = _verifier(float_proto, generator, calibration, state, options.reproducer)
             observers.append(verifier)
-        first = len(normal_form())
-        again = partial(_read_bound, model, options)
-        loaded, results, taken_back = in_normal_form(loaded, passes[:first], observers, again, executable)
-        lowered.model, report.warnings = loaded, report.warnings + taken_back
-        readable = loaded.proto if measure and generator is None else None
-        nodes = recurrent_nodes(loaded)
-        results += PassManager(passes[first:], observers, given=given).run(loaded)
-        remarks = [r for result in results for r in result.remarks]
-        report.entries = outcomes(loaded, nodes, remarks, resolved)
-        report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]
-        if options.statistics is None:
-            _check_calibrated(report.entries, remarks)
-        if resolved == QONNX:
-            for node in (n for g in loaded.graphs() for n in g.nodes if n.op in CELL_TYPES):
-                info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
-        # Nothing that rnnqc could lower further: zero points are added before rounding there.
-        written = [n for n, c in loaded.cells.items() if c.op == CELL_OP and c.form == "qcdq"]
-        loaded.release_cells([*written, *(n for n, c in loaded.cells.items() if c.form == QONNX)], written)
-        states = {} if report.entries else states_of_lone_step(loaded.proto)
-        report.warnings += [hint(states)] if states else []
-        names = [c for e in report.entries for c in e.cells]
-        others = points_of_recurrences(loaded) if chosen.own else {}
-        if names or others:
-            known = [loaded.cells[n] for n in names if n in loaded.cells]
-            points = points_of_types(known) | others if len(known) == len(names) else names
-            report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
-        report.warnings += [str(r) for r in _unlowered_quantizers(remarks)]
-        report.warnings += idle_overrides(chosen, [r.effects for r in results])
-        report.warnings += clipping_warnings(c for r in results for c in r.clipped)
-        exported = [e.node for e in report.entries if e.op == CELL_OP]
-        if exported and not own and resolved != QONNX:
-            report.warnings.append(
-                f"recipe {chosen.name!r} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
-                "they keep the quantization that they were exported with."
-            )
-        for entry in report.float_entries if own else ():
-            if not entry.reason:
-                entry.reason = "other layers bring their own quantization, and no recipe was asked for."
-                entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
+        lowering.normalize(observers)
+        readable = lowering.model.proto if measure and generator is None and not lowering.own else None
+        lowering.quantize(observers)
+        lowering.judge()
+        lowering.warn()
         report.seconds = timing.seconds
         report.checks, report.verified, report.unverified = verifier.checks, verifier.verified, verifier.unverified
-        if strict and report.entries_not_lowered:
-            raise CompileError(
-                f"recurrent nodes {report.how_they_stay}: "
-                + " ".join(e.explanation for e in report.entries_not_lowered),
-                supported="models whose recurrent nodes can all be lowered, where strict = True",
-                action="see each node's, or leave strict out",
-            )
-        seen = digest(options.statistics) if options.statistics is not None else ""
-        record = RecipeRecord(chosen, resolved, unroll, dict(options.dims), seen)
-        done = [e for e in report.entries if e.earlier]
-        earlier = read_record(loaded.metadata, loaded.source) if done else None
-        if done and (recipe is not None or options.overrides or seen):
-            text = not_applied(record, earlier, [e.node for e in done])
-            report.warnings += [] if text is None else [text]
-        if not own and any(e.status == "lowered" and not e.earlier for e in report.entries):
-            loaded.metadata[RECIPE_KEY] = record.text
-        elif earlier is not None and any(e.cells for e in done):
-            now = replace(earlier, form=resolved, unroll=unroll, dims={**earlier.dims, **options.dims})
-            loaded.metadata[RECIPE_KEY] = now.text
+        if strict:
+            _refuse_float_nodes(report)
+        lowering.record()
+        lowered = Lowered(lowering.model, report, options.statistics)
         report.bytes = proto_size(lowered.proto, "The lowered model")
         if report.bytes > report.float_bytes:
             report.contents = contents(lowered.proto)
-        is_changed = any(e.status == "lowered" and not e.earlier for e in report.entries)
-        if float_proto is not None and measure and (is_changed or patience == math.inf):
-            generator = generator or FeedGenerator(float_proto, None if own else readable)
+        if float_proto is not None and measure and (lowering.is_changed or patience == math.inf):
+            generator = generator or FeedGenerator(float_proto, readable)
             seconds = patience * (time.perf_counter() - start)
             report.take(measure_levels(float_proto, lambda: executable(lowered.proto), generator, seconds))
     return lowered
+
+
+class _Lowering:
+    """One lowering, step by step: `check`, `normalize`, `quantize`, `judge`, `warn`, `record`.
+
+    Args:
+        source: A path or a ModelProto.
+        options: What is asked for.
+        recipe: With its overrides.
+        form: The form to produce, or WEIGHT_ONLY.
+        is_named: Whether the recipe was asked for by name; otherwise it is the default.
+
+    Attributes:
+        model: The model as it is after the steps so far.
+        report: What was done.
+        own: Whether the model brings its own quantization and gets no other.
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str] | onnx.ModelProto, options: LowerOptions, recipe: Recipe, form: str,
+        is_named: bool,
+    ) -> None:  # fmt: skip
+        self.source, self.options, self.recipe, self.form, self.is_named = source, options, recipe, form, is_named
+        self.model = Model.load(source)
+        asked = is_named or options.overrides or options.statistics is not None
+        self.own = not asked and brings_its_own(self.model)
+        name = AS_EXPORTED if self.own else recipe.name
+        self.report = Report(self.model.source, name, form, float_bytes=self.model.size)
+        self.passes, self._given = self._planned()
+        self._nodes: list[RecurrentNode] = []
+        self._results: list[PassResult] = []
+
+    def _planned(self) -> tuple[list[Pass], frozenset[Property]]:
+        """All passes, and the properties of the model after those of the normal form."""
+        if self.own:
+            passes = exported_passes(self.form, self.options.unroll)
+            return passes, frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+        passes = default_passes(self.recipe, self.form, self.options.unroll, self.options.statistics)
+        return passes, frozenset({Property.CANONICAL})
+
+    @property
+    def _remarks(self) -> list[Remark]:
+        return [r for result in self._results for r in result.remarks]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was lowered now, and not by an earlier lowering."""
+        return any(e.status == "lowered" and not e.earlier for e in self.report.entries)
+
+    def check(self) -> None:
+        """Checks the model, and binds its dimensions.
+
+        Raises:
+            CompileError: The model cannot be lowered, or not to this form.
+        """
+        self.report.warnings = _check_outputs(self.model)
+        if self.options.statistics is not None:
+            self.report.warnings += map(str, self.options.statistics.remarks)
+        if self.form != WEIGHT_ONLY:
+            _check_forms(self.model, self.form, self.options.unroll)
+        if self.options.dims:
+            bind_dimensions(self.model, dict(self.options.dims))
+
+    def normalize(self, observers: Sequence[Instrument]) -> None:
+        """Runs the passes of the normal form, and compares what they recover with the original."""
+        again = partial(_read_bound, self.source, self.options)
+        passes = self.passes[: len(normal_form())]
+        self.model, self._results, taken_back = in_normal_form(self.model, passes, observers, again, executable)
+        self.report.warnings += taken_back
+        self._nodes = recurrent_nodes(self.model)
+
+    def quantize(self, observers: Sequence[Instrument]) -> None:
+        """Runs the other passes."""
+        passes = self.passes[len(normal_form()) :]
+        self._results += PassManager(passes, observers, given=self._given).run(self.model)
+
+    def judge(self) -> None:
+        """Says what became of every recurrent node, and releases cells that rnnqc does not lower further.
+
+        Raises:
+            CompileError: Nothing was lowered for want of calibration data.
+        """
+        report, model, remarks = self.report, self.model, self._remarks
+        report.entries = outcomes(model, self._nodes, remarks, self.form)
+        report.notes = [str(r) for r in remarks if r.outcome is Outcome.NOTE]
+        if self.options.statistics is None:
+            _check_calibrated(report.entries, remarks)
+        for entry in report.float_entries if self.own else ():
+            if not entry.reason:
+                entry.reason = "other layers bring their own quantization, and no recipe was asked for."
+                entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
+        if self.form == QONNX:
+            for node in (n for g in model.graphs() for n in g.nodes if n.op in CELL_TYPES):
+                info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
+        # Nothing that rnnqc could lower further: zero points are added before rounding there.
+        written = [n for n, c in model.cells.items() if c.op == CELL_OP and c.form == "qcdq"]
+        model.release_cells([*written, *(n for n, c in model.cells.items() if c.form == QONNX)], written)
+
+    def warn(self) -> None:
+        """Adds the warnings about the result, and about parts of the recipe that have no effect."""
+        report, recipe = self.report, self.recipe
+        states = {} if report.entries else states_of_lone_step(self.model.proto)
+        report.warnings += [hint(states)] if states else []
+        report.warnings += [f"recipe {recipe.name!r}: {text}." for text in self._idle_rules()]
+        report.warnings += [str(r) for r in _unlowered_quantizers(self._remarks)]
+        report.warnings += idle_overrides(recipe, [r.effects for r in self._results])
+        report.warnings += clipping_warnings(c for r in self._results for c in r.clipped)
+        exported = [e.node for e in report.entries if e.op == CELL_OP]
+        if exported and not self.own and self.form != QONNX:
+            report.warnings.append(
+                f"recipe {recipe.name!r} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
+                "they keep the quantization that they were exported with."
+            )
+
+    def _idle_rules(self) -> list[str]:
+        """Rules of the recipe that match no point of the model."""
+        names = [c for e in self.report.entries for c in e.cells]
+        others = points_of_recurrences(self.model) if self.recipe.own else {}
+        if not names and not others:
+            return []
+        known = [self.model.cells[n] for n in names if n in self.model.cells]
+        return self.recipe.idle(points_of_types(known) | others if len(known) == len(names) else names)
+
+    def record(self) -> None:
+        """Writes into the model how it was lowered; a warning where an earlier lowering was another one."""
+        model, options, entries = self.model, self.options, self.report.entries
+        seen = digest(options.statistics) if options.statistics is not None else ""
+        record = RecipeRecord(self.recipe, self.form, options.unroll, dict(options.dims), seen)
+        done = [e for e in entries if e.earlier]
+        earlier = read_record(model.metadata, model.source) if done else None
+        if done and (self.is_named or options.overrides or seen):
+            text = not_applied(record, earlier, [e.node for e in done])
+            self.report.warnings += [] if text is None else [text]
+        if not self.own and self.is_changed:
+            model.metadata[RECIPE_KEY] = record.text
+        elif earlier is not None and any(e.cells for e in done):
+            dims = {**earlier.dims, **options.dims}
+            model.metadata[RECIPE_KEY] = replace(earlier, form=self.form, unroll=options.unroll, dims=dims).text
+
+
+def _recipe_and_form(options: LowerOptions) -> tuple[Recipe, str]:
+    """The recipe with its overrides, and the form to produce.
+
+    Raises:
+        CompileError: There is no such recipe.
+        UsageError: The recipe has no cells, and a form or `unroll` is given.
+    """
+    named = options.recipe if isinstance(options.recipe, Recipe) else load_recipe(options.recipe)
+    chosen = named.with_overrides(options.overrides)
+    if chosen.kind != WEIGHT_ONLY:
+        return chosen, options.resolved_form
+    if options.form is not None or options.unroll:
+        raise UsageError(
+            f"Recipe {chosen.name!r} keeps ONNX's recurrent operators; there is no cell to give a form or to unroll.",
+            supported="recipes of cells, such as int8",
+            action="leave the form out, or choose another recipe",
+        )
+    return chosen, WEIGHT_ONLY
+
+
+def _verifier(
+    float_proto: onnx.ModelProto,
+    generator: FeedGenerator,
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    state: Mapping[str, str] | Iterable[str] | None,
+    reproducer: Path | None,
+) -> VerifyNumerics:
+    """Compares every pass; says which data it cannot compare on."""
+    usual, extreme, left_out = verification_feeds(float_proto, generator, calibration, state)
+    verifier = VerifyNumerics(usual, reproducer, executable, extreme)
+    if generator.refusal is not None:
+        verifier.checks.append((GENERATED_DATA, f"{NOT_COMPARED}: {generator.refusal}"))
+    if left_out:
+        verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
+    return verifier
+
+
+def _refuse_float_nodes(report: Report) -> None:
+    """Raises CompileError where a recurrent node was not lowered."""
+    if report.entries_not_lowered:
+        raise CompileError(
+            f"recurrent nodes {report.how_they_stay}: " + " ".join(e.explanation for e in report.entries_not_lowered),
+            supported="models whose recurrent nodes can all be lowered, where strict = True",
+            action="see each node's, or leave strict out",
+        )
 
 
 def _read_bound(model: str | os.PathLike[str] | onnx.ModelProto, options: LowerOptions) -> Model:

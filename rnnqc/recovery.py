@@ -1,4 +1,4 @@
-"""Compares layers that were recovered from loops and written-out steps with the original before they are quantized."""
+"""Compares layers that were recovered from loops and unrolled steps with the original before they are quantized."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from rnnqc.comparison_feeds import LONG_LENGTH
+from rnnqc.comparison_feeds import FeedGenerator, generated_levels
 from rnnqc.diagnostics import CompileError
-from rnnqc.feeds import GENERATED_BATCH, Feeds, generate_feeds, true_inputs
+from rnnqc.feeds import Feeds
 from rnnqc.ir import Model
 from rnnqc.numerics import Array, max_abs
 from rnnqc.passes import Instrument, Pass, PassManager
@@ -22,8 +22,6 @@ from rnnqc.passes.pass_comparison import PERTURBATIONS, ROUNDINGS
 from rnnqc.passes.recovery_sites import RecoverySites
 from rnnqc.passes.simplify_sequences import SimplifySequences
 
-MAGNITUDES = (1.0, 0.1, 4.0, 30.0)
-"""Of generated floats: in each feed an input has another one, states beyond their bounds among them."""
 SHARE = 1e-4
 """Of the largest value of an output: how much roundings may change."""
 _NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
@@ -200,47 +198,36 @@ class _Trial:
         refusal: CompileError | None = None
         if self._fallback is None:
             try:
-                return self._runs(self.read().proto, None)
+                return self._runs(self.read().proto)
             except CompileError as error:
                 refusal = error
             self._fallback = self._made({(p.info.name, ""): "" for p in self.passes if isinstance(p, _REWRITING)})
         try:
-            return self._runs(self._fallback, self.executable)
+            return self._runs(self._fallback)
         except CompileError as error:
-            raise refusal or error from error
-
-    def _runs(self, proto: onnx.ModelProto, executable: Executable | None) -> ModelRuns:
-        """Runs on the first feeds that the model takes."""
-        refusal: CompileError | None = None
-        proto, conditions = _with_conditions(proto)
-        for length, rows in ((None, None), (LONG_LENGTH, None), (None, 1), (LONG_LENGTH, 1)):
-            feeds = [self._feed(k, length, rows) for k in range(len(MAGNITUDES))]
-            runs = ModelRuns(proto, feeds, executable)
-            try:
-                for number in range(len(feeds)):
-                    runs.of(number)
-            except CompileError as error:
-                refusal = refusal or error
-                continue
-            self.feeds = feeds
-            _add_other_choices(runs, feeds)
-            for number in range(len(feeds)):
-                outputs = runs.of(number)
-                self._taken |= {f"{node}/{_BRANCHES[bool(np.all(outputs[c]))]}" for node, c in conditions.items()}
-            return runs
-        assert refusal is not None
+            refusal = refusal or error
+        with contextlib.suppress(CompileError):
+            return self._runs(self.executable(self._fallback))
         raise refusal
 
-    def _feed(self, number: int, length: int | None, rows: int | None) -> Feeds:
-        free = {i.name: [not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim]
-                for i in true_inputs(self.after)}  # fmt: skip
-        feed: Feeds = {}
-        for k, (name, array) in enumerate(generate_feeds(self.after, number, length=length).items()):
-            cut = tuple(slice(rows if f and n == GENERATED_BATCH else None)
-                        for f, n in zip(free[name], array.shape, strict=True))  # fmt: skip
-            scale = MAGNITUDES[(number + k) % len(MAGNITUDES)] if array.dtype.kind == "f" else 1
-            feed[name] = np.asarray(array[cut] * scale, array.dtype)
-        return feed
+    def _runs(self, proto: onnx.ModelProto) -> ModelRuns:
+        """Runs on generated feeds of all magnitudes.
+
+        Raises:
+            CompileError: The model runs on nothing that was generated.
+        """
+        generator = FeedGenerator(proto, self.after).checked()
+        proto, conditions = _with_conditions(proto)
+        feeds = [feed for level in generated_levels(generator) for feed in level.feeds]
+        runs = ModelRuns(proto, feeds)
+        for number in range(len(feeds)):
+            runs.of(number)
+        self.feeds = feeds
+        _add_other_choices(runs, feeds)
+        for number in range(len(feeds)):
+            outputs = runs.of(number)
+            self._taken |= {f"{node}/{_BRANCHES[bool(np.all(outputs[c]))]}" for node, c in conditions.items()}
+        return runs
 
     def _noise(self, number: int, name: str) -> float:
         """How much other last bits of the inputs and the constants change an output of the original."""

@@ -9,8 +9,7 @@ import onnx
 from onnx import helper
 
 from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.graph_walks import blocks_of
-from rnnqc.layer import LENGTHS, layer, names_of, rename
+from rnnqc.layer import LENGTHS, free_name, layer, names_of, rename
 from rnnqc.soundness import refusing_invalid_models
 from rnnqc.version_conversion import convert_version
 
@@ -49,13 +48,15 @@ def stack(
         initializers, final states, initial states. A single cell in one direction gives what `rnnqc.layer` does.
 
     Raises:
-        CompileError: A cell is none, or does not fit to the one below it: another width, another type.
+        CompileError: A model is not a cell, or its width or type differs from that of the layer below it.
         UsageError: No cells, an odd number of them in both directions, or directions that contradict each other.
     """
     if isinstance(cells, str | os.PathLike | onnx.ModelProto):
-        raise UsageError("cells are one cell.", supported="a list of cells", action="rnnqc.layer makes a layer of one")
+        raise UsageError(
+            "cells is one cell, not a list.", supported="a list of cells", action="rnnqc.layer makes a layer of one"
+        )
     if not cells:
-        raise UsageError("A stack of no cells.", supported="one cell or more")
+        raise UsageError("no cells are given.", supported="one cell or more")
     if bidirectional and (alternate or reverse):
         raise UsageError("bidirectional together with alternate or reverse.", supported="one of them")
     if bidirectional and len(cells) % 2:
@@ -118,14 +119,14 @@ def _joined(
     graph.input.append(first)
     graph.input.extend(v for v in layers[0].graph.input if v.name == LENGTHS)
     others: list[onnx.ValueInfoProto] = []
-    below, sources, y = first, "the input", _free(Y, taken)
+    below, sources, y = first, "the input", free_name(Y, taken)
     for level, floor in enumerate(floors):
         outputs = []
         last, joined = level == len(floors) - 1, len(floor) > 1
         for number in floor:
             part, label = layers[number].graph, f"l{level}" + ("_reverse" if number != floor[0] else "")
             _check_fits(below, part.input[0], names[number], sources)
-            own = {n: _free(f"{label}/{n}", taken) for n in sorted(names_of(part) - {LENGTHS})}
+            own = {n: free_name(f"{label}/{n}", taken) for n in sorted(names_of(part) - {LENGTHS})}
             own[part.input[0].name] = below.name
             if last and not joined:
                 own[part.output[0].name] = y
@@ -139,22 +140,12 @@ def _joined(
         sources = " and ".join(names[n] for n in floor)
         below = outputs[0]
         if joined:
-            below = _concatenated(graph, outputs, y if last else _free(f"l{level}/{Y}.joined", taken), sources)
+            below = _concatenated(graph, outputs, y if last else free_name(f"l{level}/{Y}.joined", taken), sources)
     graph.output.extend([below, *others])
     made = onnx.ModelProto(producer_name="rnnqc", ir_version=max(m.ir_version for m in layers))
     made.graph.CopyFrom(graph)
     versions = {_domain(o.domain): o.version for m in layers for o in m.opset_import}
     made.opset_import.extend(helper.make_opsetid(d, v) for d, v in versions.items())
-    made.functions.extend(_functions(layers, names))
-    return made
-
-
-def _free(name: str, taken: set[str]) -> str:
-    made, k = name, 1
-    while made in taken:
-        k += 1
-        made = f"{name}_{k}"
-    taken.add(made)
     return made
 
 
@@ -192,23 +183,3 @@ def _check_fits(below: onnx.ValueInfoProto, x: onnx.ValueInfoProto, name: str, s
         raise CompileError(
             f"{name}: its input {x.name!r} is {types[1]}, and {sources} is {types[0]}.", supported="cells of one type"
         )
-
-
-def _functions(layers: Sequence[onnx.ModelProto], names: Sequence[str]) -> list[onnx.FunctionProto]:
-    """The functions of all layers.
-
-    Raises:
-        CompileError: Two layers have different functions of one name.
-    """
-    found: dict[tuple[str, str, str], onnx.FunctionProto] = {}
-    for model, name in zip(layers, names, strict=True):
-        for function in model.functions:
-            key = (function.domain, function.name, function.overload)
-            if found.setdefault(key, function) != function:
-                raise CompileError(
-                    f"{name}: another cell has another function {function.name!r} of domain {function.domain!r}.",
-                    supported="cells whose model-local functions of one name are the same",
-                    action="inline the functions with onnx.inliner",
-                )
-    called = {(n.domain, n.op_type) for m in layers for b in blocks_of([m.graph, *m.functions]) for n in b.node}
-    return [f for (domain, name, _), f in found.items() if (domain, name) in called]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 4.0
 """How many times as long as the lowering the SQNR may be measured, where --min-sqnr does not ask for it."""
+NOT_WRITTEN = "the model was not written."
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
 
@@ -95,12 +96,33 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
-    from rnnqc.files import check_writable, write_atomically
-    from rnnqc.outcomes import QONNX
-    from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
-    from rnnqc.pipeline import lower
-    from rnnqc.reporting.page import page
+    _check_paths(a)
+    bounds = bounds_of(a, MODELS)
+    start = time.perf_counter()
+    lowered = _lowered(a)
+    evidence = _evidence(a, lowered, bounds) if a.report_path else None
+    report = lowered.report
+    _warn(a, report)
+    code, option, texts = _judged(a, report)
+    for text in texts:
+        err(f"[red]rnnqc: {option}:[/red] {escape(text)}")
+    if code == OK:
+        lowered.save(Path(a.output))
+    _write_reports(a, report, evidence)
+    if not a.quiet:
+        _print_result(a, report, code, time.perf_counter() - start)
+    if a.verbose:
+        _print_details(report)
+    return code
+
+
+def _check_paths(a: argparse.Namespace) -> None:
+    """Checks that the results can be written, and that none of them takes the place of what is read.
+
+    Raises:
+        UsageError: One would, or bounds are given without a page.
+    """
+    from rnnqc.files import check_writable
 
     output = Path(a.output)
     read = [a.stats, a.calibration, a.recipe]
@@ -113,29 +135,35 @@ def run(a: argparse.Namespace) -> int:
         check_page(a.report_path, [a.model, a.output, a.json_path, *read])
     elif a.models is not None or a.seconds is not None:
         raise UsageError("--models or --seconds without --report OUT.html.", action="name the page, or leave them out")
-    bounds = bounds_of(a, MODELS)
-    start = time.perf_counter()
+
+
+def _lowered(a: argparse.Namespace) -> Lowered:
+    from rnnqc.pipeline import lower
+
     with progress_bar("load", SpinnerColumn(), counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
             update(description=name)
 
-        lowered = lower(
+        return lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
             patience=PATIENCE if a.min_sqnr is None else math.inf, progress=tell,
         )  # fmt: skip
-    evidence = _evidence(a, lowered, bounds) if a.report_path else None
-    report = lowered.report
-    for entry in report.entries:
-        if entry.reason:
-            err(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
+
+
+def _warn(a: argparse.Namespace, report: Report) -> None:
+    """Prints what stayed float, the warnings, and what was not verified or measured."""
+    from rnnqc.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+    from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
+
+    texts = [e.explanation for e in report.entries if e.reason]
     if not report.entries:
-        err("[yellow]rnnqc:[/yellow] the model has no recurrent layer; nothing was quantized.")
-    for warning in report.warnings:
-        err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
+        texts.append("the model has no recurrent layer; nothing was quantized.")
+    for text in [*texts, *report.warnings]:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     for name, text in sorted({c for c in report.checks if c[1].startswith(NOT_COMPARED)}):
         reason = text.removeprefix(f"{NOT_COMPARED}: ")
         if name == CALIBRATION_DATA:
@@ -147,36 +175,43 @@ def run(a: argparse.Namespace) -> int:
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(text)}")
     for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
         err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
-    code = OK
-    if a.strict and report.entries_not_lowered:
-        count = len(report.entries_not_lowered)
-        err(f"[red]rnnqc: --strict:[/red] {count} recurrent node(s) {report.how_they_stay}; the model was not written.")
-        code = STRICT
-    if code == OK and a.form == QONNX and not any(e.form == QONNX for e in report.entries):
-        err("[red]rnnqc: --form qonnx:[/red] no cell of this form was made; the model was not written.")
-        code = BAD_INPUT
-    if code == OK and a.verify and report.unverified and not report.verified:
-        err("[red]rnnqc: --verify:[/red] not verified: no pass could be compared; the model was not written.")
-        code = CHECK_FAILED
-    if code == OK and report.unmeasured and not report.sqnr_db and a.min_sqnr is not None:
-        text = f"not measured: {report.unmeasured}"
-        err(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)} The model was not written.")
-        code = CHECK_FAILED
-    elif report.unmeasured:
+    if report.unmeasured and (report.sqnr_db or a.min_sqnr is None):
         what = "measured on a part of the generated data alone" if report.sqnr_db else "not measured"
         err(f"[yellow]rnnqc:[/yellow] the SQNR was {what}: {escape(report.unmeasured)}")
-    below = {n: v for n, v in report.sqnr_db.items() if a.min_sqnr is not None and v < a.min_sqnr}
-    if code == OK and (report.unlike or below):
-        texts = list(report.unlike)
-        if below:
-            name, value = min(below.items(), key=lambda p: p[1])
-            where = f" at {report.sqnr_level[name]}" if len(report.sqnr_levels) > 1 else ""
-            texts.append(f"output {name!r} has {value:.1f} dB{where}, {a.min_sqnr:g} dB asked for.")
-        for text in (*texts, "the model was not written."):
-            err(f"[red]rnnqc: --min-sqnr:[/red] {escape(text)}")
-        code = CHECK_FAILED
-    if code == OK:
-        lowered.save(output)
+
+
+def _judged(a: argparse.Namespace, report: Report) -> tuple[int, str, list[str]]:
+    """The exit code, and of the first check that fails its option and what it found."""
+    from rnnqc.outcomes import QONNX
+
+    if a.strict and report.entries_not_lowered:
+        count = len(report.entries_not_lowered)
+        return STRICT, "--strict", [f"{count} recurrent node(s) {report.how_they_stay}; {NOT_WRITTEN}"]
+    if a.form == QONNX and not any(e.form == QONNX for e in report.entries):
+        return BAD_INPUT, "--form qonnx", [f"no cell of this form was made; {NOT_WRITTEN}"]
+    if a.verify and report.unverified and not report.verified:
+        return CHECK_FAILED, "--verify", [f"not verified: no pass could be compared; {NOT_WRITTEN}"]
+    if report.unmeasured and not report.sqnr_db and a.min_sqnr is not None:
+        return CHECK_FAILED, "--min-sqnr", [f"not measured: {report.unmeasured}", NOT_WRITTEN]
+    texts = [*report.unlike, *_too_lossy(a.min_sqnr, report)]
+    return (CHECK_FAILED, "--min-sqnr", [*texts, NOT_WRITTEN]) if texts else (OK, "", [])
+
+
+def _too_lossy(least: float | None, report: Report) -> list[str]:
+    """A sentence about the worst output if that is below the SQNR asked for."""
+    below = {n: v for n, v in report.sqnr_db.items() if least is not None and v < least}
+    if not below:
+        return []
+    name, value = min(below.items(), key=lambda p: p[1])
+    where = f" at {report.sqnr_level[name]}" if len(report.sqnr_levels) > 1 else ""
+    return [f"output {name!r} has {value:.1f} dB{where}, {least:g} dB asked for."]
+
+
+def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | None) -> None:
+    """Writes the JSON and the page that were asked for."""
+    from rnnqc.files import write_atomically
+    from rnnqc.reporting.page import page
+
     if a.json_path:
         data = {k: v for k, v in report.as_dict().items() if k != "seconds"}  # two runs write the same bytes
         if evidence is not None:
@@ -185,25 +220,31 @@ def run(a: argparse.Namespace) -> int:
     if evidence is not None:
         write_atomically(Path(a.report_path), page(evidence).encode())
         tell_unmeasured(evidence)
-    if not a.quiet and report.entries:
+
+
+def _print_result(a: argparse.Namespace, report: Report, code: int, seconds: float) -> None:
+    """Prints the nodes, and of a model that was written its sizes, the verification and the SQNR."""
+    if report.entries:
         _print_entries(report)
-        if code == OK:
-            out(f"{escape(a.output)}: {_sizes(report)}, {time.perf_counter() - start:.1f} s")
-            if report.contents:
-                out(f"the file has grown; it holds: {escape(report.contents)}")
-    if not a.quiet and code == OK:
-        if a.verify:
-            out(_verified(report.verified, report.unverified))
-        if report.sqnr_summary:
-            out(f"SQNR on generated data: at least {report.sqnr_summary}")
-    if a.verbose:
-        for note in report.notes:
-            err(escape(note))
-        for name, seconds in report.seconds:
-            err(f"{seconds:8.3f} s  {name}")
-        for name, text in report.checks:
-            err(f"verified {escape(name)}: {escape(text)}")
-    return code
+    if code != OK:
+        return
+    if report.entries:
+        out(f"{escape(a.output)}: {_sizes(report)}, {seconds:.1f} s")
+        if report.contents:
+            out(f"the file has grown; it holds: {escape(report.contents)}")
+    if a.verify:
+        out(_verified(report.verified, report.unverified))
+    if report.sqnr_summary:
+        out(f"SQNR on generated data: at least {report.sqnr_summary}")
+
+
+def _print_details(report: Report) -> None:
+    for note in report.notes:
+        err(escape(note))
+    for name, seconds in report.seconds:
+        err(f"{seconds:8.3f} s  {name}")
+    for name, text in report.checks:
+        err(f"verified {escape(name)}: {escape(text)}")
 
 
 def _sizes(report: Report) -> str:

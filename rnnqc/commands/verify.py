@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,74 +47,111 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.comparison import unlike_texts
-    from rnnqc.files import load_proto
-    from rnnqc.large_inputs import LargeInputs
-    from rnnqc.pipeline import executable
-    from rnnqc.verify import compare_native, worst_level
-
     thresholds = Thresholds.parse({m.option: getattr(a, m.option[2:].replace("-", "_")) for m in MEASURES})
+    reference, candidate = _models(a)
+    thresholds.check([o.name for o in reference.graph.output])
+    with located(a.float_model):
+        levels = _levels(a.data, reference, candidate, a.state)
+    try:
+        found = _compared(a, reference, candidate, levels)
+    except CompileError as error:
+        if not a.data:
+            error.action = "check that the models run in onnxruntime; give data that fits them with --data"
+        raise
+    failures = found.failures(thresholds)
+    if a.json:
+        print(json_text(_json_data(a, found, thresholds, failures)))
+    else:
+        _print_found(a, found)
+    for text in _large_inputs(levels):
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+    for text in failures:
+        err(f"[red]rnnqc: verify:[/red] {escape(text)}")
+    return CHECK_FAILED if failures else OK
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the comparisons came to.
+
+    Attributes:
+        feeds: How many feeds, or calls of a stream.
+        levels: Of the float model and the lowered one.
+        native: Of the lowered model without and with the native library; empty if it was not asked for.
+        optimized: The same with onnxruntime's graph optimizations.
+    """
+
+    feeds: int
+    levels: list[LevelComparison]
+    native: list[OutputComparison]
+    optimized: list[OutputComparison]
+
+    @property
+    def worst(self) -> dict[str, tuple[str, OutputComparison]]:
+        """Of each output the comparison with the least SQNR, with the name of its level."""
+        from rnnqc.verify import worst_level
+
+        return worst_level(self.levels)
+
+    def failures(self, thresholds: Thresholds) -> list[str]:
+        """A sentence for everything that is not as asked for."""
+        from rnnqc.comparison import unlike_texts
+
+        unlike = dict.fromkeys(text for level in self.levels for text in unlike_texts(level.outputs))
+        return [*unlike, *thresholds.violations(self.levels), *_other_bits(self.native)]
+
+
+def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The two models as onnxruntime can run them."""
+    from rnnqc.files import load_proto
+    from rnnqc.pipeline import executable
+
     loaded = []
     for path in (a.float_model, a.quantized_model):
         with located(path):
             loaded.append(load_proto(Path(path)))
     _check_order(a, *loaded)
-    protos = []
-    for path, proto in zip((a.float_model, a.quantized_model), loaded, strict=True):
-        with located(path):
-            protos.append(executable(proto))
-    reference, candidate = protos
-    thresholds.check([o.name for o in reference.graph.output])
     with located(a.float_model):
-        levels = _levels(a.data, reference, candidate, a.state)
-    native, optimized = [], []
-    try:
-        compared = _compared(a, reference, candidate, levels)
-        if a.native:
-            feeds = [feed for level in levels for feed in level.feeds]
-            native, optimized = (
-                compare_native(candidate, feeds, name=a.quantized_model, state=a.state, optimize=o)
-                for o in (False, True)
-            )
-    except CompileError as error:
-        if not a.data:
-            error.action = "check that the models run in onnxruntime; give data that fits them with --data"
-        raise
-    unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
-    failures = [*unlike, *thresholds.violations(compared), *_other_bits(native)]
-    worst = worst_level(compared)
-    count = sum(len(level.feeds) for level in levels)
-    if a.json:
-        data = {
-            "feeds": count,
-            "generated": a.data is None,
-            "states": list(a.state),
-            "outputs": [{**_described(c), "level": level} for level, c in worst.values()],
-            "levels": {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in compared},
-            "native": [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in native] or None,
-            "native_optimized": [{"name": c.name, "same_bits": c.same_bits, "max_abs": c.max_abs} for c in optimized]
-            or None,
-            "min_sqnr_db": thresholds.everywhere("--min-sqnr"),
-            "thresholds": {k: {n or "*": t for n, t in v.items()} for k, v in thresholds.asked.items()},
-            "failures": failures,
-            "ok": not failures,
-        }
-        print(json_text(data))
-    else:
-        what = "call(s) of a stream" if a.state else "feed(s)"
-        out(f"{count} {'given' if a.data else 'generated'} {what}")
-        _print([c for _, c in worst.values()])
-        _print_levels(compared)
-        if native and all(c.same_bits for c in native):
-            _print_native(native, optimized)
+        reference = executable(loaded[0])
+    with located(a.quantized_model):
+        return reference, executable(loaded[1])
+
+
+def _json_data(a: argparse.Namespace, found: _Found, thresholds: Thresholds, failures: Sequence[str]) -> dict[str, Any]:
+    native = [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in found.native]
+    optimized = [{"name": c.name, "same_bits": c.same_bits, "max_abs": c.max_abs} for c in found.optimized]
+    return {
+        "feeds": found.feeds,
+        "generated": a.data is None,
+        "states": list(a.state),
+        "outputs": [{**_described(c), "level": level} for level, c in found.worst.values()],
+        "levels": {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in found.levels},
+        "native": native or None,
+        "native_optimized": optimized or None,
+        "min_sqnr_db": thresholds.everywhere("--min-sqnr"),
+        "thresholds": {k: {n or "*": t for n, t in v.items()} for k, v in thresholds.asked.items()},
+        "failures": list(failures),
+        "ok": not failures,
+    }
+
+
+def _print_found(a: argparse.Namespace, found: _Found) -> None:
+    what = "call(s) of a stream" if a.state else "feed(s)"
+    out(f"{found.feeds} {'given' if a.data else 'generated'} {what}")
+    _print([c for _, c in found.worst.values()])
+    _print_levels(found.levels)
+    if found.native and all(c.same_bits for c in found.native):
+        _print_native(found.native, found.optimized)
+
+
+def _large_inputs(levels: Sequence[Level]) -> list[str]:
+    """A sentence for each input that is larger than the values quantized layers compute with."""
+    from rnnqc.large_inputs import LargeInputs
+
     large = LargeInputs()
     for feed in (f for level in levels for f in level.feeds):
         large.look(feed)
-    for text in large.texts:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
-    for text in failures:
-        err(f"[red]rnnqc: verify:[/red] {escape(text)}")
-    return CHECK_FAILED if failures else OK
+    return large.texts
 
 
 def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> None:
@@ -132,7 +169,7 @@ def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: o
             lowered.append(bool(lowered_nodes(Model.load(proto))))
     if lowered == [True, False]:
         raise UsageError(
-            f"{a.float_model} is a lowered model, and {a.quantized_model} is none.",
+            f"{a.float_model} is a lowered model, and {a.quantized_model} is not.",
             supported="rnnqc verify FLOAT.onnx QUANT.onnx",
             action=f"swap the two: rnnqc verify {a.quantized_model} {a.float_model}",
         )
@@ -152,14 +189,23 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
     return list(generated_levels(generator, STREAM if carried else FEEDS, carried))
 
 
-def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> list[LevelComparison]:
-    from rnnqc.verify import LevelComparison, compare_levels, compare_models
+def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> _Found:
+    """Compares the models, and with --native the lowered one without and with the native library."""
+    from rnnqc.verify import LevelComparison, compare_levels, compare_models, compare_native
 
     names = (a.float_model, a.quantized_model)
+    feeds = [feed for level in levels for feed in level.feeds]
     if a.data is None:
-        return list(compare_levels(reference, candidate, levels, names=names, state=a.state))
-    (level,) = levels
-    return [LevelComparison(level.name, compare_models(reference, candidate, level.feeds, names=names, state=a.state))]
+        compared = list(compare_levels(reference, candidate, levels, names=names, state=a.state))
+    else:
+        (level,) = levels
+        outputs = compare_models(reference, candidate, feeds, names=names, state=a.state)
+        compared = [LevelComparison(level.name, outputs)]
+    native, optimized = (
+        compare_native(candidate, feeds, name=a.quantized_model, state=a.state, optimize=o) if a.native else []
+        for o in (False, True)
+    )
+    return _Found(len(feeds), compared, native, optimized)
 
 
 def _other_bits(native: Sequence[OutputComparison]) -> list[str]:

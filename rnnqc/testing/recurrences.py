@@ -6,6 +6,7 @@ around it a loop as torch.jit.script or Keras (tf2onnx) make it, a Scan, or none
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import onnx
 from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
+from rnnqc.graph_walks import reads
 from rnnqc.testing.equations import GATES as RANDOM_GATES
 from rnnqc.testing.equations import random_step
 
@@ -22,7 +24,7 @@ FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.Tensor
 GATES = {"LSTM": "ifgo", "GRU": "zrn", "RNN": "n"}
 FORMS = ("unrolled", "scan", "loop", "script", "keras")
 COUNTERS = ("int32", "to_float", "to_double", "to_int16", "float", "double", "trips")
-"""As they are; after a Cast; counters of floats; the number of the trip after a Cast, beside a trip count."""
+"""As they are; after a Cast; counters of floats; the number of the iteration after a Cast, beside a trip count."""
 INITIAL = ("zeros", "shared", "constant", "learned", "input", "computed", "dynamic")
 """Where a loop starts: zeros, zeros of all states in one constant, constants of every row, a row for all rows, inputs,
 products of the input "features", zeros made of the shape of x."""
@@ -108,7 +110,7 @@ class RecurrenceCase:
 
     def __post_init__(self) -> None:
         if self.dynamic_time and self.form == "unrolled":
-            raise ValueError("written-out steps have a number")
+            raise ValueError("unrolled steps have a number")
         if (self.tied or self.twice or self.between == "input") and self.width != self.I:
             raise ValueError(f"I = {self.I} is not the width of h, {self.width}")
         if self.twice and (self.lengths or self.local):
@@ -327,7 +329,7 @@ class _Layer:
         )
 
     def _result(self, body: Nodes, value: str) -> str:
-        """What comes out in each trip."""
+        """What comes out in each iteration."""
         if not self.case.local:
             return body.op("Identity", [value], "y_t")
         width = self.case.states[0][1]
@@ -346,7 +348,7 @@ class _Layer:
         }
 
     def _loop(self, outer: Nodes, x: str, states: list[str]) -> tuple[str, list[str]]:
-        """A trip count, Gather by the number of the trip, outputs of each trip."""
+        """A trip count, Gather by the number of the iteration, outputs of each iteration."""
         size = outer.op("Gather", [outer.op("Shape", [x], "x_shape"), outer.constant("zero", 0)], "length")
         body = Nodes(self.initializers)
         index = "i"
@@ -456,7 +458,7 @@ class _Layer:
         return self._in_order(outer, results[-1]), results[2 : 2 + len(states)]
 
     def _keras_conditions(self, outer: Nodes, body: Nodes, after: list[str], length: str, size: str) -> tuple[str, str]:
-        """The condition after a trip, and the one before the first."""
+        """The condition after an iteration, and the one before the first."""
         counter = self.case.counter
         kind = {
             "to_double": onnx.TensorProto.DOUBLE,
@@ -483,7 +485,7 @@ class _Layer:
         return keep, outer.op("And", [outer.op("Less", [start, limit], f"first_{k}") for k in range(2)], "first")
 
     def _in_order(self, outer: Nodes, value: str) -> str:
-        """A sequence of results in the order of time; of elements in the order of the trips."""
+        """A sequence of results in the order of time; of elements in the order of the iterations."""
         if not self.case.backwards:
             return value
         minus, zero = outer.constant("minus_1", [-1]), outer.constant("axis_0", [0])
@@ -682,11 +684,5 @@ class _Layer:
         return b.constant(f"weight_{key}", array, np.float32) + suffix
 
 
-def _used(nodes: Any) -> set[str]:
-    found: set[str] = set()
-    for node in nodes:
-        found.update(node.input)
-        for attr in node.attribute:
-            if attr.type == onnx.AttributeProto.GRAPH:
-                found |= _used(attr.g.node)
-    return found
+def _used(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    return set[str]().union(*map(reads, nodes))

@@ -35,7 +35,7 @@ class Run:
     Attributes:
         inputs: Arrays by the names that the cell's program uses; absent inputs are left out.
         outputs: The same of its outputs.
-        trips: In which trip of each loop around the cell.
+        trips: In which iteration of each loop around the cell.
     """
 
     inputs: Mapping[str, Array]
@@ -125,7 +125,7 @@ def observed_of(program: Program, stored: Container[str]) -> list[Observed]:
 
 
 def runs_of(program: Program, known: Mapping[str, Made]) -> list[Run]:
-    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all runs in its trip.
+    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all runs in its iteration.
 
     Args:
         program: The cell.

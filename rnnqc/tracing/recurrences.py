@@ -31,7 +31,7 @@ class Site:
     Attributes:
         mark: What it is.
         value: Its name.
-        copy: The numbers of the written-out steps that its node is in, from outside to inside.
+        copy: The numbers of the unrolled steps that its node is in, from outside to inside.
     """
 
     mark: Mark
@@ -78,7 +78,7 @@ class RecurrenceRun:
     Attributes:
         steps: How many steps it has.
         values: For each part of each tensor its arrays by step; constants at step 0 alone.
-        trips: In which trip of each loop around the recurrence.
+        trips: In which iteration of each loop around the recurrence.
     """
 
     steps: int
@@ -183,7 +183,7 @@ class Runs:
         return runs
 
     def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
-        """The trips in which values of a recurrence are made."""
+        """The iterations in which values of a recurrence are made."""
         own = self.recurrence.levels
         return list(known[next(s.value for s in sites if self._levels[s.value] == own)])
 

@@ -1,4 +1,4 @@
-"""Values of subgraphs, told apart by the trips of the loops around them."""
+"""Values of subgraphs, told apart by the iterations of the loops around them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rnnqc.passes.observe import Level, Observed, count_stacked, places
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]
-"""Numbers of the trips of the loops around a value, from outside to inside, in the order in which they are made."""
+"""Numbers of the iterations of the loops around a value, from outside to inside, in the order they are made."""
 Made = dict[Trips, Array]
-"""What a value is in each trip that makes it."""
+"""What a value is in each iteration that makes it."""
 
 
 def at(made: Made, trips: Trips) -> Array:
-    """What a value is in a trip of loops that stand around it, or in it."""
+    """What a value is in an iteration of loops that stand around it, or in it."""
     return made[trips[: len(next(iter(made)))]]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """How the trips of a value are told apart.
+    """How the iterations of a value are told apart.
 
     Attributes:
-        counters: Values that count the trips of the Loops around it, from outside to inside; they stand in the same
-            branch.
+        counters: Values that count the iterations of the Loops around it, from outside to inside; they stand in the
+            same branch.
         stacked: How many axes in front of its arrays count steps of Scans.
     """
 
@@ -60,7 +60,7 @@ class Rounds:
 
 
 def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds]:
-    """How the trips of each value are told apart; adds nodes that count them to the graphs with the values.
+    """How the iterations of each value are told apart; adds nodes that count them to the graphs with the values.
 
     Args:
         proto: The model, whose names are unique over all graphs.
@@ -84,7 +84,7 @@ def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds
 
 
 def _counters(levels: tuple[Level, ...], number: int) -> tuple[Observed, ...]:
-    """Copies of the trip counters of all Loops, in the innermost graph."""
+    """Copies of the iteration counters of all Loops, in the innermost graph."""
     made = []
     for depth, level in enumerate(levels):
         if level.owner.op_type != "Loop":

@@ -42,7 +42,7 @@ class CellSteps:
         first: Number of the first step in the run.
         length: How many steps the run has.
         tensors: By name, `[n,B,K]`, in time order whatever the direction.
-        trips: In which trip of each Loop and Scan around the cell, from outside to inside, this run was made.
+        trips: In which iteration of each Loop and Scan around the cell, from outside to inside, this run was made.
         absent: Steps that do not compute a tensor, because it is constant there or nothing uses it, by its name; it is
             0 there.
     """

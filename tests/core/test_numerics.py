@@ -105,6 +105,6 @@ def test_lossy_does_not_overlook_new_nan() -> None:
 def test_how_they_describe_themselves() -> None:
     assert [str(n) for n in (Bitwise(), Close(1e-5), Lossy(20.0))] == [
         "equal bits",
-        "at most 1e-05 apart, times the largest value beyond 1",
+        "at most 1e-05 apart",
         "at least 20 dB SQNR",
     ]

@@ -1,7 +1,8 @@
 """Stacks of layers of cells.
 
 What these would catch: layers that share weights because their names are the same, in stacks and in models that
-onnx.compose joins; directions that are exchanged; initial and final states of another layer; widths that do not fit.
+onnx.compose joins; directions that are exchanged; initial and final states of another layer; widths that do not fit;
+cells whose functions have one name and different bodies, and functions that stay in the loop, where no pass reads them.
 """
 
 from __future__ import annotations
@@ -126,6 +127,38 @@ def test_operator_sets_become_the_newest() -> None:
     assert [o.version for o in made.opset_import] == [18]
     want = run(rnnqc.layer(cells[1]), {"x": run(rnnqc.layer(cells[0]), {"x": sequence()})["Y"]})["Y"]
     np.testing.assert_array_equal(run(made, {"x": sequence()})["Y"], want)
+
+
+def cell_of_functions(seed: int, opset: int = 17) -> onnx.ModelProto:
+    """A cell whose step is a function that calls another one; the bodies differ from seed to seed."""
+    text = f"""<ir_version: 8, opset_import: ["": {opset}, "own": 1]> cell (float[B,{H}] x, float[B,{H}] h)
+        => (float[B,{H}] h_next) {{ [call] h_next = own.step (x, W, h, R) }}
+      <domain: "own", opset_import: ["": {opset}, "own": 1]>
+      step (x, W, h, R) => (y) {{ p = MatMul (x, W) s = own.product (h, R) g = Add (p, s) y = Tanh (g) }}
+      <domain: "own", opset_import: ["": {opset}]>
+      product (h, R) => (s) {{ p = MatMul (h, R) s = {("Neg", "Sigmoid")[seed % 2]} (p) }}"""
+    rng = np.random.default_rng(seed)
+    return parse(text, **{k: rng.normal(0, 0.7, (H, H)).astype(np.float32) for k in ("W", "R")})
+
+
+@pytest.mark.parametrize("opset", [17, 9])
+def test_functions_of_cells(opset: int) -> None:
+    cells = [cell_of_functions(k, opset) for k in range(2)]
+    want: Array = sequence()
+    for k, made in enumerate(cells):
+        state = np.zeros((B, H), np.float32)
+        steps = []
+        for x in want:
+            state = run(made, {"x": x, "h": state})["h_next"]
+            steps.append(state)
+        want = np.stack(steps)
+        layer = rnnqc.layer(made)
+        assert not layer.functions
+        if not k:
+            np.testing.assert_allclose(run(layer, {"x": sequence()})["Y"], want, atol=1e-6)
+    stacked = rnnqc.stack(cells)
+    np.testing.assert_allclose(run(stacked, {"x": sequence()})["Y"], want, atol=1e-6)
+    assert [e.status for e in rnnqc.lower(stacked).report.entries] == ["lowered"] * 2
 
 
 def test_names_of_the_input_stay_free() -> None:

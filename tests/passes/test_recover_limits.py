@@ -210,7 +210,7 @@ def test_conditions_before_the_first_trip(start: str, stays: bool) -> None:
     }}""")
     made, reasons = normalized(model)
     assert ("Loop" in operators(made)) == stays
-    assert any("before the first trip" in r for r in reasons) == stays
+    assert any("before the first iteration" in r for r in reasons) == stays
     for n, k in ((5, 3), (5, 7), *([(5, 0), (3, -2)] if start in ("first", "true") else [])):
         assert_same(model, made, {"X": sequence(), "n": np.array(n), "k": np.array(k)})
 

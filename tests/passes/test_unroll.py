@@ -182,7 +182,8 @@ def test_trips_that_depend_on_data() -> None:
     del proto.graph.initializer[[t.name for t in proto.graph.initializer].index("trips")]
     proto.graph.input.append(onnx.helper.make_tensor_value_info("trips", onnx.TensorProto.INT64, []))
     with pytest.raises(
-        CompileError, match=r"'loop' \(Loop\) cannot be unrolled: its number of trips depends on data.*without --unroll"
+        CompileError,
+        match=r"'loop' \(Loop\) cannot be unrolled: its number of iterations depends on data.*without --unroll",
     ):
         Unroll()(Model.load(proto))
 
@@ -191,7 +192,7 @@ def test_condition_that_depends_on_data() -> None:
     proto = _loop().proto
     body = next(a.g for n in proto.graph.node for a in n.attribute if a.name == "body")
     body.node[0].CopyFrom(onnx.helper.make_node("Not", ["go"], ["go_on"], name="not"))
-    with pytest.raises(CompileError, match=r"number of trips depends on data"):
+    with pytest.raises(CompileError, match=r"number of iterations depends on data"):
         Unroll()(Model.load(proto))
 
 
