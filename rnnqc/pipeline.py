@@ -376,6 +376,7 @@ def lower(
             known = [loaded.cells[n] for n in names if n in loaded.cells]
             points = points_of_types(known) | others if len(known) == len(names) else names
             report.warnings += [f"recipe {chosen.name!r}: {text}." for text in chosen.idle(points)]
+        report.warnings += [str(r) for r in remarks if r.outcome is Outcome.WARNING]
         report.warnings += [str(r) for r in _unlowered_quantizers(remarks)]
         report.warnings += idle_overrides(chosen, [r.effects for r in results])
         report.warnings += clipping_warnings(c for r in results for c in r.clipped)
