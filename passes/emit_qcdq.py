@@ -76,11 +76,11 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
 
 
 def hidden_splitter(points: Mapping[str, Mapping[str, Any]], bound: float) -> Splitter:
-    """Splits hidden states at what their codes hold: from the lowest code to `bound`."""
-    encoding = encoding_of(points["hidden"])
-    low = float(np.float32(encoding.minimum - encoding.zero_point) * np.float32(encoding.scale[0]))
+    """Splits hidden states at what the codes of their point hold: from the lowest code to `bound`."""
 
     def split(b: Builder, name: str, value: Value) -> tuple[Value, Value]:
+        encoding = encoding_of(points[ALIASES.get(name, name)])
+        low = float(np.float32(encoding.minimum - encoding.zero_point) * np.float32(encoding.scale[0]))
         finite = b.op("Clip", [value, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.finite")
         held = b.op("Clip", [finite, b.f32(low), b.f32(bound)], f"{name}.held")
         return held, b.op("Sub", [finite, held], f"{name}.lost")
@@ -88,11 +88,11 @@ def hidden_splitter(points: Mapping[str, Mapping[str, Any]], bound: float) -> Sp
     return split
 
 
-def whole_quantizer(quantizer: Quantizer, split: Splitter) -> Quantizer:
-    """`quantizer`, but hidden states keep in float what their codes cannot hold."""
+def whole_quantizer(quantizer: Quantizer, points: Mapping[str, Mapping[str, Any]], split: Splitter) -> Quantizer:
+    """`quantizer`, but hidden states keep in float what codes of a range without data cannot hold."""
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
-        if point not in ("hidden", RESET_HIDDEN):
+        if "bound" not in points.get(point, {}):
             return quantizer(b, point, value)
         held, lost = split(b, point, value)
         return b.op("Add", [quantizer(b, point, held), lost], f"{point}.whole")

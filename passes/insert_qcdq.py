@@ -123,7 +123,7 @@ class InsertQcdq(Pass):
                 remarks.append(self._of_saturating_states(cell, bound))
             elif bound:
                 split = hidden_splitter(cell.points, bound)
-                quantizer = whole_quantizer(quantizer, split) if cell.type.reads_hidden else quantizer
+                quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
             made = emit_cell(model, cell, at, quantizer, split=split, **emit_flags(cell))
             replace_cell(model, graph, cell, made.nodes)
             cell.W, cell.R = (
@@ -156,8 +156,8 @@ class InsertQcdq(Pass):
             f"initial hidden states saturate beyond +-{bound:g}, the bound of its activations: "
             "the arithmetic of its number formats has no whole ones.",
             f"initial_h {cell.initial_h!r}, of which the graph does not say that it lies within",
-            f"--set '{cell.name}.hidden.mode=dynamic-row', or calibrate with these states and "
-            f"--set '{cell.name}.hidden.mode=static'; nothing, if no state lies beyond",
+            f"--set '{cell.name}.*hidden.mode=dynamic-row', or calibrate with these states and "
+            f"--set '{cell.name}.*hidden.mode=static'; nothing, if no state lies beyond",
         )
 
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:

@@ -66,6 +66,6 @@ def is_within(model: Model, state: Value, bound: float) -> bool:
 
 
 def bound_to_exceed(model: Model, cell: Cell, state: Value | None) -> float:
-    """The bound of the hidden codes, if an initial state may lie beyond it; else 0."""
-    bound = state_bound(cell)
+    """The bound of some hidden codes, if an initial state may lie beyond it; else 0."""
+    bound = state_bound(cell, some=True)
     return bound if bound and state is not None and not is_within(model, state, bound) else 0.0

@@ -100,6 +100,78 @@ def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
     assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > 35
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("form", "overrides"),
+    [
+        ("qcdq", []),
+        ("qcdq", ["*.hidden.bits=16"]),
+        ("qcdq", ["*.hidden.rounding=floor"]),
+        # No integer form: the cells stay float operators with quantizers.
+        ("fused", ["*.weight.bits=16"]),
+        ("fused", ["*.acc.bits=none"]),
+        # Of a GRU one of two hidden codes.
+        ("qcdq", ["*.reset.hidden.mode=bounded", DYNAMIC]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "changes", [{}, {"direction": "reverse"}, {"direction": "bidirectional", "lens": (3, 5, 0)}], ids=str
+)
+@pytest.mark.parametrize("cell", CELLS)
+def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], form: str, overrides: list[str]) -> None:
+    case = case_of(cell, **changes)
+    result = rnnqc.lower(case.model(), form=form, overrides=overrides)
+    assert [c.form for c in result.model.cells.values()] == ["qcdq"] * case.directions
+    assert not [w for w in result.report.warnings if "saturate" in w]
+    made = session(result.proto, STOCK)
+    for size in (0.3, 3.0, 30.0):
+        feeds = feeds_of(case, size)
+        assert sqnr(float_outputs(case.model(), feeds)["Y"], run(made, feeds)["Y"]) > 31, size
+
+
+@pytest.mark.parametrize("overrides", [[], ["*.hidden.rounding=floor"]], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str, overrides: list[str]) -> None:
+    """And the same bits as a state within the bound that is not known to lie there."""
+    case = case_of(cell)
+    model, feeds = case.model(), feeds_of(case, 0.2)
+    constant = onnx.ModelProto.FromString(model.SerializeToString())
+    del constant.graph.input[[v.name for v in model.graph.input].index("initial_h")]
+    constant.graph.initializer.append(numpy_helper.from_array(feeds["initial_h"], "initial_h"))
+    lowered = [rnnqc.lower(m, form="qcdq", overrides=overrides).proto for m in (model, constant)]
+    added = [[o for n in all_nodes(m) for o in n.output if o.endswith((".lost", ".held", ".whole"))] for m in lowered]
+    assert added[0] and not added[1]
+    given = {k: v for k, v in feeds.items() if k != "initial_h"}
+    assert_same_bits(run(plain_session(lowered[1]), given), run(plain_session(lowered[0]), feeds), "within")
+
+
+FLOOR = ["*.input.mode=static", "*.input.scale=0.03", "*.acc.rounding=floor"]
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+@pytest.mark.parametrize("cell", ["GRU0", "GRU1", "RNN"])
+def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
+    """And names what does not, which then loses nothing."""
+    case = case_of(cell)
+    feeds = feeds_of(case, 3.0)
+    wanted = float_outputs(case.model(), feeds)["Y"]
+
+    def lowered(*overrides: str) -> tuple[list[str], float]:
+        result = rnnqc.lower(case.model(), form=form, overrides=[*overrides, *FLOOR])
+        warned = [w for w in result.report.warnings if "saturate" in w]
+        return warned, sqnr(wanted, run(session(result.proto, STOCK), feeds)["Y"])
+
+    (warning,), loss = lowered()
+    assert "the_lstm" in warning and "+-1," in warning and loss < 10
+    advice = "the_lstm.forward.*hidden.mode=dynamic-row"
+    assert f"--set '{advice}'" in warning
+    none, level = lowered(advice)
+    assert not none and level > 33
+    without = rnnqc.lower(case.replace(initial_h=False).model(), form=form, overrides=FLOOR).report.warnings
+    assert not [w for w in without if "saturate" in w]
+
+
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
 @pytest.mark.parametrize("cell", CELLS)
 def test_rows_pieces_levels_and_threads_do_not_matter(cell: str, way: str) -> None:
