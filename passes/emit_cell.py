@@ -103,20 +103,23 @@ def emit_cell(
     if split is not None and not cell.type.reads_hidden:
         states[0], lost = split(b, INITIAL_STATES[0], states[0])
         product = b.op("MatMul", [lost, r], f"{INITIAL_STATES[0]}.lost.product")
-        p = with_first_step(b, cell, at, p, lambda step: b.op("Add", [step, product], "x.projection.first.whole"))
+        name = "x.projection.float"  # what integer forms call alike is in other units
+        p = with_first_step(b, cell, at, p, lambda step: b.op("Add", [step, product], f"{name}.first.sum"), name)
     flags = {"products": products, "bias_last": bias_last}
     steps = _loop(b, cell, p, states, (r, initializers), quantizer, at, **flags)
     finish(b, cell, at, steps)
     return b
 
 
-def with_first_step(b: Builder, cell: Cell, at: Boundary, p: Value, change: Callable[[Value], Value]) -> Value:
+def with_first_step(
+    b: Builder, cell: Cell, at: Boundary, p: Value, change: Callable[[Value], Value], name: str = "x.projection"
+) -> Value:
     """`p` `[T,B,GH]`, its element `[B,GH]` of the first step of the loop replaced by what `change` makes of it."""
     backwards = cell.reverse and at.sequence_lens is None
     first = (-1 if cell.static_length is None else cell.static_length - 1) if backwards else 0
-    step = b.op("Gather", [p, b.i64(first)], "x.projection.first", axis=0)
-    element = b.op("Unsqueeze", [change(step), b.i64([0])], "x.projection.first.element")
-    return b.op("ScatterND", [p, b.i64([[first]]), element], "x.projection.whole")
+    step = b.op("Gather", [p, b.i64(first)], f"{name}.first", axis=0)
+    element = b.op("Unsqueeze", [change(step), b.i64([0])], f"{name}.first.element")
+    return b.op("ScatterND", [p, b.i64([[first]]), element], f"{name}.whole")
 
 
 @dataclass(frozen=True)

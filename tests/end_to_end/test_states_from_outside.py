@@ -25,6 +25,7 @@ from running import assert_same_bits, plain_session, run, sqnr
 from running_lowered import NATIVE, STOCK, WAYS, all_nodes, assert_equals_reference, lower_all, run_all, session
 
 import rnnqc
+from rnnqc.cells.types import fused_type
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {
@@ -357,7 +358,7 @@ def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
     feeds = {v.name: np.asarray(a, np.float32) for v, a in zip(model.graph.input, arrays, strict=True)}
     (wanted,) = float_outputs(model, feeds).values()
     lowered = rnnqc.lower(model)
-    assert [n for n in all_nodes(lowered.proto) if n.op_type.startswith("Quant") and n.op_type.endswith("Cell")]
+    assert [n for n in all_nodes(lowered.proto) if fused_type(n.op_type)]
     stock, native = (run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE))
     assert_same_bits(stock, native, NATIVE)
     (found,) = stock.values()
