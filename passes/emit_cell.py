@@ -6,7 +6,7 @@ Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell, Size
 from rnnqc.diagnostics import StructureError
 from rnnqc.ir import Graph, Model, Value, graph_info
-from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, no_quantizer, rounds_output
+from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, Splitter, no_quantizer, rounds_output
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ def emit_cell(
     products: bool = False,
     bias_last: bool = False,
     parameters: Mapping[str, Value] | None = None,
+    split: Splitter | None = None,
 ) -> Builder:
     """The nodes of `cell` between its boundary values.
 
@@ -80,6 +81,8 @@ def emit_cell(
         bias_last: Whether `p = x W` and `g = (p_t + h R) + B`.
         parameters: `W`, `R`, `B` and, where the cell has them, `P` and `hidden_bias`; None for the initializers that it
             names.
+        split: Of initial hidden states that may lie beyond what their codes hold: the part beyond is multiplied apart,
+            unless the cell reads the hidden state itself, whose quantizer has to see to it in every step.
     """
     b = Builder(model, cell.name)
     initializers = parameters if parameters is not None else _parameters(model, cell)
@@ -97,10 +100,26 @@ def emit_cell(
         given = (at.initial_h, at.initial_c)[: len(states)]
         named = zip(INITIAL_STATES, states, given, strict=False)
         states = [quantizer(b, name, v) if v is source else v for name, v, source in named]
+    if split is not None and not cell.type.reads_hidden:
+        states[0], lost = split(b, INITIAL_STATES[0], states[0])
+        product = b.op("MatMul", [lost, r], f"{INITIAL_STATES[0]}.lost.product")
+        name = "x.projection.float"  # what integer forms call alike is in other units
+        p = with_first_step(b, cell, at, p, lambda step: b.op("Add", [step, product], f"{name}.first.sum"), name)
     flags = {"products": products, "bias_last": bias_last}
     steps = _loop(b, cell, p, states, (r, initializers), quantizer, at, **flags)
     finish(b, cell, at, steps)
     return b
+
+
+def with_first_step(
+    b: Builder, cell: Cell, at: Boundary, p: Value, change: Callable[[Value], Value], name: str = "x.projection"
+) -> Value:
+    """`p` `[T,B,GH]`, its element `[B,GH]` of the first step of the loop replaced by what `change` makes of it."""
+    backwards = cell.reverse and at.sequence_lens is None
+    first = (-1 if cell.static_length is None else cell.static_length - 1) if backwards else 0
+    step = b.op("Gather", [p, b.i64(first)], f"{name}.first", axis=0)
+    element = b.op("Unsqueeze", [change(step), b.i64([0])], f"{name}.first.element")
+    return b.op("ScatterND", [p, b.i64([[first]]), element], f"{name}.whole")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell, Size
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, subgraphs
-from rnnqc.passes.emit_cell import Boundary, dimensions, scan
+from rnnqc.passes.emit_cell import Boundary, dimensions, scan, with_first_step
 from rnnqc.passes.emit_codes import (
     BoundedHidden,
     beyond_codes,
@@ -280,15 +280,11 @@ class _Loop:
 
     def _with_whole_first_step(self, b: Builder, p: Value, product: _Product) -> Value:
         """`p` `[T,B,GH]`, in the first step of the loop with what the codes of the initial state lose."""
-        cell, at = self.cell, self.at
+        at = self.at
         assert at.initial_h is not None
-        backwards = cell.reverse and at.sequence_lens is None
-        first = (-1 if cell.static_length is None else cell.static_length - 1) if backwards else 0
-        step = b.op("Gather", [p, b.i64(first)], "x.projection.first", axis=0)
         state = limited(b, without_nan(b, at.initial_h, "initial_h"), "initial_h")
-        whole = replace(product, name="initial_h").without_loss(b, step, state)
-        element = b.op("Unsqueeze", [whole, b.i64([0])], "x.projection.first.whole")
-        return b.op("ScatterND", [p, b.i64([[first]]), element], "x.projection.whole")
+        whole = replace(product, name="initial_h")
+        return with_first_step(b, self.cell, at, p, lambda step: whole.without_loss(b, step, state))
 
     def _loop(
         self, b: Builder, p: Value, before: LoopConstants, products: Sequence[_Product], states: Sequence[Value]

@@ -20,7 +20,7 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Value
 from rnnqc.passes.emit_rounding import emit_rounding
-from rnnqc.passes.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer
+from rnnqc.passes.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
 from rnnqc.passes.quantization import encoding_of
 
 SMALLEST_ROW = 2.0**-100
@@ -71,6 +71,31 @@ def qcdq_quantizer(points: Mapping[str, Mapping[str, Any]], weights: Mapping[str
         other = encoding_of(settings)
         usual = other.bits <= WIDEST and other.rounding is Rounding.HALF_EVEN
         return usual and not has_operators(b, other.bits, other.rounding, other.signed)
+
+    return quantize
+
+
+def hidden_splitter(points: Mapping[str, Mapping[str, Any]], bound: float) -> Splitter:
+    """Splits hidden states at what the codes of their point hold: from the lowest code to `bound`."""
+
+    def split(b: Builder, name: str, value: Value) -> tuple[Value, Value]:
+        encoding = encoding_of(points[ALIASES.get(name, name)])
+        low = float(np.float32(encoding.minimum - encoding.zero_point) * np.float32(encoding.scale[0]))
+        finite = b.op("Clip", [value, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.finite")
+        held = b.op("Clip", [finite, b.f32(low), b.f32(bound)], f"{name}.held")
+        return held, b.op("Sub", [finite, held], f"{name}.lost")
+
+    return split
+
+
+def whole_quantizer(quantizer: Quantizer, points: Mapping[str, Mapping[str, Any]], split: Splitter) -> Quantizer:
+    """`quantizer`, but hidden states keep in float what codes of a range without data cannot hold."""
+
+    def quantize(b: Builder, point: str, value: Value) -> Value:
+        if "bound" not in points.get(point, {}):
+            return quantizer(b, point, value)
+        held, lost = split(b, point, value)
+        return b.op("Add", [quantizer(b, point, held), lost], f"{point}.whole")
 
     return quantize
 

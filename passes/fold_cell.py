@@ -242,7 +242,7 @@ def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, Floa
         h_bits=cell.points["hidden"]["bits"],
         reset_scale=reset_scale,
         reset_zero_point=reset_zero,
-        h_bound=_bound(cell),
+        h_bound=state_bound(cell),
     )
     b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
     assert b is not None
@@ -331,15 +331,19 @@ def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
     return scale, zero
 
 
-def _bound(cell: Cell) -> float:
-    """`CellNumbers.h_bound`."""
+def state_bound(cell: Cell, *, some: bool = False) -> float:
+    """Magnitude up to which the hidden codes hold every state that steps make; 0 where no initial one is given.
+
+    Also 0 where the range of the codes does not follow from the activations alone: of all codes of hidden states, or,
+    with `some`, of all or some of those of a GRU.
+    """
     points = [cell.points["hidden"]]
     if cell.type.reads_hidden and not cell.linear_before_reset:
         points.append(cell.points[RESET_HIDDEN])
     bounds = [p.get("bound", 0.0) for p in points]
-    if cell.initial_h is None or not all(bounds):
+    if cell.initial_h is None or not (any if some else all)(bounds):
         return 0.0
-    bound = float(np.float32(bounds[0]))
+    bound = float(np.float32(max(bounds)))
     if cell.type.reads_hidden and not is_power_of_two(bound):
         # Roundings of (1 - z) * n + z * h add up to a little more than the largest n.
         return float(np.float32(bound * (1.0 + 2.0**-8)))

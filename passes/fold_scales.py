@@ -14,25 +14,22 @@ from rnnqc.diagnostics import Outcome, Remark
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.numerics import Lossy
 from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
-from rnnqc.passes.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.cell_graphs import chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.check_fold_scales import FoldScalesCheck
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.equivalent_products import products_in_steps, real_products, states_in_units
-from rnnqc.passes.fold_cell import FloatArray, FoldedCell, fold_cell, with_zero_point_rows
-from rnnqc.passes.fold_grid import FoldedGrid, fold_grid, needs_grid
-from rnnqc.passes.fold_quant_lstm import fold_quant_lstm, grid_of
+from rnnqc.passes.fold_cell import FoldedCell, with_zero_point_rows
+from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.insert_qcdq import USUAL_BITS
+from rnnqc.passes.integer_forms import Folded, integer_form, is_within
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.operands import Operands
 from rnnqc.properties import Property
 
-Folded = FoldedCell | FoldedGrid
 SHORT_BITS = 8
 
 
@@ -146,32 +143,12 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
     parameters = {k: a for k, a in held.items() if a is not None}
     w = constant_array(model.initializer(cell.W, graph))
     assert w is not None
-    refusal: NotHandled | None = None
-    if not needs_grid(cell):
-        try:
-            return _of_initial_state(model, fold_cell(cell, w, parameters), boundary_of(model, graph, cell).initial_h)
-        except NotHandled as refused:
-            refusal = refused
     r = constant_array(model.initializer(cell.R, graph))
     assert r is not None
-    if not misfits(cell):
-        return _fold_as_brevitas(cell, w, r, parameters["B"])
-    try:
-        return fold_grid(cell, w, r, parameters)
-    except NotHandled:
-        # A cell that is no case of the second arithmetic hears what it misses of the first.
-        if refusal is not None:
-            raise refusal from None
-        raise
-
-
-def _fold_as_brevitas(cell: Cell, w: np.ndarray[Any, Any], r: np.ndarray[Any, Any], b: FloatArray) -> FoldedGrid:
-    """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
-    lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
-    chained = point["mode"] == "codes"
-    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or "on_grid" in point)
-    folded = fold_quant_lstm(lstm, x)
-    return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
+    folded = integer_form(cell, w, r, parameters)
+    if isinstance(folded, FoldedGrid):
+        return folded
+    return _of_initial_state(model, folded, boundary_of(model, graph, cell).initial_h)
 
 
 def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
@@ -186,8 +163,7 @@ def _of_initial_state(model: Model, folded: FoldedCell, state: Value | None) -> 
     numbers = folded.numbers
     if state is None or not numbers.h_bound:
         return folded
-    held = Constants(model).array(state)
-    if held is not None and bool(np.all(np.abs(held) <= numbers.h_bound)):
+    if is_within(model, state, numbers.h_bound):
         return replace(folded, numbers=replace(numbers, h_bound=0.0))
     return replace(folded, numbers=replace(numbers, h_is_data=_is_data(state)))
 

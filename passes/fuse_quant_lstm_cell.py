@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, name_of_body, places_of
-from rnnqc.diagnostics import CompileError
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, has_kernel, name_of_body, places_of
+from rnnqc.diagnostics import CompileError, Outcome, Remark
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.numerics import Bitwise
 from rnnqc.packing import factorize, pack
@@ -77,16 +77,35 @@ class FuseQuantLstmCell(Pass):
         for site in sites:
             groups.setdefault(_number(cell_function(model, site)), []).append(site)
         taken: set[str] = set()
+        nameless: dict[str, list[list[CellSite]]] = {}
         for number, members in groups.items():
             function = cell_function(model, members[0], number)
             function.name = name_of_body(members[0].cell.type, number, taken)
             taken.add(function.name)
+            if not has_kernel(function.name):
+                nameless.setdefault(members[0].cell.type.fused, []).append(members)
             model.functions.append(function)
             for site in members:
                 _fuse(model, site, function, number)
         model.remove_dead()
         model.sort()
-        return PassResult(True, (), {"cells": len(sites), "functions": len(groups)})
+        remarks = tuple(self._without_kernel(name, found) for name, found in nameless.items())
+        return PassResult(True, remarks, {"cells": len(sites), "functions": len(groups)})
+
+    def _without_kernel(self, name: str, bodies: list[list[CellSite]]) -> Remark:
+        cells, type_ = [s.cell for members in bodies for s in members], bodies[0][0].cell.type
+        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        return self.remark(
+            Outcome.WARNING,
+            cells[0].node,
+            type_.op,
+            f"{len(cells)} cell(s), {cells[0].name!r}{more}, run in standard operators, with the native library, too: "
+            f"it has {type_.aliases} operators {name}, one for each configuration of sizes, direction and formats in "
+            "a file.",
+            f"{type_.aliases + len(bodies)} configurations",
+            "lower parts of the model into files of their own; fixed scales of inputs (a recipe with calibrated "
+            "inputs) make every cell a configuration, scales of rows do not",
+        )
 
 
 def _pack(model: Model, graph: Graph, cell: Cell) -> None:

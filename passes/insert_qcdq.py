@@ -25,11 +25,14 @@ from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.derived_formats import targets_of
 from rnnqc.passes.emit_cell import boundary_of, emit_cell
-from rnnqc.passes.emit_qcdq import QuantizedWeight, qcdq_quantizer
+from rnnqc.passes.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.fold_cell import linear_length
+from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.formats import resolve_formats
+from rnnqc.passes.integer_forms import bound_to_exceed, integer_form
 from rnnqc.passes.limit_shifts import ShiftRemark, limit_shifts
+from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.passes.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
@@ -114,8 +117,15 @@ class InsertQcdq(Pass):
                 if array is not arrays[cell.name][key]:
                     name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
                     setattr(cell, key, name)
-            quantizer = qcdq_quantizer(cell.points, weights)
-            replace_cell(model, graph, cell, emit_cell(model, cell, at, quantizer, **emit_flags(cell)).nodes)
+            quantizer, split = qcdq_quantizer(cell.points, weights), None
+            bound = bound_to_exceed(model, cell, at.initial_h)
+            if bound and _saturates(cell, parameters, arrays[cell.name]):
+                remarks.append(self._of_saturating_states(cell, bound))
+            elif bound:
+                split = hidden_splitter(cell.points, bound)
+                quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
+            made = emit_cell(model, cell, at, quantizer, split=split, **emit_flags(cell))
+            replace_cell(model, graph, cell, made.nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
             )
@@ -137,6 +147,18 @@ class InsertQcdq(Pass):
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
         return InsertQcdqCheck(model, self.recipe, self.statistics)
+
+    def _of_saturating_states(self, cell: Cell, bound: float) -> Remark:
+        return self.remark(
+            Outcome.WARNING,
+            cell.node,
+            cell.op,
+            f"initial hidden states saturate beyond +-{bound:g}, the bound of its activations: "
+            "the arithmetic of its number formats has no whole ones.",
+            f"initial_h {cell.initial_h!r}, of which the graph does not say that it lies within",
+            f"--set '{cell.name}.*hidden.mode=dynamic-row', or calibrate with these states and "
+            f"--set '{cell.name}.*hidden.mode=static'; nothing, if no state lies beyond",
+        )
 
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:
         """Equalizes the inputs that gain from it; statistics of what the cells get then."""
@@ -198,6 +220,16 @@ class InsertQcdq(Pass):
                 made["bits"] = 0  # values of the table itself
             made["table"] = _table(cell, name, made["table"])
         return made
+
+
+def _saturates(cell: Cell, parameters: QuantizedParameters, arrays: Mapping[str, npt.NDArray[np.float32]]) -> bool:
+    """Whether the arithmetic that the cell's formats have holds no hidden states beyond their codes."""
+    w, r = (parameters.codes.get(k, arrays[k]) for k in ("W", "R"))
+    others = {k: arrays[k] for k in ("P",) if k in arrays}
+    try:
+        return isinstance(integer_form(cell, w, r, {**others, **parameters.biases}), FoldedGrid)
+    except NotHandled:
+        return False
 
 
 def _table(cell: Cell, name: str, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import onnx
@@ -11,6 +12,9 @@ from rnnqc.diagnostics import CompileError
 from rnnqc.ir import DOMAIN
 from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.passes.emit_tables import FUNCTION, FUNCTION_INPUTS
+
+_PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant[A-Z]+Cell(_\w+)?)$)")
+"""What tools put in front of the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
 
 
 def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
@@ -33,9 +37,10 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
 
 
 def _is_own(function: onnx.FunctionProto) -> bool:
-    if function.name == FUNCTION:
+    name = _PREFIX.sub("", function.name)
+    if name == FUNCTION:
         return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
-    type_ = fused_type(function.name)
+    type_ = fused_type(name)
     if type_ is None:
         return False
     return _are_some_of(function.input, input_names(type_)) and _are_some_of(function.output, fused_outputs(type_))

@@ -107,6 +107,7 @@ class Outcome(enum.Enum):
     LOWERED = "lowered"
     FLOAT = "float"
     NOTE = "note"
+    WARNING = "warning"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Remark:
 
     Attributes:
         pass_name: The pass that speaks.
-        outcome: Whether the site was lowered, stays float, or is only commented on.
+        outcome: Whether the site was lowered, stays float, or is only commented on or warned of.
         node: Name of the node (or its first output, for a node without a name), with its path through subgraphs.
         op: Operator type.
         reason: Why.

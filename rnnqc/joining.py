@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import onnx
 
@@ -13,6 +14,34 @@ from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import DOMAIN
 
 _NAME = re.compile(r"Quant[A-Z]+Cell(_\w+)?$")
+
+
+def check_bodies(model: onnx.ModelProto) -> None:
+    """Raises CompileError if nodes of different configurations call one function: joining models lost a body."""
+    calls = _calls(model)
+    for function in model.functions:
+        numbers = _configurations(calls.get((function.domain, function.name), []))
+        if function.domain == DOMAIN and CONFIGURATION in function.attribute and len(numbers) > 1:
+            raise CompileError(
+                f"Function {function.name!r} is called by nodes of {len(numbers)} configurations: models were joined "
+                "that have different bodies of this name, and all but one are lost.",
+                supported="models that were joined with all of their functions",
+                action="join them again, each with a prefix of its own that functions get, too "
+                "(onnx.compose.add_prefix); rnnqc.name_functions gives the joined model native kernels again",
+            )
+
+
+def _calls(model: onnx.ModelProto) -> dict[tuple[str, str], list[onnx.NodeProto]]:
+    """All nodes by their operators."""
+    calls: dict[tuple[str, str], list[onnx.NodeProto]] = {}
+    for block in blocks_of([model.graph, *model.functions]):
+        for node in block.node:
+            calls.setdefault((node.domain, node.op_type), []).append(node)
+    return calls
+
+
+def _configurations(nodes: Iterable[onnx.NodeProto]) -> set[int]:
+    return {a.i for n in nodes for a in n.attribute if a.name == CONFIGURATION}
 
 
 def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -28,10 +57,8 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    calls: dict[tuple[str, str], list[onnx.NodeProto]] = {}
-    for block in blocks_of([result.graph, *result.functions]):
-        for node in block.node:
-            calls.setdefault((node.domain, node.op_type), []).append(node)
+    check_bodies(result)
+    calls = _calls(result)
     ours = [f for f in result.functions if f.domain == DOMAIN and CONFIGURATION in f.attribute]
     taken = {f.name for f in result.functions if f.domain == DOMAIN and not any(f is o for o in ours)}
     named: dict[tuple[str, int], str] = {}
@@ -40,13 +67,7 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes = calls.get((function.domain, function.name), []) if any(function is o for o in ours) else []
         found = _NAME.search(function.name)
         type_ = fused_type(found[0]) if found is not None else None
-        numbers = {a.i for n in nodes for a in n.attribute if a.name == CONFIGURATION}
-        if len(numbers) > 1:
-            raise CompileError(
-                f"Function {function.name!r} is called by nodes of {len(numbers)} configurations.",
-                supported="models that were joined with all of their functions",
-                action="give each model a prefix of its own before they are joined (onnx.compose.add_prefix)",
-            )
+        numbers = _configurations(nodes)
         if type_ is None or not numbers or function.overload:
             kept.append(function)
             continue

@@ -444,6 +444,7 @@ class _Lowering:
         states = {} if report.entries else states_of_lone_step(self.model.proto)
         report.warnings += [hint(states)] if states else []
         report.warnings += [f"recipe {recipe.name!r}: {text}." for text in self._idle_rules()]
+        report.warnings += [str(r) for r in self._remarks if r.outcome is Outcome.WARNING]
         report.warnings += [str(r) for r in _unlowered_quantizers(self._remarks)]
         report.warnings += idle_overrides(recipe, [r.effects for r in self._results])
         report.warnings += clipping_warnings(c for r in self._results for c in r.clipped)

@@ -11,10 +11,11 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
-from rnnqc.diagnostics import CompileError
+from rnnqc.diagnostics import CompileError, located
 from rnnqc.external_data import check_external, links_are_allowed, refuse_external
 from rnnqc.files import load_proto, serialized
 from rnnqc.ir import CELLS_KEY, Model
+from rnnqc.joining import check_bodies
 from rnnqc.passes.lost_layers import independent_outputs, warning_of
 from rnnqc.passes.own_functions import check_own_functions
 from rnnqc.pipeline import runnable
@@ -62,6 +63,8 @@ def session(
         raise
     except Exception as error:
         name = "the model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
+        with located(name):
+            _check_bodies(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
     lost = _lost_outputs(made, model)
     if lost:
@@ -140,6 +143,15 @@ def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | on
         return [] if loaded is None else independent_outputs(loaded)
     except Exception:
         return []  # it runs, whatever the compiler makes of it
+
+
+def _check_bodies(model: str | os.PathLike[str] | onnx.ModelProto) -> None:
+    """Raises CompileError if the model lost a body when it was joined."""
+    try:
+        proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
+    except CompileError:
+        return
+    check_bodies(proto)
 
 
 def _readable(model: str | os.PathLike[str] | onnx.ModelProto) -> Model | None:

@@ -10,6 +10,7 @@ from rnnqc.cells.types import CellType
 
 CONFIGURATION = "configuration"
 PLACES = "input_places"
+_NO_KERNEL = "_x"
 
 
 def places_of(names: Sequence[str], given: Sequence[str]) -> list[int]:
@@ -46,4 +47,9 @@ def name_of_body(type_: CellType, number: int, taken: Collection[str]) -> str:
         Where no such operator is left, a name without a kernel: such a body runs in standard operators.
     """
     names = (type_.fused_name((number + k) % type_.aliases) for k in range(type_.aliases))
-    return next((n for n in names if n not in taken), f"{type_.fused}_x{number:012x}")
+    return next((n for n in names if n not in taken), f"{type_.fused}{_NO_KERNEL}{number:012x}")
+
+
+def has_kernel(name: str) -> bool:
+    """Whether a name that `name_of_body` gave is an operator of the native library."""
+    return _NO_KERNEL not in name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import onnx
 import onnx.compose
+import onnxruntime as ort
 import pytest
 from lstm_models import RecurrentCase
 from running import Outputs, assert_same_bits, run
@@ -96,18 +97,37 @@ def test_a_lost_body_fails_when_the_session_is_created() -> None:
         function.name = name if fused_type(function.name) else function.name
     joined = _by_hand(first, second)
     with pytest.raises(Exception, match="two_lowered_models_have_different_functions"):
-        session(joined, STOCK)
+        ort.InferenceSession(joined.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {"a/X": FIRST.feeds()["X"], "b/X": SECONDS["another direction"].feeds()["X"]}
     expected = _alone(FIRST, "a/") | _alone(SECONDS["another direction"], "b/")
     assert_same_bits(expected, run(session(joined, NATIVE), feeds), "native, where nodes say all")
     with pytest.raises(rnnqc.CompileError, match="2 configurations"):
         rnnqc.name_functions(joined)
+    # What a user meets says what to do, and that works.
+    with pytest.raises(rnnqc.CompileError, match=r"all but one are lost.*a prefix of its own that functions get, too"):
+        rnnqc.session(joined, native=False)
+
+
+def test_the_way_out_opens_in_a_session_of_rnnqc() -> None:
+    """Functions with a prefix are no functions of the model's own in rnnqc's domain."""
+    first, second = _lowered(FIRST, "a_", True), _lowered(SECONDS["another direction"], "b_", True)
+    joined = _by_hand(first, second)
+    del joined.metadata_props[:]
+    feeds = {"a_X": FIRST.feeds()["X"], "b_X": SECONDS["another direction"].feeds()["X"]}
+    expected = _alone(FIRST, "a_") | _alone(SECONDS["another direction"], "b_")
+    for proto in (joined, rnnqc.name_functions(joined)):
+        for native in (False, True):
+            assert_same_bits(expected, run(rnnqc.session(proto, native=native), feeds), f"native {native}")
 
 
 def test_more_configurations_than_names() -> None:
     """What is beyond runs in standard operators, in a native session, too."""
     model = _many(LSTM.aliases + 2)
-    lowered = rnnqc.lower(model).proto
+    result = rnnqc.lower(model)
+    lowered = result.proto
+    (warning,) = (w for w in result.report.warnings if "standard operators" in w)
+    for text in ("2 cell(s)", f"{LSTM.aliases} operators", f"{LSTM.aliases + 2} configurations", "p0/"):
+        assert (text in warning) is (text != "p0/"), warning
     names = {f.name for f in lowered.functions if fused_type(f.name)}
     assert len(names) == LSTM.aliases + 2
     assert {LSTM.fused_name(k) for k in range(LSTM.aliases)} < names

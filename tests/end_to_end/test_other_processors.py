@@ -23,6 +23,7 @@ from commands import HANGS
 from lstm_models import LstmCase
 
 import rnnqc
+from rnnqc import runtime_ops
 
 pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
 
@@ -73,14 +74,23 @@ def _probe() -> onnx.ModelProto:
 Results = list[npt.NDArray[Any]]
 
 
-def _prepare(form: str, folder: Path, overrides: Sequence[str] = ()) -> Results:
-    """Writes what RUN reads; returns what it has to find, from stock onnxruntime on this processor."""
-    case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0)
+def _prepare(form: str, folder: Path, overrides: Sequence[str] = (), state: float = 0.0) -> Results:
+    """Writes what RUN reads; returns what it has to find, from stock onnxruntime on this processor.
+
+    Args:
+        form: Of the lowering, or "unrolled".
+        folder: Where to.
+        overrides: For the lowering.
+        state: Magnitude of the initial hidden states; none for 0.
+    """
+    case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=state > 0)
     unrolled = form == "unrolled"
     lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
     lowered.save(folder / "model.onnx")
     onnx.save(_probe(), folder / "probe.onnx")
     feeds = case.feeds()
+    if state:
+        feeds["initial_h"] = np.random.default_rng(0).normal(0, state, (2, 3, 48)).astype(np.float32)
     np.savez(folder / "feeds.npz", **feeds)
     (folder / "run.py").write_text(RUN)
     return [np.asarray(value) for value in rnnqc.session(lowered.proto, native=False).run(None, feeds)]
@@ -99,15 +109,16 @@ def _assert_found(folder: Path, expected: Results) -> None:
     reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
 )
 @pytest.mark.parametrize(
-    ("form", "level", "overrides"),
+    ("form", "level", "overrides", "state"),
     [
-        *((form, level, ()) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
-        *((form, "ORT_ENABLE_ALL", overrides) for form in ("fused", "unrolled") for overrides in (INT4, WIDE)),
-        *(("fused", "ORT_ENABLE_ALL", overrides) for overrides in (GRID, WIDE_GRID)),
+        *((form, level, (), 0.0) for form in FORMS for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")),
+        *((form, "ORT_ENABLE_ALL", overrides, 0.0) for form in ("fused", "unrolled") for overrides in (INT4, WIDE)),
+        *(("fused", "ORT_ENABLE_ALL", overrides, 0.0) for overrides in (GRID, WIDE_GRID)),
+        *((form, "ORT_ENABLE_ALL", overrides, 5.0) for form in ("fused", "unrolled") for overrides in ((), WIDE)),
     ],
 )
-def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], tmp_path: Path) -> None:
-    expected = _prepare(form, tmp_path, overrides)
+def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], state: float, tmp_path: Path) -> None:
+    expected = _prepare(form, tmp_path, overrides, state)
     assert EMULATOR is not None
     done = subprocess.run(
         [EMULATOR, "-cpu", "Haswell", sys.executable, str(tmp_path / "run.py"), str(tmp_path), level],
@@ -118,6 +129,27 @@ def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str],
     )
     assert done.returncode == 0, done.stderr
     # Without this the test would compare a machine with itself.
+    assert done.stdout.splitlines()[0] == "saturates"
+    _assert_found(tmp_path, expected)
+
+
+@pytest.mark.skipif(
+    EMULATOR is None or platform.machine() != "x86_64",
+    reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
+)
+def test_native_states_beyond_the_bound_without_vnni(tmp_path: Path) -> None:
+    """The kernels that such a processor chooses by itself."""
+    expected = _prepare("fused", tmp_path, (), 5.0)
+    assert EMULATOR is not None
+    arguments = [str(tmp_path / "run.py"), str(tmp_path), "ORT_ENABLE_ALL", str(runtime_ops.library_path())]
+    done = subprocess.run(
+        [EMULATOR, "-cpu", "Haswell", sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS,
+    )
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "saturates"
     _assert_found(tmp_path, expected)
 

@@ -25,6 +25,7 @@ from running import assert_same_bits, plain_session, run, sqnr
 from running_lowered import NATIVE, STOCK, WAYS, all_nodes, assert_equals_reference, lower_all, run_all, session
 
 import rnnqc
+from rnnqc.cells.types import fused_type
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {
@@ -98,6 +99,84 @@ def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
     for way in WAYS:
         assert_same_bits(found[STOCK], found[way], way)
     assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > 35
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("form", "overrides"),
+    [
+        ("qcdq", []),
+        ("qcdq", ["*.hidden.bits=16"]),
+        ("qcdq", ["*.hidden.rounding=floor"]),
+        # No integer form: the cells stay float operators with quantizers.
+        ("fused", ["*.weight.bits=16"]),
+        ("fused", ["*.acc.bits=none"]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "changes", [{}, {"direction": "reverse"}, {"direction": "bidirectional", "lens": (3, 5, 0)}], ids=str
+)
+@pytest.mark.parametrize("cell", CELLS)
+def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], form: str, overrides: list[str]) -> None:
+    case = case_of(cell, **changes)
+    result = rnnqc.lower(case.model(), form=form, overrides=overrides)
+    assert [c.form for c in result.model.cells.values()] == ["qcdq"] * case.directions
+    assert not [w for w in result.report.warnings if "saturate" in w]
+    made = session(result.proto, STOCK)
+    for size in (0.3, 3.0, 30.0):
+        feeds = feeds_of(case, size)
+        assert sqnr(float_outputs(case.model(), feeds)["Y"], run(made, feeds)["Y"]) > 31, size
+
+
+def test_one_of_two_hidden_codes_of_a_gru() -> None:
+    """The hidden state has a scale for each row, r * h one that follows from the bound."""
+    case = case_of("GRU0")
+    made = session(rnnqc.lower(case.model(), overrides=["*.reset.hidden.mode=bounded", DYNAMIC]).proto, STOCK)
+    feeds = feeds_of(case, 3.0)
+    assert sqnr(float_outputs(case.model(), feeds)["Y"], run(made, feeds)["Y"]) > 33
+
+
+@pytest.mark.parametrize("overrides", [[], ["*.hidden.rounding=floor"]], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str, overrides: list[str]) -> None:
+    """And the same bits as a state within the bound that is not known to lie there."""
+    case = case_of(cell)
+    model, feeds = case.model(), feeds_of(case, 0.2)
+    constant = onnx.ModelProto.FromString(model.SerializeToString())
+    del constant.graph.input[[v.name for v in model.graph.input].index("initial_h")]
+    constant.graph.initializer.append(numpy_helper.from_array(feeds["initial_h"], "initial_h"))
+    lowered = [rnnqc.lower(m, form="qcdq", overrides=overrides).proto for m in (model, constant)]
+    added = [[o for n in all_nodes(m) for o in n.output if o.endswith((".lost", ".held", ".whole"))] for m in lowered]
+    assert added[0] and not added[1]
+    given = {k: v for k, v in feeds.items() if k != "initial_h"}
+    assert_same_bits(run(plain_session(lowered[1]), given), run(plain_session(lowered[0]), feeds), "within")
+
+
+FLOOR = ["*.input.mode=static", "*.input.scale=0.03", "*.acc.rounding=floor"]
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+@pytest.mark.parametrize("cell", ["GRU0", "GRU1", "RNN"])
+def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
+    """And names what does not, which then loses nothing."""
+    case = case_of(cell)
+    feeds = feeds_of(case, 3.0)
+    wanted = float_outputs(case.model(), feeds)["Y"]
+
+    def lowered(*overrides: str) -> tuple[list[str], float]:
+        result = rnnqc.lower(case.model(), form=form, overrides=[*overrides, *FLOOR])
+        warned = [w for w in result.report.warnings if "saturate" in w]
+        return warned, sqnr(wanted, run(session(result.proto, STOCK), feeds)["Y"])
+
+    (warning,), loss = lowered()
+    assert "the_lstm" in warning and "+-1," in warning and loss < 10
+    advice = "the_lstm.forward.*hidden.mode=dynamic-row"
+    assert f"--set '{advice}'" in warning
+    none, level = lowered(advice)
+    assert not none and level > 33
+    without = rnnqc.lower(case.replace(initial_h=False).model(), form=form, overrides=FLOOR).report.warnings
+    assert not [w for w in without if "saturate" in w]
 
 
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
@@ -285,7 +364,7 @@ def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
     feeds = {v.name: np.asarray(a, np.float32) for v, a in zip(model.graph.input, arrays, strict=True)}
     (wanted,) = float_outputs(model, feeds).values()
     lowered = rnnqc.lower(model)
-    assert [n for n in all_nodes(lowered.proto) if n.op_type.startswith("Quant") and n.op_type.endswith("Cell")]
+    assert [n for n in all_nodes(lowered.proto) if fused_type(n.op_type)]
     stock, native = (run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE))
     assert_same_bits(stock, native, NATIVE)
     (found,) = stock.values()

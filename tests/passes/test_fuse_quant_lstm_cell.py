@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from lstm_models import LstmCase, Placement, stacked_model
 from pass_testing import CASES, INT8, apply, before, nodes_of, text_of
@@ -138,6 +139,8 @@ def test_bodies_fail_when_another_configuration_calls_them(recipe: str) -> None:
         if node.op_type.startswith("QuantLSTMCell"):
             node.op_type = name
     with pytest.raises(Exception, match="two_lowered_models_have_different_functions_of_this_name"):
+        ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with pytest.raises(rnnqc.CompileError, match="all but one are lost"):
         rnnqc.session(proto, native=False)
 
 
