@@ -24,9 +24,10 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
     for function in functions:
         if function.domain == DOMAIN and not _is_own(function):
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
+            written = ", ".join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])
             raise CompileError(
                 f"{source}: a model-local function of domain {DOMAIN!r} is none that rnnqc writes. Found: {found}.",
-                supported=f"in this domain the functions of {', '.join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])} that rnnqc writes",
+                supported=f"in this domain the functions of {written} that rnnqc writes",
                 action="give the model's own functions, and the nodes that call them, another domain",
             )
 
