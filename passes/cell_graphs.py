@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
+from rnnqc.passes.constant_expressions import Constants
 from rnnqc.passes.emit_cell import boundary_of
 from rnnqc.passes.movers import sources_of
 from rnnqc.passes.quant_operators import CELL_OP
@@ -67,4 +68,22 @@ def chain_input(model: Model, graph: Graph, cell: Cell) -> None:
         return
     if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
         return  # Brevitas chose that format: the recipe may have no arithmetic for it
+    if any(_may_keep_more(model, c) for c, _ in sources):
+        return
     cell.points["input"] = {**first, "mode": "codes"}
+
+
+def _may_keep_more(model: Model, cell: Cell) -> bool:
+    """Whether hidden states of many steps may exceed the bound of their format.
+
+    A GRU keeps a share of the state that it begins with in every step.
+    """
+    bound = cell.points["hidden"].get("bound")
+    if bound is None or cell.initial_h is None or not cell.type.reads_hidden:
+        return False
+    state = model.find(cell.initial_h)
+    if state is None:
+        return True
+    constants = Constants(model)
+    sources = sources_of(state, constants.array)
+    return any(not constants.zero(v) and (a is None or bool(np.any(np.abs(a) > bound))) for v, a in sources)

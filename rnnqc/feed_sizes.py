@@ -28,6 +28,8 @@ def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:
         yield Sizes(length, batch)
     yield Sizes(GENERATED_LENGTH, GENERATED_BATCH, named_time=True)
     yield Sizes(GENERATED_LENGTH, 1, named_time=True)
+    for size in (GENERATED_BATCH, 1):  # batch and time cannot be told apart
+        yield Sizes(size, size)
     for length, batch in itertools.product(lengths[2:], (GENERATED_BATCH, 1, 2)):
         yield Sizes(length, batch)
 

@@ -58,6 +58,16 @@ def test_a_model_that_runs_on_nothing() -> None:
         generated_feeds(never_running())
 
 
+def test_batches_that_have_a_name_for_each_input() -> None:
+    """As tf2onnx writes Keras models with states: nothing relates the dimensions of one input to those of another."""
+    text = "(float[A, B, 4] x, float[C, 4] h) => (float[D, E, F, G] y) {"
+    body = "t = Transpose<perm = [1, 0, 2]>(x) a = Constant<value_ints = [0]>() s = Unsqueeze(h, a)"
+    weights = {n: np.ones((1, 8 if n == "b" else 4, *(() if n == "b" else (4,))), np.float32) for n in "wrb"}
+    proto = parse(f"{HEAD}{text} {body} y = RNN<hidden_size = 4>(t, w, r, b, , s) }}", **weights)
+    feeds = generated_feeds(proto, 1)[0]
+    assert feeds["x"].shape[0] == feeds["h"].shape[0] and feeds["x"].shape[1] > 1
+
+
 def test_empty_outputs_are_nothing_to_compare() -> None:
     """A Slice from step 100 on runs on 12 steps, too."""
     text = "(float[T, 2, 3] x) => (float[U, 2, 3] y) { y = Slice(x, a, b) }"

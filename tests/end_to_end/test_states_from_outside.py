@@ -89,6 +89,40 @@ def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str,
     assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > least
 
 
+def _stack(cell: str) -> onnx.ModelProto:
+    """Two layers on top of each other, the first with an initial state."""
+    below = case_of(cell, T=4, H=16, outputs=("Y",), initial_c=False)
+    first, second = (case.model() for case in (below, below.replace(initial_h=False, seed=1)))
+    graph = first.graph
+    for tensor in second.graph.initializer:
+        tensor.name = f"{tensor.name}.1"
+    graph.initializer.extend(second.graph.initializer)
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "directions"))
+    (node,) = second.graph.node
+    names = [n and f"{n}.1" for n in node.input[1:]]
+    del node.input[:], node.output[:]
+    node.name = "second"
+    node.input.extend(["between", *names])
+    node.output.append("Z")
+    graph.node.extend([helper.make_node("Squeeze", ["Y", "directions"], ["between"]), node])
+    graph.output[0].name = "Z"
+    return first
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
+    """A GRU keeps a share of its state in every step: codes that end at the bound cannot pass it on; others' can."""
+    model = _stack(cell)
+    feeds = feeds_of(case_of(cell, T=4, H=16, initial_c=False), 10.0)
+    results = lower_all(model)
+    found = run_all(results, feeds)
+    for way in WAYS:
+        assert_same_bits(found[STOCK], found[way], way)
+    assert sqnr(float_outputs(model, feeds)["Z"], found[STOCK]["Z"]) > 30
+    passed = [o for n in results[STOCK].proto.graph.node for o in n.output if o.endswith("Y_codes")]
+    assert len(passed) == (0 if cell.startswith("GRU") else 1)
+
+
 @pytest.mark.parametrize("clip", [0.5, 3.0])
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
