@@ -6,12 +6,12 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx_graphsurgeon import Constant, Graph, Node, Variable
+from onnx_graphsurgeon import Constant, Graph, Variable
 from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
@@ -21,6 +21,22 @@ __all__ = [
     "captured_values", "constant_array", "dense_array", "display_name", "dtype_of", "graph_info", "graphs_below",
     "info", "input_or_none", "names_in", "note_shape", "output_or_none", "safe_name", "shape_of", "subgraphs",
 ]  # fmt: skip  # fmt: skip
+
+if TYPE_CHECKING:
+    from onnx_graphsurgeon import Node
+else:
+    from onnx_graphsurgeon import Node as ComparedNode
+
+    class Node(ComparedNode):
+        """A node that is equal to itself alone.
+
+        graphsurgeon's are equal where names, operators and values are, as in two bodies that do the same with a value
+        from outside; taking one out of the list of those that use the value takes out the other then.
+        """
+
+        __eq__ = object.__eq__
+        __hash__ = object.__hash__
+
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1

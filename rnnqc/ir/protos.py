@@ -114,6 +114,7 @@ def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
             if isinstance(value, Variable):
                 record.value_infos[name] = (described, value.dtype, _shape_key(value.shape))
         for node, original in zip(current.nodes, source.node, strict=True):
+            node.__class__ = Node
             node.__dict__["_rnnqc"] = NodeInfo(
                 proto=original,
                 attrs=dict(node.attrs),

@@ -568,3 +568,31 @@ def test_output_equal_to_a_renamed_initializer() -> None:
     proto = model.proto
     assert [t.name for t in proto.graph.initializer] == ["k", "k_2"]
     np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[1]), np.arange(3))
+
+
+def test_equal_nodes_of_two_branches_are_two_users() -> None:
+    """What one of them does to the lists of users is not done to the other."""
+    branch = helper.make_graph(
+        [helper.make_node("Identity", ["k"], ["made"], "same")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("made", TensorProto.FLOAT, [2])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch)],
+        "g",
+        [helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "k")],
+    )
+    model = Model.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    first, second = (g.nodes[0] for _, g in subgraphs(model.graph.nodes[0]))
+    held = model.initializer("k", model.graph)
+    assert held is not None and {id(n) for n in held.outputs} == {id(first), id(second)}
+    second.inputs[0] = model.add_initializer("other", np.zeros(2, np.float32))
+    assert [id(n) for n in held.outputs] == [id(first)]
+    model.replace_all_uses(held, model.add_initializer("third", np.ones(2, np.float32)))
+    assert (first.inputs[0].name, second.inputs[0].name) == ("third", "other")
+    model.remove_dead()
+    model.remove_nodes(model.graph, model.graph.nodes)
+    assert not held.outputs
