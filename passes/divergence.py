@@ -91,17 +91,19 @@ def first_divergence(
 
 def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) -> tuple[Steps, str] | None:
     """The first step at which two values differ, and how; None if they do not, or cannot be compared."""
-    if len(before) != len(after):
-        return ((before or after)[-1][0], f"{len(before)} steps became {len(after)}") if exact else None
-    pairs = [(a, b) for (_, a), (_, b) in zip(before, after, strict=True)]
+    if len(before) != len(after) and not exact:
+        return None
+    both = min(len(before), len(after))
+    pairs = [(a, b) for (_, a), (_, b) in zip(before[:both], after[:both], strict=True)]
     other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs)
     if other and not exact:
         return None
-    for (steps, _), (a, b) in zip(before, pairs, strict=True):
+    for (steps, _), (a, b) in zip(before[:both], pairs, strict=True):
         verdict = numerics.check(a, b)
         if not verdict.ok:
             return steps, verdict.text
-    return None
+    rest = [*before[both:], *after[both:]]
+    return (rest[0][0], f"{len(before)} steps became {len(after)}") if rest else None
 
 
 def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:

@@ -17,6 +17,7 @@ from running import Array, options, run
 from rnnqc import testing
 from rnnqc.testing import RecurrenceCase, RecurrentCase
 from rnnqc.testing.draws import SeededDraws
+from rnnqc.testing.random_layers import is_unbounded
 from rnnqc.testing.recurrences import BETWEEN, COUNTERS, FORMS, INITIAL
 from rnnqc.testing.variants import MAGNITUDES, vary_layer, vary_recurrence
 
@@ -37,13 +38,17 @@ def _assert_close(found: dict[str, Array], expected: dict[str, Array], what: obj
 
 def test_varied_layers_compute_what_the_reference_computes() -> None:
     seen: set[tuple[str, Any]] = set()
-    for seed in range(60):
+    for seed in range(100):
         draws = SeededDraws([seed, 9])
-        layer = vary_layer(draws, testing.random_layers.draw_layer(draws, op=draws.choice(("LSTM", "GRU", "RNN"))))
+        drawn = testing.random_layers.draw_layer(draws, op=draws.choice(("LSTM", "GRU", "RNN")))
+        layer = vary_layer(draws, drawn, any_opset=True)
         feeds = layer.feeds(padding=0.0)
         _assert_close(_run(layer.model(), feeds), layer.expected(feeds), layer)
         names = ("function_attributes", "tied", "weights", *(("states_from", "magnitude") if layer.states else ()))
         seen |= {(name, getattr(layer, name)) for name in names}
+        seen |= {("function", layer.leaky and layer.opset < 15)} if layer.placement == "function" else set()
+        seen |= {("without bound", layer.magnitude)} if layer.states and is_unbounded(layer.activations) else set()
+    assert {("function", True), ("without bound", 30.0)} <= seen
     assert {v for k, v in seen if k == "function_attributes"} == {"own", "given", "default", "overridden"}
     assert {v for k, v in seen if k == "states_from"} == {"input", "constant", "learned", "computed"}
     assert {v for k, v in seen if k == "magnitude"} == set(MAGNITUDES)
@@ -169,7 +174,7 @@ def test_recurrences_that_cannot_be(wrong: dict[str, Any]) -> None:
     "wrong",
     [
         {"tied": True, "I": 5, "H": 6}, {"weights": "body"}, {"function_attributes": "given"},
-        {"states_from": "learned", "opset": 7},
+        {"states_from": "learned", "opset": 7}, {"leaky": 0.3},
     ],
 )  # fmt: skip
 def test_layers_that_cannot_be(wrong: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 CodeArray = npt.NDArray[np.integer[Any]]
@@ -214,7 +216,7 @@ class IntegerCell(ABC):
         known = {**defaults(len(self.GATES)), **optional}
         others = set(ignored) - set(known) - set(REQUIRED)
         attributes = {k: v for k, v in attributes.items() if k not in others}
-        unknown = set(attributes) - set(known) - set(REQUIRED) - {"configuration"}
+        unknown = set(attributes) - set(known) - set(REQUIRED) - {CONFIGURATION, PLACES}
         if unknown or missing:
             raise ValueError(f"{self.OPERATOR}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
         self.attributes = {**known, **attributes}

@@ -194,7 +194,9 @@ def _varied(draws: Draws, case: Case) -> Case:
     if case.recurrence is not None:
         return replace(case, recurrence=vary_recurrence(draws, case.recurrence))
     if len(case.layers) == 1:
-        return replace(case, layers=(vary_layer(draws, case.layers[0]),))
+        # Other types, sources and calls than the usual ones were drawn for the operator set.
+        any_opset = (case.dtype, case.source, case.calls) == (DTYPES[0], SOURCES[0], CALLS[0])
+        return replace(case, layers=(vary_layer(draws, case.layers[0], any_opset),))
     return case
 
 

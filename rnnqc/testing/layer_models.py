@@ -310,6 +310,10 @@ class _Builder:
     def _function(self, parameters: Mapping[str, str]) -> None:
         node = self._layer({k: k for k in parameters})
         arguments = [name for name in node.input if name]
+        body = [node]
+        if self.case.leaky is not None:
+            body.insert(0, helper.make_node("LeakyRelu", ["X"], ["X_leaky"], alpha=self.case.leaky))
+            node.input[0] = "X_leaky"
         outputs = [name for name in node.output if name]
         how, held = self.case.function_attributes, list(node.attribute)
         if how != "own":
@@ -322,7 +326,7 @@ class _Builder:
                 "Layer",
                 arguments,
                 outputs,
-                [node],
+                body,
                 opset_imports=[helper.make_opsetid("", self.case.opset)],
                 attributes=[a.name for a in held] if how == "given" else [],
                 attribute_protos=defaults,

@@ -36,8 +36,8 @@ class LayerSpec:
     Weights "body" are initializers of the branches or bodies that the placement has. Initial states come from inputs,
     constants `[D,B,H]`, rows `[D,1,H]` for the whole batch ("learned"), or products of the input `features`
     `[B,FEATURES]` ("computed"); `magnitude` is theirs. Attributes of a layer in a function are its own, or the
-    function's, which the call gives, or their defaults, or which the call gives in place of others. A layer that is
-    `tied` uses W as R.
+    function's, which the call gives, or their defaults, or which the call gives in place of others. In a function
+    `leaky` is the alpha of a LeakyRelu node in front of the layer. A layer that is `tied` uses W as R.
     """
 
     T: int = 5
@@ -68,6 +68,7 @@ class LayerSpec:
     magnitude: float = 1.0
     function_attributes: Attributes = "own"
     tied: bool = False
+    leaky: float | None = None
 
     def __post_init__(self) -> None:
         if self.op != "LSTM":
@@ -82,7 +83,7 @@ class LayerSpec:
             raise ValueError(f"W {self.I} wide and R {self.H} wide cannot be one")
         if self.weights == "body" and self.placement not in ("if", "loop", "scan"):
             raise ValueError(f"placement {self.placement!r} has no body")
-        if self.function_attributes != "own" and self.placement != "function":
+        if (self.function_attributes != "own" or self.leaky is not None) and self.placement != "function":
             raise ValueError(f"placement {self.placement!r} has no function")
         if self.states_from == "learned" and self.opset < 8:
             raise ValueError("Expand exists from opset 8 on")

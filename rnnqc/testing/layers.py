@@ -41,6 +41,8 @@ class RecurrentCase(LayerSpec):
         return {name: np.stack(values) for name, values in collected.items()}
 
     def _run(self, parameters: Mapping[str, Array], x: Array, state: Mapping[str, Array]) -> LayerOutputs:
+        if self.leaky is not None:
+            x = np.where(x < 0, np.float32(self.leaky) * x, x)
         values = [x if n is None else parameters.get(n, state.get(n)) for n in INPUTS]
         return run_node(helper.make_node(self.op, [], [], **self.attributes()), values)
 

@@ -105,12 +105,20 @@ def draw_layer(
     }
     made = RecurrentCase(**(fields | fixed))
     # A forget gate that is 1 - i, with i below 0, makes the cell grow, too.
-    return made.replace(gain=SMALL_GAIN) if made.input_forget and not _from_0_to_1(chosen) else made
+    return made.replace(gain=SMALL_GAIN) if made.input_forget and not _are_from_0_to_1(chosen and chosen[::3]) else made
 
 
-def _from_0_to_1(activations: tuple[Activation, ...] | None) -> bool:
-    """Whether no gate of an LSTM is below 0."""
-    return activations is None or all(a.name in ("Sigmoid", "HardSigmoid") for a in activations[::3])
+def _are_from_0_to_1(gates: tuple[Activation, ...] | None) -> bool:
+    """Whether no gate is below 0 or above 1."""
+    return gates is None or all(a.name in ("Sigmoid", "HardSigmoid") for a in gates)
+
+
+def may_multiply(layer: RecurrentCase) -> bool:
+    """Whether a large state may become larger with every step."""
+    if layer.op == "RNN" or layer.gain != SMALL_GAIN:
+        return False
+    gates = layer.activations and layer.activations[:: len(DEFAULTS[layer.op])]
+    return not _are_from_0_to_1(gates)
 
 
 def is_unbounded(activations: tuple[Activation, ...] | None) -> bool:

@@ -28,7 +28,7 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "gemm": (False,), "cut": ("split",), "reset_after": (True,), "update": ("torch",), "initial": ("zeros",),
     "backwards": (False,), "batch_first": (False,), "lengths": ("",), "time": (1, 2, 3), "batch": (1, 2),
     "wiring": ("chain",), "source": ("initializer",), "calls": ("", "function"), "dtype": ("float32",),
-    "overrides": ((),), "state_first": (False,), "tied": (False,), "magnitude": (1.0, 3.0),
+    "overrides": ((),), "state_first": (False,), "tied": (False,), "leaky": (None,), "magnitude": (1.0, 3.0),
     "between": ("",), "local": (False,), "spare": (False,),
     "squeeze": (False,), "twice": (False,), "counter": ("int32",), "scales": ((1.0, 1.0),), "P": (0,),
     "states_from": ("input", "constant"),

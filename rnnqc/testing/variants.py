@@ -10,15 +10,25 @@ from typing import Any
 
 from rnnqc.testing.draws import Draws
 from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.random_layers import SMALL_GAIN, is_unbounded
+from rnnqc.testing.random_layers import may_multiply
 from rnnqc.testing.recurrences import BETWEEN, COUNTERS, INITIAL, RecurrenceCase
 
 MAGNITUDES = (1.0, 0.125, 3.0, 30.0)
 
 
-def vary_layer(draws: Draws, layer: RecurrentCase) -> RecurrentCase:
-    """Initial states of other kinds and magnitudes, tied weights, weights of a body, attributes of a function."""
+def vary_layer(draws: Draws, layer: RecurrentCase, any_opset: bool = False) -> RecurrentCase:
+    """Initial states of any kind and magnitude, tied weights, weights of a body, attributes and nodes of a function.
+
+    Args:
+        draws: Makes the choices.
+        layer: What to vary.
+        any_opset: Whether a function may get any operator set; otherwise the layer keeps its own.
+    """
     changes: dict[str, Any] = {}
+    if layer.placement == "function":
+        changes["leaky"] = draws.choice((None, 0.3, 0.75))
+        if any_opset and not layer.layout:
+            layer = layer.replace(opset=draws.choice((layer.opset, draws.integer(7, 14))))
     if draws.boolean():
         changes["I"] = layer.H
         changes["tied"] = draws.boolean()
@@ -27,9 +37,9 @@ def vary_layer(draws: Draws, layer: RecurrentCase) -> RecurrentCase:
     kinds = ("input", "constant", "computed") if layer.opset < 8 else ("input", "constant", "learned", "computed")
     changes["states_from"] = draws.choice(kinds)
     magnitude = draws.choice(MAGNITUDES)
-    grows = is_unbounded(layer.activations) or layer.gain == SMALL_GAIN
-    changes["magnitude"] = min(magnitude, 1.0) if grows else magnitude
-    if layer.placement in ("if", "loop", "scan") and draws.boolean():
+    changes["magnitude"] = min(magnitude, 1.0) if may_multiply(layer) else magnitude
+    # Before IR 4 initializers are inputs, which a branch or body has not.
+    if layer.placement in ("if", "loop", "scan") and draws.boolean() and layer.ir_version >= 4:
         changes["weights"] = "body"
     if layer.placement == "function":
         changes["function_attributes"] = draws.choice(("own", "given", "default", "overridden"))

@@ -123,6 +123,25 @@ def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     assert len(passed) == (0 if cell.startswith("GRU") else 1)
 
 
+@pytest.mark.parametrize("activation", [None, "HardSigmoid"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | None) -> None:
+    """For every first step: forwards, backwards, of rows of other lengths, in a row of steps."""
+    case = case_of(cell, direction="bidirectional", lens=(3, 5, 1))
+    if activation is not None:
+        gates = ("Sigmoid",) * (len(DEFAULTS[case.op]) > 1) + ("Tanh",) * (case.op == "LSTM")
+        case = case.replace(activations=tuple(map(Activation, (*gates, activation))) * 2)
+    model = case.model()
+    rnnqc.lower(model, form="qcdq", verify=True)
+    forms = (("integer", False), ("qcdq", False), ("qcdq", True))
+    made = [session(rnnqc.lower(model, form=form, unroll=unroll).proto, STOCK) for form, unroll in forms]
+    for size in (0.1, 3.0, 30.0):
+        feeds = feeds_of(case, size)
+        wanted = float_outputs(model, feeds)["Y"]
+        found = [sqnr(wanted, run(s, feeds)["Y"]) for s in made]
+        assert min(found) > max(31.0, found[0] - 4.0), (size, found)
+
+
 @pytest.mark.parametrize("clip", [0.5, 3.0])
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:

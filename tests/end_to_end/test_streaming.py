@@ -17,6 +17,7 @@ from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_
 from torch_exports import exported, needed
 
 import rnnqc
+from rnnqc.cells.types import fused_type
 
 OPS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},
@@ -84,5 +85,5 @@ def test_final_states_alone(name: str, direction: Any, lens: tuple[int, ...]) ->
     for way in (STOCK, NATIVE, INTEGER, UNROLLED):
         found = run(session(results[way].proto, way), case.feeds())
         assert_same_bits({k: wanted[k] for k in states}, found, f"{name}, {way}")
-    cells = [n for n in all_nodes(results[NATIVE].proto) if n.domain == "ai.rnnqc" and n.op_type.endswith("Cell")]
+    cells = [n for n in all_nodes(results[NATIVE].proto) if n.domain == "ai.rnnqc" and fused_type(n.op_type)]
     assert len(cells) == case.directions and not any(n.output[0] for n in cells), "Y is made"

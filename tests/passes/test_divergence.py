@@ -118,8 +118,8 @@ def test_inside_a_loop() -> None:
     case = CASES["loop"]
     before, after, numerics = stages(case)["fuse-quant-lstm-cell"]
     found = first_divergence(before, planted(after, "Mul", "hidden.value", "Add"), case.feeds(), numerics)
-    assert found is not None and found.value == "body_the_lstm.forward/int8/hidden.value"
-    assert [text.split()[0] for text in found.inside] == ["Loop", "If", "Scan"]
+    assert found is not None and found.value == "body_the_lstm.forward/int8/within_bound/hidden.value"
+    assert [text.split()[0] for text in found.inside] == ["Loop", "If", "If", "Scan"]
 
 
 def test_the_step_of_a_written_out_loop() -> None:

@@ -230,7 +230,7 @@ def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
 @pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
 def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes that are made with another scale than the multipliers know."""
-    from rnnqc.passes import fold_scales as module
+    from rnnqc.passes import integer_forms as module
 
     fold, case = module.fold_grid, GRID_CASES["GRU"]
 
