@@ -138,7 +138,7 @@ def beyond_codes(
         Codes and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
     """
     unit, zero_point = np.float32(grid[0]), grid[1]
-    low = float(np.float32(-zero_point) * unit)
+    low = min(float(np.float32(-zero_point) * unit), -numbers.h_bound)
     held = b.op("Clip", [state, b.f32(low), b.f32(numbers.h_bound)], f"{name}.held")
     rest: Value = b.op("Div", [b.op("Sub", [held, state], f"{name}.lost"), b.f32(unit)], f"{name}.units")
     codes, scale = row_codes(b, rest, numbers.h_bits, f"{name}.0", zero_point)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import onnx
 
@@ -16,6 +17,10 @@ from rnnqc.verify import LevelComparison, compare_levels, worst_level
 
 POOR_DB = 20.0
 """Below this a lowering is not passed over in silence."""
+OWN_DATA = (
+    "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); --calibration DATA fits ranges to "
+    "it, and --report OUT.html says where the loss is made."
+)
 LEAST_SECONDS = 1.0
 """Measuring is not given up before."""
 
@@ -50,12 +55,12 @@ class Measured:
     def warning(self) -> str | None:
         """What there is to say of an SQNR below `POOR_DB`."""
         worst = self.worst
+        if self.unlike:
+            return f"{self.unlike[0]} Measured on generated data. {OWN_DATA}"
         if worst is None or worst[0] >= POOR_DB:
             return None
         return (
-            f"output {worst[1]!r} has an SQNR of {self.summary} on generated data, less than {POOR_DB:g} dB. "
-            "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); --calibration DATA fits "
-            "ranges to it, and --report OUT.html says where the loss is made."
+            f"output {worst[1]!r} has an SQNR of {self.summary} on generated data, less than {POOR_DB:g} dB. {OWN_DATA}"
         )
 
     @property
@@ -76,6 +81,8 @@ def measure(
     candidate: Callable[[], onnx.ModelProto],
     generator: FeedGenerator,
     seconds: float = math.inf,
+    *,
+    calibrated: bool = False,
 ) -> Measured:
     """Measures; what stands in the way is said in the result.
 
@@ -84,12 +91,13 @@ def measure(
         candidate: Makes the lowered one.
         generator: Of feeds.
         seconds: After this no further level is begun.
+        calibrated: Ranges fit the user's data: only usual values are generated, since others lie beyond them.
     """
     start = time.perf_counter()
     measured = Measured()
     done: list[LevelComparison] = []
     try:
-        levels = generated_levels(generator.checked())
+        levels = islice(generated_levels(generator.checked(), 2 if calibrated else 1), 1 if calibrated else None)
         for level in compare_levels(reference, candidate(), levels, timed=False, optimize=False):
             done.append(level)
             if time.perf_counter() - start > max(seconds, LEAST_SECONDS):

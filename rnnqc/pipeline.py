@@ -338,7 +338,9 @@ def lower(
         if float_proto is not None and measure and (lowering.is_changed or patience == math.inf):
             generator = generator or FeedGenerator(float_proto, readable)
             seconds = patience * (time.perf_counter() - start)
-            report.take(measure_levels(float_proto, lambda: executable(lowered.proto), generator, seconds))
+            calibrated = options.statistics is not None
+            made = partial(executable, lowered.proto)
+            report.take(measure_levels(float_proto, made, generator, seconds, calibrated=calibrated))
     return lowered
 
 

@@ -193,7 +193,7 @@ def _judged(a: argparse.Namespace, report: Report) -> tuple[int, str, list[str]]
         return CHECK_FAILED, "--verify", [f"not verified: no pass could be compared; {NOT_WRITTEN}"]
     if report.unmeasured and not report.sqnr_db and a.min_sqnr is not None:
         return CHECK_FAILED, "--min-sqnr", [f"not measured: {report.unmeasured}", NOT_WRITTEN]
-    texts = [*report.unlike, *_too_lossy(a.min_sqnr, report)]
+    texts = [*report.unlike, *_too_lossy(a.min_sqnr, report)] if a.min_sqnr is not None else []
     return (CHECK_FAILED, "--min-sqnr", [*texts, NOT_WRITTEN]) if texts else (OK, "", [])
 
 

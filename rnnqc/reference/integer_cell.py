@@ -293,8 +293,9 @@ class IntegerCell(ABC):
     def without_loss(self, u: FloatArray, h: FloatArray, columns: slice = slice(None), grid: str = "h") -> FloatArray:
         """`u` and the product of some columns of R with what the codes of states h [B, H] lose beyond `h_bound`."""
         zero_point, unit = int(self.attributes[f"{grid}_zero_point"]), self.number(f"{grid}_scale")
-        low = F32(F32(-zero_point) * unit)
-        rest = np.asarray((np.clip(h, low, self.number("h_bound")) - h) / unit)
+        bound = self.number("h_bound")
+        low = min(F32(F32(-zero_point) * unit), F32(-bound))
+        rest = np.asarray((np.clip(h, low, bound) - h) / unit)
         for _ in range(16 // self.h_bits):
             scale = dynamic_scale(rest, self.h_bits)
             codes = code(rest, scale, zero_point, self.h_bits)

@@ -70,6 +70,14 @@ def test_states_that_leave_their_range_are_warned_of() -> None:
     assert "magnitude 30" in warning and "at magnitude 1 " in warning and "--calibration DATA" in warning
 
 
+def test_values_beyond_what_was_calibrated_are_not_generated() -> None:
+    """Static ranges fit the user's data: at magnitude 30 nothing is left, and the warning would say nothing."""
+    feeds = [CASE.feeds()]
+    report = rnnqc.lower(CASE.model(), "int8-static", calibration=feeds, measure=True).report
+    assert list(report.sqnr_levels) == ["magnitude 1"]
+    assert not [text for text in report.warnings if "SQNR" in text]
+
+
 def test_bounded_states_are_not() -> None:
     report = rnnqc.lower(autoencoder("Tanh"), measure=True).report
     assert report.sqnr_db["y"] >= POOR_DB and not any("SQNR" in w for w in report.warnings)

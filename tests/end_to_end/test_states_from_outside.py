@@ -26,6 +26,7 @@ from running_lowered import NATIVE, STOCK, WAYS, all_nodes, assert_equals_refere
 
 import rnnqc
 from rnnqc.cells.types import fused_type
+from rnnqc.testing.float_layer import DEFAULTS, Activation
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {

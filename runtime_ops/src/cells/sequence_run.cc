@@ -245,8 +245,8 @@ bool SequenceRun::IsBeyond(const float* values) const {
 
 void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const {
   const int32_t zero_point = static_cast<int32_t>(zero);
-  const float low = -static_cast<float>(zero_point) * unit_scale;
   const float high = config_.h_bound;
+  const float low = std::min(-static_cast<float>(zero_point) * unit_scale, -high);
   for (int64_t unit = 0; unit < hidden_; ++unit) {
     const float lost = std::min(std::max(values[unit], low), high) - values[unit];
     loss_[unit] = lost / unit_scale;
