@@ -1,6 +1,6 @@
 """Generated feeds: sizes that a model runs with, and values that do not flatter it.
 
-What these would catch: a model that runs on some data, and of which nothing is compared; inputs of one magnitude alone;
+What these would catch: a model that runs on some data but is never compared; inputs of one magnitude alone;
 values that the model's own constants say it is not made for.
 """
 

@@ -107,7 +107,7 @@ def lowered(cell: str, recipe: str, overrides: list[str]) -> Lowered:
 
 
 def wrong(cell: str, recipe: str, override: str) -> str | None:
-    """What an override does that it should not; None if it changes the model or is told of, and not both."""
+    """What an override does that it should not; None if it either changes the model or is reported, and not both."""
     try:
         made = lowered(cell, recipe, [override])
     except CompileError:
