@@ -66,7 +66,7 @@ def record_tables(op: str, inputs: Mapping[str, Array], attributes: Mapping[str,
 
     cell.gate, cell.step = recorded_gate, recorded_step
     with np.errstate(all="ignore"):
-        cell.loop()
+        cell.run()
     return _in_time(seen, attributes)
 
 
@@ -124,7 +124,7 @@ def record_grid(op: str, inputs: Mapping[str, Array], attributes: Mapping[str, A
 
     cell.gate, cell.step, cell.initial_state = recorded_gate, recorded_step, forgotten
     with np.errstate(all="ignore"):
-        cell.loop()
+        cell.run()
     return _in_time({n: v for n, v in seen.items() if v}, attributes)
 
 

@@ -6,7 +6,6 @@ operation in the real type. Rows of the batch are computed together; time is a l
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,12 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.reference.integer_cell import checked_lengths, weight_codes
+from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.reference.loop import Array, ReferenceCell, State
+from rnnqc.reference.recording import CODES, Recorder
 
-Array = npt.NDArray[Any]
+__all__ = ["Array", "GridCell", "Quantizer", "State", "attributes_of", "quantizer_names"]
+
 IntArray = npt.NDArray[np.int64]
-State = dict[str, Array]
-"""What a step passes to the next one, arrays [B, H]: hidden codes `h`, and more."""
 
 REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_min", "grid_max")
 GRIDS = ("grid", "grid32")
@@ -90,46 +90,39 @@ class Quantizer:
         return self.value(self.code(values)) if self.scale else values
 
 
-class GridCell(ABC):
-    """One node with states without an axis for the direction: a subclass has the equations of its cell."""
+class GridCell(ReferenceCell):
+    """One node in the arithmetics "grid" and "grid32": a subclass has the equations of its cell."""
 
-    OPERATOR: ClassVar[str]
-    GATES: ClassVar[tuple[str, ...]]
     QUANTIZERS: ClassVar[tuple[str, ...]]
     OPTIONAL: ClassVar[Mapping[str, Any]] = {}
     ARITHMETICS: ClassVar[tuple[str, ...]] = ("grid",)
 
-    def __init__(self, inputs: Mapping[str, Array], given: Mapping[str, Any]) -> None:
+    def __init__(self, inputs: Mapping[str, Array], given: Mapping[str, Any], recorder: Recorder | None = None) -> None:
         """Attributes that count for other arithmetics only are ignored."""
-        missing = set(REQUIRED) - set(given)
+        operator, missing = self.TYPE.fused, set(REQUIRED) - set(given)
         if missing:
-            raise ValueError(f"{self.OPERATOR}: missing attributes {sorted(missing)}")
+            raise ValueError(f"{operator}: missing attributes {sorted(missing)}")
         known = {**defaults(len(self.GATES), len(self.QUANTIZERS)), **self.OPTIONAL}
         self.attributes = {**known, **{k: v for k, v in given.items() if k in (*known, *REQUIRED)}}
         if self.attributes["arithmetic"] not in self.ARITHMETICS:
-            raise ValueError(f"{self.OPERATOR}: unknown arithmetic {self.attributes['arithmetic']!r}")
+            raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
         self.real = np.dtype(np.float32 if self.attributes["arithmetic"] == "grid32" else np.float64)
-        self.inputs = inputs
-        self.hidden = int(self.attributes["hidden_size"])
+        super().__init__(inputs, given, recorder)
         self.quantizers = self._quantizers()
         absent = [n for n in self.needed() if not self.quantizers[n].scale]
         if absent:
-            raise ValueError(f"{self.OPERATOR}: quantizers {absent} are needed")
+            raise ValueError(f"{operator}: quantizers {absent} are needed")
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
-        self.time, self.batch = inputs["X"].shape[:2]
-        self.lengths = checked_lengths(inputs, self.OPERATOR)
+
+    @property
+    def blank_code(self) -> int | None:
+        """The hidden code of 0; None where there are no `Y_codes`."""
+        hidden = self.quantizers["hidden"]
+        return hidden.zero_point if hidden.high <= 255 else None
 
     def needed(self) -> tuple[str, ...]:
         """The quantizers that must be there."""
         return ("input", "hidden", *(f"acc_{g}" for g in self.GATES))
-
-    @abstractmethod
-    def initial_state(self) -> State:
-        """What the first step gets."""
-
-    @abstractmethod
-    def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
-        """One step of all rows: p [B, GH] and state in; y [B, H] and state out."""
 
     def _quantizers(self) -> dict[str, Quantizer]:
         names = self.attributes["grid_rounding"].split(",")
@@ -146,16 +139,16 @@ class GridCell(ABC):
             for n, scale, zero, low, high, rounding, offset in zip(self.QUANTIZERS, *columns, strict=True)
         }
 
-    def _weights(self, key: str) -> IntArray:
-        """Codes of W or R less their zero points."""
+    def _weights(self, key: str) -> Array:
+        """Codes of W or R less their zero points, as float64 numbers: their products are exact sums far below 2**53."""
         codes = weight_codes(
             self.inputs[key],
             self.inputs.get(f"{key}_group_multiplier"),
             int(self.attributes[f"{key.lower()}_group_size"]),
             len(self.GATES) * self.hidden,
-            self.OPERATOR,
+            self.TYPE.fused,
         )
-        return np.asarray(codes.astype(np.int64) - self.inputs.get(f"{key}_zero_point", np.int64(0)))
+        return np.asarray(codes.astype(np.float64) - self.inputs.get(f"{key}_zero_point", np.int64(0)))
 
     def widened(self, values: Array) -> Array:
         """Values in the real type."""
@@ -170,73 +163,70 @@ class GridCell(ABC):
         values = self.inputs[name]
         return np.where(np.isnan(values), np.float32(0), values)
 
-    def product(self, codes: IntArray, name: str, weights: IntArray) -> Array:
-        """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator."""
-        sums = (codes - self.quantizers[name].zero_point) @ weights
+    def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
+        """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator, and noted."""
+        sums = ((codes - self.quantizers[name].zero_point).astype(np.float64) @ weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
             sums = np.clip(sums, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        self.note(point + CODES, sums)
         return self.widened(sums)
 
-    def part(self, values: Array, gate: str) -> Array:
-        """The columns [..., H] of a gate in [..., GH]."""
-        first = self.GATES.index(gate) * self.hidden
-        return values[..., first : first + self.hidden]
+    def on_grid(self, point: str, values: Array, name: str) -> Array:
+        """Values on the grid of a quantizer, noted under the name of their quantization point."""
+        quantizer = self.quantizers[name]
+        if not quantizer.scale:
+            self.note(point, values)
+            return values
+        codes = quantizer.code(values)
+        self.note(point + CODES, codes)
+        return quantizer.value(codes)
 
-    def on_grids(self, kind: str, values: Array) -> Array:
-        """Values [..., nH] of the first gates, each on the grid `<kind>_<gate>`."""
-        gates = self.GATES[: values.shape[-1] // self.hidden]
-        return np.concatenate([self.quantizers[f"{kind}_{g}"](self.part(values, g)) for g in gates], axis=-1)
+    def on_grids(self, kind: str, values: Array, gates: tuple[str, ...]) -> Array:
+        """Values [..., nH] of some gates, each on the grid `<kind>_<gate>`."""
+        parts = np.split(values, len(gates), axis=-1)
+        made = [
+            self.on_grid(f"{self.gate_name(g)}.{kind}", v, f"{kind}_{g}") for g, v in zip(gates, parts, strict=True)
+        ]
+        return np.concatenate(made, axis=-1)
 
     def recurrent(self, codes: IntArray, gates: int | None = None) -> Array:
         """Q_hidden_product of the products of hidden codes with R, of all gates or the first ones."""
         columns = slice(None if gates is None else gates * self.hidden)
-        sums = self.product(codes, "hidden", self.R[:, columns])
-        return self.on_grids("hidden_product", sums * self.widened(self.inputs["h_multiplier"][columns]))
+        sums = self.product("hidden.product", codes, "hidden", self.R[:, columns])
+        units = sums * self.widened(self.inputs["h_multiplier"][columns])
+        return self.on_grids("hidden_product", units, self.GATES[:gates])
 
-    def of_input(self) -> Array:
-        """The input's share of the pre-activations `[T,B,GH]`."""
+    def pre_activations(self) -> Array:
+        """The input's share of them `[T,B,GH]`."""
         x = self.inputs["X"]
         if self.attributes["x_mode"] == "codes":
             codes = x.astype(np.int64)
         else:
             codes = self.quantizers["input"].code(self.widened(self.clean("X")))
-        units = self.product(codes, "input", self.W) * self.widened(self.inputs["x_multiplier"])
-        bias_last = self.attributes["arithmetic"] == "grid32"
-        return self.on_grids("input_product", units if bias_last else units + self.widened(self.inputs["B"]))
+        self.note(f"input{CODES}", codes)
+        units = self.product("x.product", codes, "input", self.W) * self.widened(self.inputs["x_multiplier"])
+        if self.attributes["arithmetic"] != "grid32":
+            units = units + self.widened(self.inputs["B"])
+        return self.on_grids("input_product", units, self.GATES)
 
     def gate(self, gate: str, value: Array) -> Array:
         """Table values of a gate's pre-activations `[B,H]`."""
-        k = self.GATES.index(gate)
+        k, name = self.GATES.index(gate), self.gate_name(gate)
+        self.note(f"{name}.preactivation", value)
         high, low = self.number(self.attributes["gate_max"][k]), self.number(self.attributes["gate_min"][k])
         quantizer = self.quantizers[f"acc_{gate}"]
         code = quantizer.code(np.maximum(np.minimum(value, high), low))
+        self.note(f"{name}.acc{CODES}", code)
         index = int(self.attributes["gate_table_offset"][k]) + code - quantizer.low
-        return self.widened(self.inputs["gate_table"][index])
+        entries = self.inputs["gate_table"][index]
+        self.note(f"{name}.activation", entries)
+        return self.widened(entries)
 
-    def loop(self) -> tuple[dict[str, Array], State]:
-        """All steps: `Y`, `Y_h` and, if there are any, `Y_codes`; and the last state, of ended rows too."""
-        hidden, p, state = self.quantizers["hidden"], self.of_input(), self.initial_state()
-        shape = (self.time, self.batch, self.hidden)
-        Y, Y_h = np.zeros(shape, np.float32), np.zeros(shape[1:], np.float32)
-        Y_codes = np.full(shape, hidden.zero_point)
-        rows = np.arange(self.batch)
-        for step in range(self.time):
-            running = step < self.lengths
-            t = np.full(self.batch, step) if self.attributes["direction"] == "forward" else self.lengths - 1 - step
-            t = np.where(running, t, 0)
-            y, new = self.step(p[t, rows], state)
-            mask = running[:, np.newaxis]
-            Y[t[running], rows[running]] = y[running]
-            Y_codes[t[running], rows[running]] = new["h"][running]
-            Y_h = np.where(mask, y, Y_h)
-            state = {name: np.where(mask, new[name], state[name]) for name in state}
+    def final(self, outputs: dict[str, Array], state: State) -> None:
+        """Without -0 in `Y` and `Y_h` if there are lengths."""
         if "sequence_lens" in self.inputs:
-            Y, Y_h = Y + np.float32(0), Y_h + np.float32(0)
-        outputs: dict[str, Array] = {"Y": Y, "Y_h": Y_h}
-        if hidden.high <= 255:
-            outputs["Y_codes"] = Y_codes.astype(np.uint8)
-        return outputs, state
+            outputs.update({name: outputs[name] + np.float32(0) for name in ("Y", "Y_h")})
 
 
 def attributes_of(cell: type[GridCell]) -> frozenset[str]:

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.types import GRU, RNN
 from rnnqc.reference.grid_cell import Array, GridCell, State, quantizer_names
 from rnnqc.reference.integer_cell import LARGEST_MAGNITUDE
+from rnnqc.reference.recording import CODES, Recorder
 
 _GATES = ("z", "r", "h")
 
@@ -17,13 +20,13 @@ _GATES = ("z", "r", "h")
 class GridGru(GridCell):
     """One QuantGRUCell node."""
 
-    OPERATOR = "QuantGRUCell"
+    TYPE = GRU
     GATES = _GATES
     QUANTIZERS = quantizer_names(_GATES, ("reset", "kept", "added", "hidden_state"))
     OPTIONAL: ClassVar = {"linear_before_reset": 0}
 
-    def __init__(self, inputs: Mapping[str, Array], given: Mapping[str, Any]) -> None:
-        super().__init__(inputs, given)
+    def __init__(self, inputs: Mapping[str, Array], given: Mapping[str, Any], recorder: Recorder | None = None) -> None:
+        super().__init__(inputs, given, recorder)
         if bool(self.attributes["linear_before_reset"]) != ("hidden_bias" in inputs):
             raise ValueError("QuantGRUCell: linear_before_reset and hidden_bias belong together")
 
@@ -46,22 +49,33 @@ class GridGru(GridCell):
         z = self.gate("z", self.part(u, "z") + self.part(p, "z"))
         r = self.gate("r", self.part(u, "r") + self.part(p, "r"))
         if linear:
-            m = q["reset"](np.asarray(r * (self.part(u, "h") + self.widened(self.inputs["hidden_bias"]))))
+            biased = self.part(u, "h") + self.widened(self.inputs["hidden_bias"])
+            m = self.on_grid(RESET_PRODUCT, np.asarray(r * biased), "reset")
         else:
-            sums = self.product(q["reset"].code(np.asarray(r * h)), "reset", self.part(self.R, "h"))
-            m = q["hidden_product_h"](sums * self.part(self.widened(self.inputs["h_multiplier"]), "h"))
+            m = self._product_of_reset(np.asarray(r * h))
         n = self.gate("h", m + self.part(p, "h"))
-        kept, added = q["kept"](np.asarray(z * h)), q["added"](np.asarray((1 - z) * n))
-        whole = q["hidden_state"](np.asarray(kept + added))
+        kept = self.on_grid("hidden_state.kept", np.asarray(z * h), "kept")
+        added = self.on_grid("hidden_state.added", np.asarray((1 - z) * n), "added")
+        whole = self.on_grid("hidden_state", np.asarray(kept + added), "hidden_state")
         limited = np.clip(whole, -self.number(LARGEST_MAGNITUDE), self.number(LARGEST_MAGNITUDE))
         y = limited.astype(np.float32) + np.float32(0)
+        self.note("hidden.value", y)
         return y, {"h": q["hidden"].code(self.widened(y)), "real": y}
+
+    def _product_of_reset(self, reset: Array) -> Array:
+        """Q_hidden_product of the product of r * h with R."""
+        codes = self.quantizers["reset"].code(reset)
+        self.note(f"{RESET_HIDDEN}.value", reset)
+        self.note(f"{RESET_HIDDEN}{CODES}", codes)
+        sums = self.product(f"{RESET_HIDDEN}.product", codes, "reset", self.part(self.R, "h"))
+        units = sums * self.part(self.widened(self.inputs["h_multiplier"]), "h")
+        return self.on_grids("hidden_product", units, ("h",))
 
 
 class GridRnn(GridCell):
     """One QuantRNNCell node."""
 
-    OPERATOR = "QuantRNNCell"
+    TYPE = RNN
     GATES = ("h",)
     QUANTIZERS = quantizer_names(("h",), ())
 
@@ -75,4 +89,5 @@ class GridRnn(GridCell):
     def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
         """One step of all rows."""
         y = self.gate("h", p + self.recurrent(state["h"])).astype(np.float32)
+        self.note("hidden.value", y)
         return y, {"h": self.quantizers["hidden"].code(self.widened(y))}

@@ -7,17 +7,19 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.types import LSTM
 from rnnqc.reference.grid_cell import Array, GridCell, State, quantizer_names
+from rnnqc.reference.recording import CODES
 
-_GATES = ("i", "o", "f", "c")
+GATES = ("i", "o", "f", "c")
 
 
 class GridLstm(GridCell):
     """One node."""
 
-    OPERATOR = "QuantLSTMCell"
-    GATES = _GATES
-    QUANTIZERS = quantizer_names(_GATES, ("kept", "added", "cell_state"))
+    TYPE = LSTM
+    GATES = GATES
+    QUANTIZERS = quantizer_names(GATES, ("kept", "added", "cell_state"))
     OPTIONAL: ClassVar = {"input_forget": 0, "one": 1.0, "rounded_output": 0}
     ARITHMETICS = ("grid", "grid32")
 
@@ -41,17 +43,28 @@ class GridLstm(GridCell):
         g = np.asarray(p + self.recurrent(state["h"]))
         g = g + self.widened(self.inputs["B"]) if self.attributes["arithmetic"] == "grid32" else g
         i = self._gate("i", g, c)
-        coupled = self.attributes["input_forget"]
-        f = self.number(self.attributes["one"]) - i if coupled else self._gate("f", g, c)
+        f = self._coupled(i) if self.attributes["input_forget"] else self._gate("f", g, c)
         d = self._gate("c", g, None)
-        code = q["cell_state"].code(np.asarray(q["kept"](np.asarray(f * c)) + q["added"](np.asarray(i * d))))
+        kept = self.on_grid("cell_state.kept", np.asarray(f * c), "kept")
+        added = self.on_grid("cell_state.added", np.asarray(i * d), "added")
+        code = q["cell_state"].code(np.asarray(kept + added))
+        self.note(f"cell_state{CODES}", code)
         o = self._gate("o", g, q["cell_state"].value(code))
-        y = np.asarray(o * self.widened(self.inputs["cell_table"][code - q["cell_state"].low]))
+        squashed = self.inputs["cell_table"][code - q["cell_state"].low]
+        self.note("hidden.activation", squashed)
+        y = np.asarray(o * self.widened(squashed))
         if self.attributes["rounded_output"]:
+            self.note("hidden.value", y)
             h = q["hidden"].code(y)
             return q["hidden"].value(h).astype(np.float32), {"h": h, "c": code}
         y = y.astype(np.float32)
+        self.note("hidden.value", y)
         return y, {"h": q["hidden"].code(self.widened(y)), "c": code}
+
+    def _coupled(self, gate: Array) -> Array:
+        value = np.asarray(self.number(self.attributes["one"]) - gate)
+        self.note(f"{self.gate_name('f')}.activation", value)
+        return value
 
     def _gate(self, gate: str, g: Array, state: Array | None) -> Array:
         value = self.part(g, gate)
@@ -60,9 +73,8 @@ class GridLstm(GridCell):
             value = value + self.part(self.widened(peephole), gate) * state
         return self.gate(gate, value)
 
-    def run(self) -> dict[str, Array]:
-        """All outputs."""
-        outputs, state = self.loop()
+    def final(self, outputs: dict[str, Array], state: State) -> None:
+        """Without -0 if there are lengths, and with `Y_c`."""
+        super().final(outputs, state)
         c = self.quantizers["cell_state"].value(state["c"]).astype(np.float32)
         outputs["Y_c"] = np.where((self.lengths > 0)[:, np.newaxis], c, np.float32(0))
-        return outputs

@@ -5,8 +5,7 @@ Every float operation is one float32 operation, integer products are exact. Rows
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
+from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 CodeArray = npt.NDArray[np.integer[Any]]
-State = dict[str, npt.NDArray[Any]]
-"""What a step passes to the next one, arrays [B, ...]: `h` codes, `h_scale` [B, 1] for dynamic rows, and more."""
+WholeArray = npt.NDArray[np.float64]
+"""Whole numbers, for exact sums."""
 
 F32 = np.float32
 LARGEST_MAGNITUDE = F32(2.0**60)
@@ -102,21 +103,26 @@ def without_nan(values: npt.NDArray[Any]) -> FloatArray:
     return np.where(np.isnan(values), F32(0), values + F32(0)).astype(np.float32)
 
 
-def product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
-    """Integer product as float32; of 16-bit codes the sum of those of their two bytes."""
+def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[IntArray]:
+    """Integer product; of 16-bit codes those of their high and of their low bytes."""
     if codes.dtype == np.uint8:
-        return _integer_product(codes, zero_point, weights)
-    high = _integer_product(codes >> 8, zero_point >> 8, weights)
-    low = _integer_product(codes & 255, zero_point & 255, weights)
-    return np.asarray(high * F32(256) + low)
+        return [_integer_product(codes, zero_point, weights)]
+    halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
+    return [_integer_product(half, zero, weights) for half, zero in halves]
 
 
-def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.int8]) -> FloatArray:
+def combined(parts: Sequence[IntArray]) -> FloatArray:
+    """What `products` made as float32 numbers: of two bytes their weighted sum, in two operations."""
+    first, *rest = (p.astype(np.float32) for p in parts)
+    return np.asarray(first * F32(256) + rest[0]) if rest else first
+
+
+def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> IntArray:
     # Whole numbers far below 2**53: exact in float64, in any order of summation.
-    sums = (codes.astype(np.float64) - zero_point) @ weights.astype(np.float64)
+    sums = (codes.astype(np.float64) - zero_point) @ weights
     if np.abs(sums).max() >= 2**31:
         raise ValueError("an integer product leaves int32")
-    return sums.astype(np.int32).astype(np.float32)
+    return sums.astype(np.int32)
 
 
 def weight_codes(
@@ -185,69 +191,54 @@ class Activation:
         raise ValueError(f"unknown activation kind {self.kind!r}")
 
 
-def checked_lengths(inputs: Mapping[str, npt.NDArray[Any]], operator: str) -> npt.NDArray[Any]:
-    """`sequence_lens`, or T for each row; ValueError for lengths or sizes that the operator refuses."""
-    time, batch = inputs["X"].shape[:2]
-    if time == 0 or batch == 0:
-        raise ValueError(f"{operator}: T = 0 and B = 0 are errors")
-    lengths = inputs.get("sequence_lens", np.full(batch, time, np.int32))
-    if lengths.min() < 0 or lengths.max() > time:
-        raise ValueError(f"{operator}: sequence_lens {lengths.tolist()} outside 0 .. {time}")
-    return lengths
+class IntegerCell(ReferenceCell):
+    """One node in the arithmetic "tables": a subclass has the equations of its cell."""
 
-
-class IntegerCell(ABC):
-    """One node: a subclass has the equations of its cell."""
-
-    OPERATOR: ClassVar[str]
-    GATES: ClassVar[tuple[str, ...]]
     KEEPS_STATE: ClassVar[bool] = False
     """Whether a hidden state beyond the bound may stay there for more than a step."""
+    OPTIONAL: ClassVar[Mapping[str, Any]] = {}
+    """Attributes of this operator alone, with their defaults."""
+    IGNORED: ClassVar[Collection[str]] = ()
+    """Attributes of other arithmetics."""
 
     def __init__(
         self,
         inputs: Mapping[str, npt.NDArray[Any]],
         attributes: Mapping[str, Any],
-        optional: Mapping[str, Any],
-        ignored: Collection[str] = (),
+        recorder: Recorder | None = None,
     ) -> None:
-        """`optional`: attributes of this operator alone, with their defaults; `ignored`: those of other arithmetics."""
+        operator = self.TYPE.fused
         missing = set(REQUIRED) - set(attributes)
-        known = {**defaults(len(self.GATES)), **optional}
-        others = set(ignored) - set(known) - set(REQUIRED)
+        known = {**defaults(len(self.GATES)), **self.OPTIONAL}
+        others = set(self.IGNORED) - set(known) - set(REQUIRED)
         attributes = {k: v for k, v in attributes.items() if k not in others}
         unknown = set(attributes) - set(known) - set(REQUIRED) - {CONFIGURATION, PLACES}
         if unknown or missing:
-            raise ValueError(f"{self.OPERATOR}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
+            raise ValueError(f"{operator}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
         self.attributes = {**known, **attributes}
         if self.attributes["arithmetic"] != "tables":
-            raise ValueError(f"{self.OPERATOR}: unknown arithmetic {self.attributes['arithmetic']!r}")
+            raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
+        super().__init__(inputs, self.attributes, recorder)
         self.kinds = tuple(self.attributes["gate_kinds"].split(","))
-        self.inputs = inputs
-        self.hidden = int(self.attributes["hidden_size"])
         self.W, self.R = (
             weight_codes(
                 inputs[key],
                 inputs.get(f"{key}_group_multiplier"),
                 int(self.attributes[f"{key.lower()}_group_size"]),
                 len(self.GATES) * self.hidden,
-                self.OPERATOR,
-            )
+                operator,
+            ).astype(np.float64)
             for key in ("W", "R")
         )
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
-            raise ValueError(f"{self.OPERATOR}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
-        self.time, self.batch = inputs["X"].shape[:2]
-        self.lengths = checked_lengths(inputs, self.OPERATOR)
+            raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
 
-    @abstractmethod
-    def initial_state(self) -> State:
-        """What the first step gets."""
-
-    @abstractmethod
-    def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
-        """One step of all rows: p [B, GH] and state in; y [B, H] and state out."""
+    @property
+    def blank_code(self) -> int | None:
+        """The hidden code of 0; None where there are no `Y_codes`."""
+        has_codes = self.attributes["h_mode"] == "static" and self.h_bits == 8
+        return int(self.attributes["h_zero_point"]) if has_codes else None
 
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
@@ -257,23 +248,34 @@ class IntegerCell(ABC):
         """An initial state [B, H] without NaN, zeros if absent."""
         return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
 
-    def part(self, values: npt.NDArray[Any], gate: str) -> npt.NDArray[Any]:
-        """The columns [..., H] of a gate in [..., GH]."""
-        first = self.GATES.index(gate) * self.hidden
-        return values[..., first : first + self.hidden]
+    def product(
+        self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.float64]
+    ) -> FloatArray:
+        """Integer product as float32, noted."""
+        parts = products(codes, zero_point, weights)
+        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.int64) * 256 + parts[1]
+        self.note(name + CODES, whole)
+        return combined(parts)
 
-    def _input_pre_activations(self) -> FloatArray:
-        """Steps 2 to 4 before the loop: p [T, B, GH]."""
+    def pre_activations(self) -> FloatArray:
+        """Steps 2 to 4 before the loop: p [T, B, GH]; in the first step with what the codes of `initial_h` lose."""
         x = self.inputs["X"]
         mode = self.attributes["x_mode"]
         if mode == "dynamic_row":
             codes, scale, zero_points = quantize_rows(without_nan(x), self.x_bits)
-            sums = np.asarray(product(codes, zero_points, self.W) * scale)
+            self.note(f"input{ROW_SCALE}", scale)
+            self.note(f"input{ZERO_POINT}", zero_points)
+            sums = np.asarray(self.product("x.product", codes, zero_points, self.W) * scale)
         else:
             zero_point = int(self.attributes["x_zero_point"])
             codes = x if mode == "codes" else code(without_nan(x), self.number("x_scale"), zero_point, self.x_bits)
-            sums = product(codes, zero_point, self.W)
-        return np.asarray(sums * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
+            sums = self.product("x.product", codes, zero_point, self.W)
+        self.note(f"input{CODES}", codes)
+        p = np.asarray(sums * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
+        if self.loses and not self.KEEPS_STATE:
+            first = self.element(0)
+            p[first] = self.without_loss(p[first], limited(self.initial("initial_h")))
+        return p
 
     def hidden_codes(self, y: FloatArray, grid: str = "h") -> State:
         """`h` of [B, H] and, for dynamic rows, `h_scale`; with another grid than "h" its scale and zero point."""
@@ -283,9 +285,9 @@ class IntegerCell(ABC):
         scale = dynamic_scale(y, self.h_bits)
         return {"h": code(y, scale, zero_point, self.h_bits), "h_scale": scale}
 
-    def recurrent(self, state: State, columns: slice = slice(None), grid: str = "h") -> FloatArray:
-        """Products of hidden codes and columns of R in pre-activation units."""
-        sums = product(state["h"], int(self.attributes[f"{grid}_zero_point"]), self.R[:, columns])
+    def recurrent(self, name: str, state: State, columns: slice = slice(None), grid: str = "h") -> FloatArray:
+        """Products of hidden codes and columns of R in pre-activation units; their sums are noted."""
+        sums = self.product(name, state["h"], int(self.attributes[f"{grid}_zero_point"]), self.R[:, columns])
         if "h_scale" in state:
             sums = np.asarray(sums * state["h_scale"])
         return np.asarray(sums * self.inputs["h_multiplier"][columns])
@@ -299,23 +301,31 @@ class IntegerCell(ABC):
         for _ in range(16 // self.h_bits):
             scale = dynamic_scale(rest, self.h_bits)
             codes = code(rest, scale, zero_point, self.h_bits)
-            sums = np.asarray(product(codes, zero_point, self.R[:, columns]) * scale)
+            sums = np.asarray(combined(products(codes, zero_point, self.R[:, columns])) * scale)
             u = np.asarray(u - sums * self.inputs["h_multiplier"][columns])
             rest = np.asarray(rest - (codes.astype(np.float32) - F32(zero_point)) * scale)
         return u
 
     def gate(self, gate: str, g: FloatArray) -> FloatArray:
         """Activation of a gate's pre-activations."""
-        index = self.GATES.index(gate)
+        name = self.gate_name(gate)
+        self.note(f"{name}.preactivation", g)
+        value = self._gate_value(self.GATES.index(gate), name, g)
+        self.note(f"{name}.activation", value)
+        return value
+
+    def _gate_value(self, index: int, name: str, g: FloatArray) -> FloatArray:
         kind = self.kinds[index]
 
-        def value(name: str) -> np.float32:
-            return F32(self.attributes[name][index])
+        def value(attribute: str) -> np.float32:
+            return F32(self.attributes[attribute][index])
 
         v = np.maximum(np.minimum(g, value("gate_max")), value("gate_min"))
         offset = int(self.attributes["gate_table_offset"][index])
         if kind == "table":
-            return np.asarray(self.inputs["gate_table"][offset + np.trunc(v).astype(np.int64)])
+            codes = np.trunc(v).astype(np.int64)
+            self.note(f"{name}.acc{CODES}", codes)
+            return np.asarray(self.inputs["gate_table"][offset + codes])
         if kind == "relu_table":
             size = int(self.attributes["gate_index_size"][index])
             k = v * value("gate_index_scale") + F32(size // 2 + 0.5)
@@ -329,51 +339,10 @@ class IntegerCell(ABC):
         bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
         return bounded and "initial_h" in self.inputs
 
-    def loop(self) -> tuple[dict[str, npt.NDArray[Any]], State]:
-        """All steps: `Y`, `Y_h` and, if there are any, `Y_codes`; and the last state, of ended rows too."""
-        p = self._input_pre_activations()
-        if self.loses and not self.KEEPS_STATE:
-            forward = self.attributes["direction"] == "forward"
-            first = np.zeros_like(self.lengths) if forward else np.maximum(self.lengths - 1, 0)
-            rows = np.arange(self.batch)
-            p[first, rows] = self.without_loss(p[first, rows], limited(self.initial("initial_h")))
-        state = self.initial_state()
-        shape = (self.time, self.batch, self.hidden)
-        Y = np.zeros(shape, np.float32)
-        Y_codes = np.full(shape, self.attributes["h_zero_point"], state["h"].dtype)
-        Y_h = np.zeros(shape[1:], np.float32)
-        rows = np.arange(self.batch)
-        for step in range(self.time):
-            running = step < self.lengths
-            t = np.full(self.batch, step) if self.attributes["direction"] == "forward" else self.lengths - 1 - step
-            t = np.where(running, t, 0)
-            y, new = self.step(p[t, rows], state)
-            Y[t[running], rows[running]] = y[running]
-            Y_codes[t[running], rows[running]] = new["h"][running]
-            mask = running[:, np.newaxis]
-            Y_h = np.where(mask, y, Y_h)
-            state = {name: np.where(mask, new[name], state[name]) for name in state}
-        outputs: dict[str, npt.NDArray[Any]] = {"Y": self.selected(Y), "Y_h": self.selected(Y_h)}
-        if self.attributes["h_mode"] == "static" and self.h_bits == 8:
-            outputs["Y_codes"] = Y_codes
-        return outputs, state
+    def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
+        """Without -0 in `Y` and `Y_h` if there are lengths."""
+        outputs.update({name: self.selected(outputs[name]) for name in ("Y", "Y_h")})
 
     def selected(self, values: FloatArray) -> FloatArray:
         """Without -0 if there are lengths."""
         return values + F32(0) if "sequence_lens" in self.inputs else values
-
-
-def without_direction_axis(
-    inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any], states: tuple[str, ...]
-) -> dict[str, npt.NDArray[Any]]:
-    """Inputs whose states are [B, H]."""
-    removed = states if attributes.get("state_direction_axis") else ()
-    return {name: value[0] if name in removed else value for name, value in inputs.items()}
-
-
-def with_direction_axes(results: dict[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-    """Puts the axes of the attributes into `Y` and the last states."""
-    if attributes.get("y_direction_axis"):
-        results["Y"] = results["Y"][:, np.newaxis]
-    if attributes.get("state_direction_axis"):
-        results.update({name: results[name][np.newaxis] for name in ("Y_h", "Y_c") if name in results})

@@ -8,27 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.types import LSTM
 from rnnqc.reference import grid_cell
-from rnnqc.reference.grid_lstm import GridLstm
+from rnnqc.reference.grid_lstm import GATES, GridLstm
 from rnnqc.reference.integer_cell import (
     F32,
     LARGEST_MAGNITUDE,
     Activation,
     FloatArray,
     IntegerCell,
-    State,
     limited,
     quantize_rows,
     relu,
     rne,
     weight_codes,
-    with_direction_axes,
-    without_direction_axis,
 )
+from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.recording import CODES, Recorder
 
-__all__ = ["GATES", "quantize_rows", "run", "weight_codes"]
+__all__ = ["GATES", "quantize_rows", "reference_lstm", "run", "weight_codes"]
 
-GATES = ("i", "o", "f", "c")
 _OPTIONAL: dict[str, Any] = {
     "cell_scale": 0.0,
     "cell_max": 32767.0,
@@ -57,22 +56,28 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
         ValueError: an unknown or missing attribute or input, T = 0, B = 0, a sequence length outside 0 .. T, or packed
             weights whose groups do not fit together.
     """
-    inner = without_direction_axis(inputs, attributes, ("initial_h", "initial_c"))
-    arithmetic = attributes.get("arithmetic", "tables")
-    node = GridLstm if arithmetic in grid_cell.GRIDS else _Lstm
-    with np.errstate(all="ignore"):
-        results = node(inner, attributes).run()
-    with_direction_axes(results, attributes)
-    return results
+    return reference_lstm(inputs, attributes).run()
+
+
+def reference_lstm(
+    inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any], recorder: Recorder | None = None
+) -> ReferenceCell:
+    """The same node, to be run step by step, with its values noted; arguments and errors as of `run`."""
+    if attributes.get("arithmetic", "tables") in grid_cell.GRIDS:
+        return GridLstm(inputs, attributes, recorder)
+    return _Lstm(inputs, attributes, recorder)
 
 
 class _Lstm(IntegerCell):
-    OPERATOR = "QuantLSTMCell"
+    TYPE = LSTM
     GATES = GATES
+    OPTIONAL = _OPTIONAL
+    IGNORED = grid_cell.attributes_of(GridLstm)
 
-    def __init__(self, inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -> None:
-        super().__init__(inputs, attributes, _OPTIONAL, ignored=grid_cell.attributes_of(GridLstm))
-        self.quantized_cell = self.attributes["cell_scale"] > 0
+    @property
+    def quantized_cell(self) -> bool:
+        """Whether the cell state is a whole number of units."""
+        return bool(self.attributes["cell_scale"] > 0)
 
     def initial_state(self) -> State:
         h, c = self.initial("initial_h"), self.initial("initial_c")
@@ -100,7 +105,7 @@ class _Lstm(IntegerCell):
         return Activation(kind, self.number("output_alpha"), self.number("output_beta"))(real)
 
     def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
-        g = np.asarray(self.recurrent(state) + p)
+        g = np.asarray(self.recurrent("hidden.product", state) + p)
         g_i, g_o, g_f, g_c = (self.part(g, gate) for gate in GATES)
         c = state["c"]
         peephole = self.inputs.get("P")
@@ -109,17 +114,28 @@ class _Lstm(IntegerCell):
             g_i = g_i + p_i * c
             g_f = g_f + p_f * c
         i = self.gate("i", g_i)
-        f = np.asarray(self.number("one") - i) if self.attributes["input_forget"] else self.gate("f", g_f)
+        f = self._coupled(i) if self.attributes["input_forget"] else self.gate("f", g_f)
         d = self.gate("c", g_c)
-        c = self._limit_cell(np.asarray(f * c + i * d))
+        kept, added = f * c, i * d
+        self.note("cell_state.kept", kept)
+        self.note("cell_state.added", added)
+        c = self._limit_cell(np.asarray(kept + added))
+        self.note("cell_state" + (CODES if self.quantized_cell else ""), c)
         if peephole is not None:
             g_o = g_o + p_o * c
-        y = np.asarray(self.gate("o", g_o) * self._output(c))
+        o, squashed = self.gate("o", g_o), self._output(c)
+        self.note("hidden.activation", squashed)
+        y = np.asarray(o * squashed)
+        self.note("hidden.value", y)
         return y, {**self.hidden_codes(y), "c": c}
 
-    def run(self) -> dict[str, npt.NDArray[Any]]:
-        outputs, state = self.loop()
+    def _coupled(self, gate: FloatArray) -> FloatArray:
+        value = np.asarray(self.number("one") - gate)
+        self.note(f"{self.gate_name('f')}.activation", value)
+        return value
+
+    def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
+        super().final(outputs, state)
         c = self.selected(state["c"])
         Y_c = np.asarray(c * self.number("cell_scale")) if self.quantized_cell else c
         outputs["Y_c"] = np.where((self.lengths > 0)[:, np.newaxis], Y_c, F32(0))
-        return outputs

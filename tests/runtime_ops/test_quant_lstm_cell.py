@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -156,10 +157,10 @@ def test_planes_are_added_with_one_rounding(monkeypatch: pytest.MonkeyPatch) -> 
     check(case)
     expected = reference.run(case.inputs, case.attributes)
 
-    def exact(codes: np.ndarray, zero_point: int, weights: np.ndarray) -> np.ndarray:
-        return ((codes.astype(np.int64) - zero_point) @ weights.astype(np.int64)).astype(np.float32)
+    def exact(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.asarray(sum(p.astype(np.int64) << 8 * k for k, p in enumerate(reversed(parts))), np.float32)
 
-    monkeypatch.setattr("rnnqc.reference.integer_cell.product", exact)
+    monkeypatch.setattr("rnnqc.reference.integer_cell.combined", exact)
     assert (reference.run(case.inputs, case.attributes)["Y"] != expected["Y"]).mean() > 0.1, "the case shows nothing"
 
 

@@ -1,0 +1,157 @@
+"""What all references have in common: the loop over time, lengths of rows, and who receives the values of each step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.types import CellType
+from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
+
+Array = npt.NDArray[Any]
+State = dict[str, Array]
+"""What a step passes to the next one, `[B, ...]`: hidden codes `h`, `h_scale` `[B, 1]` for dynamic rows, and more."""
+_AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0)}
+
+
+class ReferenceCell(ABC):
+    """One node in a run: a subclass has an arithmetic, and its subclasses the equations of a cell.
+
+    Rows of the batch are computed together. A row that has ended goes on, like a row of the function body: nothing
+    of that is an output.
+
+    Args:
+        inputs: Arrays by the operator's input names; absent optional inputs are left out.
+        attributes: Values by the operator's attribute names.
+        recorder: Receives every value of every step.
+
+    Raises:
+        ValueError: T = 0, B = 0, or a sequence length outside 0 .. T.
+    """
+
+    TYPE: ClassVar[CellType]
+    GATES: ClassVar[tuple[str, ...]]
+    """The gates of the type as attributes of the operator name them."""
+
+    def __init__(self, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None) -> None:
+        self._axes = {k: v for k, v in _AXES.items() if attributes.get(k)}
+        removed = {name for names, _ in self._axes.values() for name in names}
+        self.inputs = {n: v[0] if n in removed else v for n, v in inputs.items()}
+        self.hidden = int(attributes["hidden_size"])
+        self.reverse = attributes.get("direction", "forward") == "reverse"
+        self.time, self.batch = inputs["X"].shape[:2]
+        self._has_lengths = "sequence_lens" in inputs
+        self.lengths = self._checked_lengths()
+        self._recorder = recorder
+        self.done = 0
+        """How many steps have been made."""
+        self._now: int | None = None
+        self._p: Array = np.zeros(0)
+        self._codes: Array = np.zeros(0, np.uint8)
+        self._state: State = {}
+        self._last: State = {}
+        shape = (self.time, self.batch, self.hidden)
+        self._y, self._y_h = np.zeros(shape, np.float32), np.zeros(shape[1:], np.float32)
+
+    @abstractmethod
+    def pre_activations(self) -> Array:
+        """The input's share of them, [T, B, GH]."""
+
+    @abstractmethod
+    def initial_state(self) -> State:
+        """What the first step gets."""
+
+    @abstractmethod
+    def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
+        """One step of all rows: p [B, GH] and state in; y [B, H] and state out."""
+
+    @property
+    @abstractmethod
+    def blank_code(self) -> int | None:
+        """The hidden code of 0; None where there are no `Y_codes`."""
+
+    @abstractmethod
+    def final(self, outputs: dict[str, Array], state: State) -> None:
+        """Changes and completes `Y` and `Y_h`, with the last state of each row."""
+
+    def advance(self, steps: int) -> None:
+        """Makes so many further steps, or all that are left."""
+        with np.errstate(all="ignore"):
+            if not self.done:
+                self._start()
+            for k in range(self.done, min(self.done + steps, self.time)):
+                self._advance_to(k)
+
+    def run(self) -> dict[str, Array]:
+        """All outputs, after the steps that are left."""
+        self.advance(self.time)
+        valid = (np.arange(self.time)[:, None] < self.lengths)[:, :, None]
+        outputs: dict[str, Array] = {"Y": np.where(valid, self._y, np.float32(0)), "Y_h": self._y_h}
+        if self.blank_code is not None:
+            outputs["Y_codes"] = np.where(valid, self._codes, self.blank_code).astype(np.uint8)
+        with np.errstate(all="ignore"):
+            self.final(outputs, self._last)
+        for names, axis in self._axes.values():
+            outputs.update({n: np.expand_dims(outputs[n], axis) for n in names if n in outputs})
+        return outputs
+
+    def note(self, name: str, values: Array) -> None:
+        """Hands a value to the recorder; see `rnnqc.reference.recording`."""
+        if self._recorder is not None:
+            self._recorder.record(name, self._now, values)
+
+    def gate_name(self, gate: str) -> str:
+        """The gate as tensors name it."""
+        return self.TYPE.gates[self.GATES.index(gate)]
+
+    def part(self, values: Array, gate: str) -> Array:
+        """The columns [..., H] of a gate in [..., GH]."""
+        first = self.GATES.index(gate) * self.hidden
+        return values[..., first : first + self.hidden]
+
+    def element(self, step: int) -> Any:
+        """Which elements of a sequence [T, B, ...] a step reads."""
+        if not self.reverse:
+            return step
+        if not self._has_lengths:
+            return self.time - 1 - step
+        count = np.maximum(self.lengths, 1)
+        return np.where(step < count, count - 1 - step, step), np.arange(self.batch)
+
+    def _checked_lengths(self) -> Array:
+        """`sequence_lens`, or T for each row."""
+        operator = self.TYPE.fused
+        if self.time == 0 or self.batch == 0:
+            raise ValueError(f"{operator}: T = 0 and B = 0 are errors")
+        lengths = self.inputs.get("sequence_lens", np.full(self.batch, self.time, np.int32))
+        if lengths.min() < 0 or lengths.max() > self.time:
+            raise ValueError(f"{operator}: sequence_lens {lengths.tolist()} outside 0 .. {self.time}")
+        return lengths
+
+    def _start(self) -> None:
+        self._p, self._state = self.pre_activations(), self.initial_state()
+        self._last = self._state
+        self._codes = np.zeros(self._y.shape, self._state["h"].dtype)
+
+    def _advance_to(self, k: int) -> None:
+        self._now = k
+        at = self.element(k)
+        self._note_codes("hidden.previous", self._state)
+        y, state = self.step(self._p[at], self._state)
+        self._note_codes("hidden", state)
+        self._y[at], self._codes[at], self._state = y, state["h"], state
+        if self._has_lengths:
+            running = (k < self.lengths)[:, np.newaxis]
+            y = np.where(running, y, self._y_h)
+            state = {name: np.where(running, new, self._last[name]) for name, new in state.items()}
+        self._y_h, self._last = y, state
+        self.done = k + 1
+
+    def _note_codes(self, name: str, state: State) -> None:
+        self.note(name + CODES, state["h"])
+        if "h_scale" in state:
+            self.note(name + ROW_SCALE, state["h_scale"])

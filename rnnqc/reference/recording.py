@@ -1,0 +1,53 @@
+"""Names of the tensors of a cell (docs/dump.md, *Files*), and who receives them while a reference computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.types import CellType
+
+CODES, ROW_SCALE, ZERO_POINT = ".codes", ".row_scale", ".zero_point"
+"""Endings of names: a tensor's integers, and the scale and zero point of each row where they differ by row."""
+
+
+class Recorder(Protocol):
+    """Receives the values of a cell."""
+
+    def record(self, name: str, step: int | None, values: npt.NDArray[Any]) -> None:
+        """Takes a value.
+
+        Args:
+            name: The tensor for real values; with `.codes` its integers, with `.row_scale` and `.zero_point` those of
+                each row.
+            step: Number of the step in the order of the loop, `values` are `[B,K]`; None for the whole sequence
+                `[T,B,K]`, in the order of time.
+            values: Not changed later.
+        """
+
+
+def tensor_names(type_: CellType, linear_before_reset: bool) -> Iterator[str]:
+    """The tensors that an integer cell may have, in the order in which a step makes them.
+
+    Args:
+        type_: LSTM, GRU or RNN.
+        linear_before_reset: GRU: whether the reset gate multiplies the product with R.
+    """
+    yield from ("input", "x.product", *(f"{g}.input_product" for g in type_.gates))
+    yield from ("hidden.previous", "hidden.product")
+    for k, gate in enumerate(type_.gates):
+        candidate = type_.reads_hidden and k == CANDIDATE
+        if candidate and not linear_before_reset:
+            yield from (f"{RESET_HIDDEN}.value", RESET_HIDDEN, f"{RESET_HIDDEN}.product")
+        yield f"{gate}.hidden_product"
+        if candidate and linear_before_reset:
+            yield RESET_PRODUCT
+        yield from (f"{gate}.{part}" for part in ("preactivation", "acc", "activation"))
+    if type_.cell_state:
+        yield from ("cell_state.kept", "cell_state.added", "cell_state", "hidden.activation")
+    elif type_.reads_hidden:
+        yield from ("hidden_state.kept", "hidden_state.added", "hidden_state")
+    yield from ("hidden.value", "hidden")
