@@ -1,8 +1,9 @@
 """From a recipe, the weights and statistics to the number formats of every cell of a model.
 
-A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights (rnnqc/formats/weight_scales.py),
-from the activation, or by the recipe's `range` from the statistics of a calibration (rnnqc/recipes/ranges.py), where points of
-one `share` are taken together. Formats that are those of another point (`same_as`, mode "product") come last.
+A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights
+(rnnqc/formats/weight_scales.py), from the activation, or by the recipe's `range` from the statistics of a calibration
+(rnnqc/recipes/ranges.py), where points of one `share` are taken together.
+Formats that are those of another point (`same_as`, mode "product") come last.
 """
 
 from __future__ import annotations

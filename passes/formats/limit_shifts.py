@@ -1,4 +1,6 @@
-"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them (rnnqc/formats/shift_limits.py).
+"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them.
+
+The limits are those of rnnqc/formats/shift_limits.py.
 
 Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
 """

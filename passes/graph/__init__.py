@@ -1,1 +1,1 @@
-"""Read-only questions about graphs that several passes ask: operands, constants, layouts, sequences, states of loops."""
+"""Questions about graphs that several passes ask: operands, constants, layouts, sequences, states of loops."""

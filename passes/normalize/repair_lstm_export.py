@@ -43,9 +43,9 @@ class RepairLstmExport(Pass):
        A node with a state of another size than the layer's is left alone: something else is wrong with it.
     3. Sequence lengths that are all the length of X go as well.
 
-    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.projection`): without its states it would
-    look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are sorted
-    topologically.
+    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.projection`): without its states it
+    would look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are
+    sorted topologically.
     """
 
     info = PassInfo(

@@ -95,7 +95,7 @@ def _dispatched(b: Builder, emitter: _Loop) -> dict[str, Value]:
 
 
 def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
-    """W or R as codes, from packed int4 if they are stored so (rnnqc/formats/packing.py), in groups of `size` rows or 0."""
+    """W or R as codes, also from packed int4 (rnnqc/formats/packing.py), in groups of `size` rows or 0."""
     columns = len(cell.type.gates) * cell.hidden_size
     stored, multiplier, rows = {
         "W": (w.W, w.W_group_multiplier, cell.input_size),

@@ -3,8 +3,8 @@
     code(x)  = clamp(round(fl(fl(x / scale) + zero_point)), minimum, maximum)
     value(x) = fl(fl(code - zero_point) * scale)
 
-`Encoding` in rnnqc/formats/encoding.py, which follows ONNX QuantizeLinear, adds the zero point after rounding: the two differ
-at ties and wherever the sum itself is rounded.
+`Encoding` in rnnqc/formats/encoding.py, which follows ONNX QuantizeLinear, adds the zero point after rounding: the two
+differ at ties and wherever the sum itself is rounded.
 """
 
 from __future__ import annotations
