@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.reference.integer_cell import weight_codes
-from rnnqc.reference.loop import Array, ReferenceCell, State
+from rnnqc.reference.loop import Array, ReferenceCell, State, exact_weights
 from rnnqc.reference.recording import CODES, Recorder
 
 __all__ = ["Array", "GridCell", "Quantizer", "State", "attributes_of", "quantizer_names"]
 
 IntArray = npt.NDArray[np.int64]
 
+_MULTIPLIED = {"W": ("input",), "R": ("hidden", "reset")}
+"""The quantizers whose codes are multiplied by weights."""
 REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_min", "grid_max")
 GRIDS = ("grid", "grid32")
 
@@ -74,20 +76,20 @@ class Quantizer:
     real: np.dtype[Any]
     offset: int
 
+    def multiples(self, values: Array) -> Array:
+        """Codes of real values less the zero point, as real numbers."""
+        units = np.asarray(values / self.scale)
+        offset = self.real.type(self.offset)
+        whole = _ROUNDINGS[self.rounding](units + offset) - offset if offset else _ROUNDINGS[self.rounding](units)
+        return np.asarray(np.clip(whole, self.low - self.zero_point, self.high - self.zero_point))
+
     def code(self, values: Array) -> IntArray:
         """Codes of real values."""
-        offset = self.real.type(self.offset)
-        whole = _ROUNDINGS[self.rounding](np.asarray(values / self.scale + offset)) - offset
-        limited = np.clip(whole, self.low - self.zero_point, self.high - self.zero_point)
-        return np.asarray(limited.astype(np.int64) + self.zero_point)
+        return np.asarray(self.multiples(values).astype(np.int64) + self.zero_point)
 
     def value(self, codes: IntArray) -> Array:
         """Real values of codes."""
         return np.asarray((codes - self.zero_point).astype(self.real) * self.scale)
-
-    def __call__(self, values: Array) -> Array:
-        """Values on the grid."""
-        return self.value(self.code(values)) if self.scale else values
 
 
 class GridCell(ReferenceCell):
@@ -140,15 +142,13 @@ class GridCell(ReferenceCell):
         }
 
     def _weights(self, key: str) -> Array:
-        """Codes of W or R less their zero points, as float64 numbers: their products are exact sums far below 2**53."""
-        codes = weight_codes(
-            self.inputs[key],
-            self.inputs.get(f"{key}_group_multiplier"),
-            int(self.attributes[f"{key.lower()}_group_size"]),
-            len(self.GATES) * self.hidden,
-            self.TYPE.fused,
-        )
-        return np.asarray(codes.astype(np.float64) - self.inputs.get(f"{key}_zero_point", np.int64(0)))
+        """Codes of W or R less their zero points."""
+        size = int(self.attributes[f"{key.lower()}_group_size"])
+        multipliers = self.inputs.get(f"{key}_group_multiplier")
+        codes = weight_codes(self.inputs[key], multipliers, size, len(self.GATES) * self.hidden, self.TYPE.fused)
+        quantizers = [self.quantizers[n] for n in _MULTIPLIED[key] if n in self.quantizers]
+        largest = max(max(abs(q.low - q.zero_point), abs(q.high - q.zero_point)) for q in quantizers)
+        return exact_weights(codes.astype(np.int64) - self.inputs.get(f"{key}_zero_point", np.int64(0)), largest)
 
     def widened(self, values: Array) -> Array:
         """Values in the real type."""
@@ -165,7 +165,7 @@ class GridCell(ReferenceCell):
 
     def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
         """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator, and noted."""
-        sums = ((codes - self.quantizers[name].zero_point).astype(np.float64) @ weights).astype(np.int64)
+        sums = ((codes - self.quantizers[name].zero_point).astype(weights.dtype) @ weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
             sums = np.clip(sums, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -178,9 +178,9 @@ class GridCell(ReferenceCell):
         if not quantizer.scale:
             self.note(point, values)
             return values
-        codes = quantizer.code(values)
-        self.note(point + CODES, codes)
-        return quantizer.value(codes)
+        multiples = quantizer.multiples(values)
+        self.note(point + CODES, multiples.astype(np.int64) + quantizer.zero_point)
+        return np.asarray(multiples * quantizer.scale)
 
     def on_grids(self, kind: str, values: Array, gates: tuple[str, ...]) -> Array:
         """Values [..., nH] of some gates, each on the grid `<kind>_<gate>`."""

@@ -56,11 +56,18 @@ class GridGru(GridCell):
         n = self.gate("h", m + self.part(p, "h"))
         kept = self.on_grid("hidden_state.kept", np.asarray(z * h), "kept")
         added = self.on_grid("hidden_state.added", np.asarray((1 - z) * n), "added")
-        whole = self.on_grid("hidden_state", np.asarray(kept + added), "hidden_state")
-        limited = np.clip(whole, -self.number(LARGEST_MAGNITUDE), self.number(LARGEST_MAGNITUDE))
-        y = limited.astype(np.float32) + np.float32(0)
+        y = self._state_of(np.asarray(kept + added))
         self.note("hidden.value", y)
-        return y, {"h": q["hidden"].code(self.widened(y)), "real": y}
+        return y + np.float32(0), {"h": q["hidden"].code(self.widened(y)), "real": y}
+
+    def _state_of(self, total: Array) -> npt.NDArray[np.float32]:
+        """The hidden state, a binary32 number: Q_hidden_state of a sum, within bounds."""
+        bound, is_quantized = self.number(LARGEST_MAGNITUDE), bool(self.quantizers["hidden_state"].scale)
+        whole = self.on_grid("hidden_state", total, "hidden_state") if is_quantized else total
+        y = np.clip(whole, -bound, bound).astype(np.float32)
+        if not is_quantized:
+            self.note("hidden_state", y)
+        return y
 
     def _product_of_reset(self, reset: Array) -> Array:
         """Q_hidden_product of the product of r * h with R."""

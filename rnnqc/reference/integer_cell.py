@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
-from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.loop import ReferenceCell, State, exact_weights
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 CodeArray = npt.NDArray[np.integer[Any]]
-WholeArray = npt.NDArray[np.float64]
-"""Whole numbers, for exact sums."""
+WholeArray = npt.NDArray[np.floating[Any]]
+"""Whole numbers, of `exact_weights`."""
 
 F32 = np.float32
 LARGEST_MAGNITUDE = F32(2.0**60)
@@ -118,8 +118,7 @@ def combined(parts: Sequence[IntArray]) -> FloatArray:
 
 
 def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> IntArray:
-    # Whole numbers far below 2**53: exact in float64, in any order of summation.
-    sums = (codes.astype(np.float64) - zero_point) @ weights
+    sums = (codes.astype(np.int32) - zero_point).astype(weights.dtype) @ weights
     if np.abs(sums).max() >= 2**31:
         raise ValueError("an integer product leaves int32")
     return sums.astype(np.int32)
@@ -220,16 +219,7 @@ class IntegerCell(ReferenceCell):
             raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
         super().__init__(inputs, self.attributes, recorder)
         self.kinds = tuple(self.attributes["gate_kinds"].split(","))
-        self.W, self.R = (
-            weight_codes(
-                inputs[key],
-                inputs.get(f"{key}_group_multiplier"),
-                int(self.attributes[f"{key.lower()}_group_size"]),
-                len(self.GATES) * self.hidden,
-                operator,
-            ).astype(np.float64)
-            for key in ("W", "R")
-        )
+        self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
             raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
@@ -240,6 +230,13 @@ class IntegerCell(ReferenceCell):
         has_codes = self.attributes["h_mode"] == "static" and self.h_bits == 8
         return int(self.attributes["h_zero_point"]) if has_codes else None
 
+    def _weights(self, key: str) -> WholeArray:
+        """Codes of W or R."""
+        size = int(self.attributes[f"{key.lower()}_group_size"])
+        multipliers = self.inputs.get(f"{key}_group_multiplier")
+        columns = len(self.GATES) * self.hidden
+        return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.TYPE.fused), 255)
+
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
         return F32(self.attributes[name])
@@ -248,9 +245,7 @@ class IntegerCell(ReferenceCell):
         """An initial state [B, H] without NaN, zeros if absent."""
         return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
 
-    def product(
-        self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: npt.NDArray[np.float64]
-    ) -> FloatArray:
+    def product(self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> FloatArray:
         """Integer product as float32, noted."""
         parts = products(codes, zero_point, weights)
         whole = parts[0] if len(parts) == 1 else parts[0].astype(np.int64) * 256 + parts[1]

@@ -18,6 +18,12 @@ State = dict[str, Array]
 _AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0)}
 
 
+def exact_weights(codes: Array, largest: int) -> Array:
+    """Weights `[K,N]` as floats whose products with whole numbers up to `largest` add up exactly, in any order."""
+    bound = largest * float(np.abs(codes.astype(np.float64)).sum(axis=0).max(initial=0))
+    return codes.astype(np.float32 if bound < 2**24 else np.float64)
+
+
 class ReferenceCell(ABC):
     """One node in a run: a subclass has an arithmetic, and its subclasses the equations of a cell.
 
@@ -81,7 +87,7 @@ class ReferenceCell(ABC):
     def advance(self, steps: int) -> None:
         """Makes so many further steps, or all that are left."""
         with np.errstate(all="ignore"):
-            if not self.done:
+            if not self._state:
                 self._start()
             for k in range(self.done, min(self.done + steps, self.time)):
                 self._advance_to(k)

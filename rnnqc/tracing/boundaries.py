@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto
 
+from rnnqc.cells.base import Cell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
 from rnnqc.evaluation.evaluate import run_session
@@ -20,7 +21,8 @@ from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.session import session
-from rnnqc.tracing.program import Program
+from rnnqc.tracing.checks import same_bits
+from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
 from rnnqc.tracing.scans_as_loops import write_as_loops
 
@@ -33,7 +35,7 @@ class Run:
     """One execution of one cell.
 
     Attributes:
-        inputs: Arrays by the names that the cell's program uses; absent inputs are left out.
+        inputs: Arrays by the names that the cell uses; absent inputs are left out.
         outputs: The same of its outputs.
         trips: In which iteration of each loop around the cell.
     """
@@ -112,41 +114,32 @@ def _options(optimize: bool) -> ort.SessionOptions:
     return options
 
 
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays have the same type, shape and bits."""
-    left, right = np.asarray(a), np.asarray(b)
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-
-
-def observed_of(program: Program, stored: Container[str]) -> list[Observed]:
+def observed_of(place: Place, stored: Container[str]) -> list[Observed]:
     """What a model has to bring out for a cell, without its constants."""
-    formals = [(f, n) for f, n in [*program.inputs.items(), *program.outputs.items()] if n not in stored]
-    return [Observed(program.cell.name, f, n, False, _RANK, 0, _kind(program, f)) for f, n in formals]
+    formals = [(f, n) for f, n in [*place.inputs.items(), *place.outputs.items()] if n not in stored]
+    return [Observed(place.cell.name, f, n, False, _RANK, 0, _kind(place.cell, n)) for f, n in formals]
 
 
-def runs_of(program: Program, known: Mapping[str, Made]) -> list[Run]:
+def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
     """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all runs in its iteration.
 
     Args:
-        program: The cell.
+        place: The cell.
         known: Values by name, as `Recorder.run` gives them, and the constants.
     """
     made = []
-    for trips in known[next(iter(program.outputs.values()))]:
-        outputs = {f: at(known[n], trips) for f, n in program.outputs.items()}
+    for trips in known[next(iter(place.outputs.values()))]:
+        outputs = {f: at(known[n], trips) for f, n in place.outputs.items()}
         if all(v.size for v in outputs.values()):
-            made.append(Run({f: at(known[n], trips) for f, n in program.inputs.items()}, outputs, trips))
+            made.append(Run({f: at(known[n], trips) for f, n in place.inputs.items()}, outputs, trips))
     return made
 
 
-def _kind(program: Program, formal: str) -> int:
-    cell = program.cell
-    if formal in ("sequence_lens", cell.sequence_lens):
+def _kind(cell: Cell, name: str) -> int:
+    if name == cell.sequence_lens:
         return int(TensorProto.INT32)
-    if formal in ("Y_codes", cell.y_codes):
-        return int(TensorProto.UINT8)
     codes = cell.integer.get("x_mode") == "codes"
-    return int(TensorProto.UINT8 if codes and formal in ("X", cell.x) else TensorProto.FLOAT)
+    return int(TensorProto.UINT8 if name == cell.y_codes or (codes and name == cell.x) else TensorProto.FLOAT)
 
 
 def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:

@@ -9,27 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.grids import is_power_of_two
 from rnnqc.passes.fold.grid_numbers import GridNumbers
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, stored_numbers
-from rnnqc.tracing.program import Program
+from rnnqc.tracing.places import Place
 from rnnqc.tracing.tensors import Tensor
 
 Array = npt.NDArray[Any]
 _CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZERO.value}
 
 
-def steps_alone(program: Program) -> bool:
+def steps_alone(cell: Cell) -> bool:
     """Whether a step can be run alone: its states, as floats, stand for the codes that the loop carries.
 
     Not for the arithmetic "grid" with roundings toward one side and scales that are no powers of two
     (docs/quant_lstm_cell.md, *After the loop*).
     """
-    numbers = stored_numbers(program.cell)
-    if not isinstance(numbers, GridNumbers) or not program.cell.type.cell_state:
+    numbers = stored_numbers(cell)
+    if not isinstance(numbers, GridNumbers) or not cell.type.cell_state:
         return True
     grids = [numbers.grid(n) for n in ("hidden", "cell_state")]
     return all(g.rounding not in _CUT_ROUNDINGS or is_power_of_two(g.scale) for g in grids)
@@ -42,15 +43,16 @@ class NativeSteps:
     first step that differs is found, and no later one is blamed for it.
 
     Args:
-        program: The cell, fused.
+        place: The cell, fused.
+        proto: The model.
         constants: Arrays of its constant inputs.
     """
 
-    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
-        assert program.node is not None
-        cell = program.cell
+    def __init__(self, place: Place, proto: onnx.ModelProto, constants: Mapping[str, Array]) -> None:
+        assert place.node is not None
+        cell = place.cell
         node = onnx.NodeProto()
-        node.CopyFrom(program.node)
+        node.CopyFrom(place.node)
         node.overload, node.op_type = "", cell.type.fused
         kept = [a for a in node.attribute if a.name not in (CONFIGURATION, PLACES, "direction", *DIRECTION_AXES)]
         kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
@@ -66,7 +68,7 @@ class NativeSteps:
         self._states = states
         graph = onnx.GraphProto(name="step", node=[node])
         graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in constants.items() if n in names)
-        self._graph, self._opset, self._ir_version = graph, program.opset, program.ir_version
+        self._graph, self._proto = graph, proto
         self._session: Any = None
 
     def run(self, x: Array, states: Mapping[str, Array]) -> dict[str, Array]:
@@ -88,9 +90,8 @@ class NativeSteps:
             self._graph.output.extend(
                 onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in self._outputs
             )
-            model = onnx.ModelProto(ir_version=self._ir_version, graph=self._graph)
-            model.opset_import.add(domain="", version=self._opset)
-            model.opset_import.add(domain="ai.rnnqc", version=1)
+            model = onnx.ModelProto(ir_version=self._proto.ir_version, graph=self._graph)
+            model.opset_import.extend(self._proto.opset_import)
             self._session = make_session(model, native=True)
         return run_session(self._session, given)
 

@@ -5,68 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
-from rnnqc.tracing.program import Program
+from rnnqc.tracing.qcdq_nodes import QcdqNodes
 
 Array = npt.NDArray[Any]
 _REAL = {"B": "bias", "hidden_bias": "hidden_bias", "P": "peepholes"}
 _PASSED = ("Cast", "Clip", "Identity")
 
 
-def parameters_of(program: Program, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """The parameters of a cell by their names in a dump.
+def parameters_of_operator(cell: Cell, operands: Mapping[str, Array]) -> dict[str, Array]:
+    """The parameters of a cell in its integer form by their names in a dump; nothing if there are no operands.
 
-    `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their zero points where these are not 0; of form
-    qcdq their scales; `bias`, `hidden_bias` and `peepholes` where the cell has them as real values.
+    `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their zero points where these are not 0; `bias`,
+    `hidden_bias` and `peepholes` where the cell has them as real values.
 
     Args:
-        program: The cell.
-        constants: Of form qcdq, all of the program's constants by their names; of others, those of the operator by the
-            names of its inputs.
+        cell: The cell.
+        operands: Its constants, by the names of the operator's inputs.
     """
-    cell = program.cell
+    weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
+    # In the arithmetic "tables" the others are in units of codes, with zero points.
+    has_real = cell.integer.get("arithmetic", "tables") != "tables"
+    return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
+
+
+def parameters_of_nodes(cell: Cell, nodes: QcdqNodes, constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The same of a cell in form qcdq, and the scales of its weights.
+
+    Args:
+        cell: The cell.
+        nodes: Its nodes.
+        constants: Its constants, by their names.
+    """
+    weights = {key: _of_nodes(nodes, key, constants) for key in ("W", "R")}
+    return _named(weights, {key: constants.get(getattr(cell, key) or "") for key in _REAL})
+
+
+def _named(weights: Mapping[str, Mapping[str, Array]], others: Mapping[str, Array | None]) -> dict[str, Array]:
     made: dict[str, Array] = {}
-    for key in ("W", "R"):
-        parts = _of_nodes(program, key, constants) if cell.form == "qcdq" else _of_operator(cell, key, constants)
-        zero = parts.get("zero_point")
-        if zero is not None and not zero.any():
-            del parts["zero_point"]
-        made |= {f"{key}.weight.{part}": array for part, array in parts.items()}
-    # In the arithmetic "tables" they are in units of codes, with zero points.
-    if cell.form == "qcdq" or cell.integer.get("arithmetic", "tables") != "tables":
-        for key, name in _REAL.items():
-            held = constants.get(getattr(cell, key) or "" if cell.form == "qcdq" else key)
-            made |= {} if held is None else {name: held}
-    return made
+    for key, parts in weights.items():
+        made |= {f"{key}.weight.{p}": array for p, array in parts.items() if p != "zero_point" or array.any()}
+    return made | {_REAL[key]: array for key, array in others.items() if array is not None}
 
 
-def _of_operator(cell: Cell, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Codes and zero points of W or R, as the operator takes them."""
-    stored = constants.get(key)
+def _of_operator(cell: Cell, key: str, operands: Mapping[str, Array]) -> dict[str, Array]:
+    """Codes and zero points of W or R."""
+    stored = operands.get(key)
     if stored is None or stored.dtype.kind not in "iu":
         return {}
-    made = {} if f"{key}_zero_point" not in constants else {"zero_point": constants[f"{key}_zero_point"]}
-    if cell.form == "integer" and stored.dtype == np.uint8:
-        # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
-        rows = cell.input_size if key == "W" else cell.hidden_size
-        return {"codes": (stored[:rows].astype(np.int16) - 128).astype(np.int8), **made}
+    made = {} if f"{key}_zero_point" not in operands else {"zero_point": operands[f"{key}_zero_point"]}
     size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
     columns = len(cell.type.gates) * cell.hidden_size
-    return {"codes": weight_codes(stored, constants.get(f"{key}_group_multiplier"), size, columns), **made}
+    return {"codes": weight_codes(stored, operands.get(f"{key}_group_multiplier"), size, columns), **made}
 
 
-def _of_nodes(program: Program, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
+def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
     """Codes, scales and zero points of W or R out of the nodes that dequantize them; nothing for float weights."""
-    name = program.named(prelude=True).get(f"{key}.weight.quantized")
+    name = own.in_front.get(f"{key}.weight.quantized")
     if name is None:
         return {}
-    nodes = needed(program.nodes, [name])
+    nodes = needed(own.nodes, [name])
     last = nodes[-1]
     codes, scale = last.input[:2]
     zero = last.input[2] if len(last.input) > 2 else ""

@@ -14,7 +14,6 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.passes.cells.emit_step import ACCUMULATORS, rounds_output
 from rnnqc.passes.fold.fold_grid import needs_grid
 from rnnqc.passes.graph.quant_operators import CELL_OP
-from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]
@@ -26,22 +25,39 @@ _PARTS = ("codes", "clipped", "rounded", "zero_point", "scale")
 
 
 class QcdqReader:
-    """Reads the values of a program; see `rnnqc.tracing.tables.TablesReader`."""
+    """Finds the tensors of a cell among the values of its nodes.
+
+    Args:
+        cell: The cell.
+    """
 
     before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product", f"{_OF_X}.limited")
 
-    def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: Cell) -> None:
         self.cell = cell
+        names = ("hidden.previous", *(f"hidden.{p}" for p in _PARTS), "hidden/codes", "hidden/sign")
+        self.entering = () if rounds_output(cell) else names
         # Only there do parts of pre-activations stand for the same values in the integer forms.
         self._grid = cell.op == CELL_OP or needs_grid(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
-        """What is computed before the loop."""
+        """What is computed before the loop: the input and its product, of the whole sequence.
+
+        Args:
+            values: Those in front of the loop, by plain names.
+            x: The cell's input, in the order of the loop's sequences.
+        """
         yield self._point(_INPUT, values, x)
         yield _product("x.product", _OF_X, values)
 
     def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
-        """What is computed in the loop."""
+        """What is computed in the loop.
+
+        Args:
+            values: Those of its body `[T,...]`, by plain names.
+            after: Those of the step that would follow.
+            backwards: Whether the loop goes from the last step to the first.
+        """
         cell = self.cell
         if self._grid:
             for k in range(len(cell.type.gates)):
@@ -183,3 +199,15 @@ def _codes(point: str, values: Mapping[str, Array], zero_point: int) -> Array | 
     if held is None or held.dtype.kind in "iu":
         return held
     return np.asarray(held, np.int64) + zero_point
+
+
+def first_of(values: Mapping[str, Array], *names: str) -> Array | None:
+    """The first of `names` that is there."""
+    return next((values[n] for n in names if n in values), None)
+
+
+def moved(values: Array | None, after: Array | None, backwards: bool) -> Any:
+    """What stands after each step, from what stands in front of each and in front of the one that would follow."""
+    if values is None or after is None:
+        return None
+    return np.concatenate([after, values[:-1]] if backwards else [values[1:], after])

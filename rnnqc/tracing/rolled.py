@@ -1,4 +1,4 @@
-"""The specification of a cell whose loop was written out: the loop again, from the model's description of the cell."""
+"""A cell in form qcdq whose loop was unrolled: the loop again, from the model's description of the cell."""
 
 from __future__ import annotations
 
@@ -19,26 +19,22 @@ from rnnqc.passes.brevitas.emit_exported import exported_quantizer
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells
 from rnnqc.passes.cells.emit_cell import Boundary, boundary_of, emit_cell
 from rnnqc.passes.cells.emit_step import Quantizer
-from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES, qcdq_quantizer
 from rnnqc.passes.qcdq.insert_qcdq import emit_flags
-from rnnqc.passes.render.cell_function import emit_integer, stored_numbers
-from rnnqc.proto.graph_walks import needed, reads
+from rnnqc.proto.graph_walks import needed
 
 
-def rolled(
-    model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto]
-) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
-    """The nodes of the cell with its loop, and the names of inputs and outputs, which are those in the model.
+def rolled(model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes of the cell with its loop; the names of inputs and outputs are those in the model.
 
     Whoever uses them compares what they make with what the model's own nodes make.
 
     Args:
         model: The model.
         cell: The cell.
-        nodes: Its own ones in the model; of form qcdq, those that make weights are taken as they are.
+        nodes: Its own ones in the model; those that make weights are taken as they are.
     """
     graph = graphs_of_cells(model)[cell.name]
     try:
@@ -64,13 +60,6 @@ def rolled(
     proto.opset_import.add(domain="", version=model.opset)
     proto.graph.name = "rolled"
     empty = Model(proto)
-    if cell.form != "qcdq":
-        operands = Operands(**{f.name: stored(cell.operands.get(f.name)) for f in fields(Operands)})
-        codes = stored(cell.y_codes)
-        emitted = emit_integer(empty, cell, stored_numbers(cell), here, operands, codes, dispatch=False)
-        outputs = {v.name for v in (here.y, here.y_h, here.y_c, codes) if v is not None}
-        return body_nodes(emitted), sorted(set(known) - outputs), sorted(outputs)
-    outputs = {v.name for v in (here.y, here.y_h, here.y_c) if v is not None}
     own = {plain_name(o, cell.name): o for n in nodes for o in n.output if o}
     weights = {p: own[f"{p}.quantized"] for p in ("W.weight", "R.weight") if f"{p}.quantized" in own}
     for name in weights.values():
@@ -80,10 +69,7 @@ def rolled(
     quantizer = _quantizer(cell, {p: known[n] for p, n in weights.items()}, "input.quantized" in own)
     flags = {"bias_last": True} if cell.op == CELL_OP else emit_flags(cell)
     emitted = emit_cell(empty, cell, here, quantizer, parameters=parameters, **flags).nodes
-    in_front = needed(nodes, weights.values())
-    given = set(known) | {i for n in in_front for i in reads(n)}
-    given -= outputs | {o for n in in_front for o in n.output}
-    return [*in_front, *body_nodes(emitted)], sorted(given), sorted(outputs)
+    return [*needed(nodes, weights.values()), *body_nodes(emitted)]
 
 
 def _quantizer(cell: Cell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:

@@ -21,11 +21,13 @@ from rnnqc.passes.cells.observe import levels_of
 from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
 from rnnqc.proto.files import load_proto
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
-from rnnqc.tracing.program import programs
+from rnnqc.tracing.checks import description_of
+from rnnqc.tracing.places import places_of_cells
 from rnnqc.tracing.recurrences import Recurrence, Runs, recurrences
 from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.traced_cell import TracedCell
+from rnnqc.tracing.traced_qcdq import TracedQcdq
 from rnnqc.tracing.traced_recurrence import TracedRecurrence
 
 Array = npt.NDArray[Any]
@@ -85,20 +87,22 @@ class Tracer:
         self.native = native
         self.proto = loaded.proto
         self._stored = stored_arrays(self.proto)
-        known = programs(loaded, self.proto, {n: loaded.cells[n] for n in chosen if n in loaded.cells})
-        self._programs = {p.cell.name: p for p in known}
         levels = levels_of(self.proto)
+        self._places = places_of_cells(loaded, {n: loaded.cells[n] for n in chosen if n in loaded.cells}, levels)
         self._runs = {n: Runs(r, levels, self._stored) for n, r in found.items() if n in chosen}
-        self._traced: dict[str, TracedCell | TracedRecurrence] = {
-            n: TracedCell(p, self._stored, native) for n, p in self._programs.items()
-        }
+        self._traced: dict[str, TracedCell | TracedQcdq | TracedRecurrence] = {}
+        for name, place in self._places.items():
+            if place.cell.form == "qcdq":
+                self._traced[name] = TracedQcdq(place, self.proto, self._stored)
+            else:
+                self._traced[name] = TracedCell(place, self.proto, self._stored, native)
         self._traced |= {n: TracedRecurrence(found[n], r) for n, r in self._runs.items()}
-        wanted = [v for p in known for v in observed_of(p, self._stored)]
+        wanted = [v for p in self._places.values() for v in observed_of(p, self._stored)]
         wanted += [v for r in self._runs.values() for v in r.observed()]
         # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
         # floats depend on what it joins.
         joined = any(r.recurrence.record["form"] == "qcdq" for r in self._runs.values())
-        joined |= any(p.cell.form == "qcdq" for p in known)
+        joined |= any(p.cell.form == "qcdq" for p in self._places.values())
         self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
     @property
@@ -119,7 +123,8 @@ class Tracer:
 
     def describe(self, cell: str) -> dict[str, Any]:
         """What an index says of a cell: its operator, form, direction, arithmetic and sizes."""
-        return self._traced[cell].description
+        traced = self._traced[cell]
+        return traced.description if isinstance(traced, TracedRecurrence) else description_of(self._places[cell].cell)
 
     def trace(
         self,
@@ -162,7 +167,7 @@ class Tracer:
                     found = self._runs[name].of(known)
                     pieces = ((r.trips, traced.steps(r), traced.absent(r)) for r in found)
                 else:
-                    made = runs_of(self._programs[name], known)
+                    made = runs_of(self._places[name], known)
                     pieces = ((r.trips, traced.steps(r), {}) for r in made)
                 for trips, steps, absent in pieces:
                     for first, length, tensors in steps:

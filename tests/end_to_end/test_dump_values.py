@@ -1,4 +1,4 @@
-"""What a dump says, against the numpy references and an integer product computed here.
+"""What a dump says, against the values of the nodes of unrolled cells and an integer product computed here.
 
 What these would catch: a tensor under the name of another, codes that are off by a zero point or a table's offset, a
 value of the wrong step or row, a reversed sequence in the order of the loop, a native run that dumps something else
@@ -28,9 +28,10 @@ from dumped import (
     traced_with_parameters,
 )
 from lstm_models import RecurrentCase, stacked_model
-from recorded_reference import GATES, attributes_of, record_grid, record_tables
+from unrolled_values import assert_equals_nodes, unrolled_values
 
 import rnnqc
+from rnnqc.cells.types import CELL_TYPES
 
 Array = npt.NDArray[Any]
 TABLES = {
@@ -53,6 +54,12 @@ RECIPES = ("int8", "int8-static", "int16", "w4a8")
 def lowered(case: RecurrentCase, recipe: str, form: str = "fused", **arguments: Any) -> rnnqc.Lowered:
     """The model, calibrated."""
     return rnnqc.lower(case.model(), recipe=recipe, form=form, calibration=[case.feeds()], **arguments)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes of a node, texts decoded."""
+    made = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in made.items()}
 
 
 def fused_node(model: onnx.ModelProto) -> onnx.NodeProto:
@@ -87,36 +94,37 @@ def _some(names: Mapping[str, Any], recipes: Sequence[str]) -> list[Any]:
     return [pytest.param(n, r, marks=[pytest.mark.slow] if slow else []) for n, r, slow in pairs]
 
 
+def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Array], onnx.NodeProto]:
+    """The tensors of the only cell, which are those of the nodes of its unrolled form; its operands and its node."""
+    model, feeds = lowered(case, recipe).proto, case.feeds()
+    inputs, cell = node_inputs(model, feeds)
+    steps = traced(model, feeds)[cell]
+    assert_follows_the_rule(steps, cell)
+    nodes = lowered(case, recipe, "integer", unroll=True).proto
+    compared = assert_equals_nodes(case.op, steps, unrolled_values(nodes, feeds, cell), case.direction == "reverse")
+    assert len(compared) >= {"LSTM": 6, "GRU": 6, "RNN": 3}[case.op], sorted(compared)
+    return steps, inputs, fused_node(model)
+
+
 @pytest.mark.parametrize(("name", "recipe"), _some(TABLES, RECIPES))
 def test_tables(name: str, recipe: str) -> None:
     case = TABLES[name]
-    model, feeds = lowered(case, recipe).proto, case.feeds()
-    inputs, cell = node_inputs(model, feeds)
-    attributes = attributes_of(fused_node(model))
-    expected = record_tables(case.op, inputs, attributes)
-    steps = traced(model, feeds)[cell]
-    assert_follows_the_rule(steps, name)
-    for state in ("hidden", "hidden.previous"):
-        assert np.array_equal(steps[state].codes, expected[f"{state}.codes"]), state
-    assert steps["hidden.value"].values.tobytes() == expected["hidden.value"].tobytes()
-    unit = np.float32(attributes.get("cell_scale", 0) or 1)
-    if case.op == "LSTM":
-        assert np.array_equal(steps["cell_state"].codes, expected["cell_state.units"])
-    for k, gate in enumerate(GATES[case.op].values()):
+    steps, inputs, node = check_values(case, recipe)
+    attributes = attributes_of(node)
+    for k, gate in enumerate(CELL_TYPES[case.op].gates):
         if case.input_forget and gate == "forget_gate":
             assert np.array_equal(
                 steps[f"{gate}.activation"].values, np.float32(1) - steps["input_gate.activation"].values
             )
             continue
-        before = expected[f"{gate}.preactivation"]
-        assert steps[f"{gate}.preactivation"].values.tobytes() == before.tobytes(), gate
+        before, acc = steps[f"{gate}.preactivation"].values, steps[f"{gate}.acc"]
         low, high = (np.float32(attributes[f"gate_{end}"][k]) for end in ("min", "max"))
-        acc = steps[f"{gate}.acc"]
         assert acc.codes is not None
         assert np.array_equal(acc.codes + MIDDLE, np.trunc(np.clip(before, low, high))), gate
-        raw = expected[f"{gate}.raw"] * (unit if gate == "cell_gate" else np.float32(1))
-        assert np.array_equal(steps[f"{gate}.activation"].values, raw), gate
-        assert len(np.unique(raw)) > 3, "a trivial case"
+        unit = np.float32(attributes.get("cell_scale", 0) or 1) if gate == "cell_gate" else np.float32(1)
+        entries = inputs["gate_table"][attributes["gate_table_offset"][k] + acc.codes + MIDDLE] * unit
+        assert np.array_equal(steps[f"{gate}.activation"].values, entries), gate
+        assert len(np.unique(entries)) > 3, "a trivial case"
     columns = 2 * case.H if case.op == "GRU" and not case.linear_before_reset else case.gates * case.H
     with_rows = {k: inputs[k] for k in ("W", "R")}
     if recipe != "w4a8":
@@ -131,27 +139,9 @@ GRIDS = {n: c for n, c in TABLES.items() if c.op != "LSTM" or not c.initial_c}
 )
 def test_grids(name: str, recipe: str) -> None:
     case = TABLES[name]
-    model, feeds = lowered(case, recipe).proto, case.feeds()
-    inputs, cell = node_inputs(model, feeds)
-    attributes = attributes_of(fused_node(model))
+    steps, inputs, node = check_values(case, recipe)
     contract = recipe == "brevitas-int8" and not case.peepholes and case.op == "LSTM"
-    assert attributes["arithmetic"] == ("grid32" if contract else "grid")
-    expected = record_grid(case.op, inputs, attributes)
-    steps = traced(model, feeds)[cell]
-    assert_follows_the_rule(steps, name)
-    assert len(expected) > (6 if case.op != "RNN" else 3)
-    for point, multiples in expected.items():
-        if case.input_forget and point.startswith("forget_gate"):
-            continue
-        tensor = steps[point]
-        if point == "hidden.value" and attributes.get("rounded_output"):
-            assert np.array_equal(steps["hidden"].values.astype(np.float32), multiples)  # the operator's Y
-            continue
-        if point.endswith((".activation", ".value")):
-            assert np.array_equal(tensor.values, multiples), point
-            continue
-        assert tensor.codes is not None and tensor.zero_point is not None, point
-        assert np.array_equal(tensor.codes - tensor.zero_point, multiples), point
+    assert attributes_of(node)["arithmetic"] == ("grid32" if contract else "grid")
     zero_points = {k: inputs.get(f"{k}_zero_point", 0) for k in ("W", "R")}
     columns = 2 * case.H if case.op == "GRU" and not case.linear_before_reset else case.gates * case.H
     assert_products(steps, {k: inputs[k] for k in ("W", "R")}, zero_points, columns)

@@ -85,7 +85,7 @@ def point(quantizer: Quantizer | None) -> _Point:
 
 
 def quantized(quantizer: Quantizer | None, values: Array) -> Array:
-    return np.asarray(values) if quantizer is None else quantizer(values)
+    return np.asarray(values) if quantizer is None else quantizer.value(quantizer.code(values))
 
 
 def a_quantizer(

@@ -19,12 +19,12 @@ from rnnqc.passes.cells.observe import NotObservableError
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.proto.graph_walks import needed, reads
 from rnnqc.tracing.names import FileNames
+from rnnqc.tracing.order import Order
+from rnnqc.tracing.qcdq import moved
 from rnnqc.tracing.rounds import at
 from rnnqc.tracing.scans_as_loops import write_as_loops
 from rnnqc.tracing.spool import Spool
-from rnnqc.tracing.tables import moved
 from rnnqc.tracing.tensors import Tensor, dequantized
-from rnnqc.tracing.traced_cell import Order
 
 
 @pytest.mark.parametrize(

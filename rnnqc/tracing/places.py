@@ -1,0 +1,107 @@
+"""Where a quantized LSTM, GRU or RNN stands in a lowered model: its nodes, what they read and what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import fused_outputs, given_inputs, input_names
+from rnnqc.cells.types import fused_type
+from rnnqc.errors import CompileError
+from rnnqc.ir import CELL_TAG, DOMAIN, Model
+from rnnqc.passes.render.cell_function import stored_numbers
+from rnnqc.proto.graph_walks import blocks_of, reads
+from rnnqc.tracing.rolled import rolled
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell with its values in a model.
+
+    Attributes:
+        cell: What the model says about it.
+        nodes: Its own ones; the fused node alone in form fused. In form qcdq they have a loop: one that was unrolled is
+            made again from the model's description of the cell.
+        inputs: Names in the model of what it reads, by the names of the operator's inputs; in form qcdq, which has no
+            operator, by themselves.
+        outputs: Names in the model, by the names of the operator's outputs.
+    """
+
+    cell: Cell
+    nodes: Sequence[onnx.NodeProto]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @property
+    def node(self) -> onnx.NodeProto | None:
+        """The fused node; None in other forms."""
+        first = self.nodes[0]
+        return first if first.domain == DOMAIN and fused_type(first.op_type) else None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the operator, in the forms fused and integer."""
+        if self.node is None:
+            return stored_numbers(self.cell).attributes(self.cell)
+        given = {a.name: onnx.helper.get_attribute_value(a) for a in self.node.attribute}
+        return {k: v.decode() if isinstance(v, bytes) else v for k, v in given.items()}
+
+
+def places_of_cells(model: Model, cells: Mapping[str, Cell], known: Collection[str]) -> dict[str, Place]:
+    """The places of cells by their names, in the order of the model's graphs.
+
+    Args:
+        model: The model.
+        cells: The cells of interest, by name.
+        known: Names of all values of the model.
+
+    Raises:
+        CompileError: A fused node has no function, or a value of a cell is not there.
+    """
+    proto = model.proto
+    functions = {(f.domain, f.name, f.overload) for f in proto.functions}
+    found: dict[str, list[onnx.NodeProto]] = {}
+    for graph in blocks_of([proto.graph]):
+        tags = [next((p.value for p in n.metadata_props if p.key == CELL_TAG), "") for n in graph.node]
+        for name in dict.fromkeys(t for t in tags if t in cells and t not in found):  # nodes of subgraphs have it, too
+            found[name] = [n for n, t in zip(graph.node, tags, strict=True) if t == name]
+    made = {}
+    for name, nodes in found.items():
+        node = nodes[0]
+        if node.domain == DOMAIN and (node.domain, node.op_type, node.overload) not in functions:
+            raise CompileError(
+                f"Cell {name!r}: the model has no function for {node.op_type} {node.overload}".rstrip() + ".",
+                supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
+                action="lower the float model again",
+            )
+        made[name] = _place(model, cells[name], nodes, known)
+    return made
+
+
+def _place(model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Place:
+    type_ = fused_type(nodes[0].op_type) if nodes[0].domain == DOMAIN else None
+    if type_ is not None:
+        outputs = {f: v for f, v in zip(fused_outputs(type_), nodes[0].output, strict=False) if v}
+        return Place(cell, nodes, given_inputs(nodes[0], input_names(type_)), outputs)
+    if cell.form == "qcdq":
+        if not any(n.op_type == "Scan" for n in nodes):
+            nodes = rolled(model, cell, nodes)
+        made = {o for n in nodes for o in n.output}
+        inputs = {i: i for n in nodes for i in sorted(reads(n)) if i not in made}
+    else:
+        data = {"X": cell.x, **{n: getattr(cell, n) for n in ("sequence_lens", "initial_h", "initial_c")}}
+        inputs = {k: n for k, n in {**data, **cell.operands}.items() if n is not None}
+    results = {"Y": cell.y, "Y_h": cell.y_h, "Y_c": cell.y_c, "Y_codes": cell.y_codes}
+    outputs = {k: n for k, n in results.items() if n is not None}
+    missing = sorted({*inputs.values(), *outputs.values()} - set(known))
+    if missing:
+        raise CompileError(
+            f"Cell {cell.name!r}: value {missing[0]!r} is not in the model. The file was changed since it was lowered.",
+            supported="files as `rnnqc lower` writes them",
+            action="lower the original model again",
+        )
+    return Place(cell, nodes, inputs, outputs)

@@ -1,0 +1,212 @@
+"""What a reference records of a cell in its integer form, as named tensors with their number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.passes.fold.fold_cell import CellNumbers
+from rnnqc.passes.fold.grid_numbers import GridNumbers, point_of, quantizers_of
+from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, tensor_names
+from rnnqc.tracing.tensors import Tensor, dequantized
+
+Array = npt.NDArray[Any]
+Recorded = Mapping[str, Array]
+F32 = np.float32
+PIECEWISE_LINEAR = {"Sigmoid": 2.0**-15, "Tanh": 2.0**-14}
+"""Grids of the default tables."""
+_ROWS_OF = {
+    "x.product": "input",
+    "hidden.product": "hidden.previous",
+    f"{RESET_HIDDEN}.product": RESET_HIDDEN,
+}
+"""Products, whose rows have the scales of what is multiplied."""
+
+
+class Recording:
+    """Keeps what a reference records (`rnnqc.reference.recording.Recorder`).
+
+    Args:
+        backwards: Whether steps are made from the last one to the first: they are handed out in the order of time.
+    """
+
+    def __init__(self, backwards: bool) -> None:
+        self._backwards = backwards
+        self.sequences: dict[str, Array] = {}
+        self._steps: dict[str, list[Array]] = {}
+
+    def record(self, name: str, step: int | None, values: Array) -> None:
+        """Keeps a value."""
+        if step is None:
+            self.sequences[name] = values
+        else:
+            self._steps.setdefault(name, []).append(values)
+
+    def steps(self) -> dict[str, Array]:
+        """The values `[n,B,K]` of the steps since the last call."""
+        made = {name: np.stack(held[::-1] if self._backwards else held) for name, held in self._steps.items()}
+        self._steps.clear()
+        return made
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How integers are handed out: `scale`, `zero_point`, what is added to those of the reference, types."""
+
+    scale: Any
+    zero_point: int = 0
+    added: int = 0
+    integers: npt.DTypeLike | None = None
+    real: npt.DTypeLike = F32
+
+
+class RecordedTensors:
+    """Makes tensors of what a reference records.
+
+    Args:
+        cell: The cell.
+        numbers: Its scalars.
+        constants: The arrays of its operands, by the names of the operator's inputs.
+
+    Raises:
+        KeyError: The cell's description lacks something.
+    """
+
+    def __init__(self, cell: Cell, numbers: CellNumbers | GridNumbers, constants: Mapping[str, Array]) -> None:
+        self._cell = cell
+        left_out = cell.type.gates[FORGET] if cell.input_forget else None
+        self._coupled = f"{left_out}.activation"
+        names = tensor_names(cell.type, cell.linear_before_reset)
+        self._names = [n for n in names if n == self._coupled or n.partition(".")[0] != left_out]
+        self._steps = _table_steps(cell, is_fixed_point=isinstance(numbers, GridNumbers))
+        if isinstance(numbers, GridNumbers):
+            self._formats, self._units = _fixed_point_formats(cell, numbers, constants), {}
+        else:
+            self._formats, self._units = _table_formats(cell, numbers, constants), _units(cell, numbers)
+
+    def of(self, held: Recorded) -> Iterator[Tensor]:
+        """The tensors of some steps, or of the whole sequence, in the order in which a step makes them."""
+        for name in self._names:
+            if name + CODES in held:
+                yield self._integers(name, held)
+            elif name in held:
+                yield self._reals(name, held[name])
+
+    def _integers(self, name: str, held: Recorded) -> Tensor:
+        form, codes = self._formats[name], held[name + CODES]
+        if codes.dtype == np.uint16:
+            codes = codes.astype(np.int32)
+        if form.integers is not None:
+            codes = codes.astype(form.integers)
+        rows = held.get(_ROWS_OF.get(name, name) + ROW_SCALE)
+        return dequantized(
+            name,
+            codes + codes.dtype.type(form.added) if form.added else codes,
+            scale=form.scale if rows is None or name in _ROWS_OF else None,
+            row_scale=rows,
+            zero_point=held.get(name + ZERO_POINT, form.zero_point),
+            real=form.real,
+        )
+
+    def _reals(self, name: str, values: Array) -> Tensor:
+        unit = self._units.get(name)
+        real = values if unit is None else np.asarray(values * unit)
+        if name not in self._steps or name == self._coupled:
+            return Tensor(name, real)
+        step, zero_point, integers = self._steps[name]
+        if unit is not None and not is_power_of_two(unit):
+            return Tensor(name, real)
+        made = dequantized(name, np.rint(real / step).astype(integers) + zero_point, scale=step, zero_point=zero_point)
+        return made if np.array_equal(made.values, real) else Tensor(name, real)
+
+
+Steps = dict[str, tuple[np.float32, int, npt.DTypeLike]]
+"""Of entries of tables that have codes: the scale, the zero point and the type of the codes."""
+
+
+def _columns(cell: Cell, name: str, per_column: Array) -> Array:
+    """What belongs to the columns of a product."""
+    first = CANDIDATE * cell.hidden_size
+    if not cell.type.reads_hidden or cell.linear_before_reset or name == "x.product":
+        return per_column
+    return per_column[first:] if name == f"{RESET_HIDDEN}.product" else per_column[:first]
+
+
+def _product_formats(cell: Cell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
+    """Of sums of products, by the scales of the columns of W and R."""
+    keys = {"x.product": "x_multiplier", "hidden.product": "h_multiplier", f"{RESET_HIDDEN}.product": "h_multiplier"}
+    return {name: _Format(_columns(cell, name, scales[key]), real=real) for name, key in keys.items()}
+
+
+def _gate_step(cell: Cell, numbers: CellNumbers, k: int) -> float:
+    """The real value of one unit of gate k's pre-activation."""
+    if numbers.gate_kinds[k] != "table":
+        return 1.0
+    scale = cell.points[f"{cell.type.gates[k]}.acc"].get("scale")
+    return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
+
+
+def _table_formats(cell: Cell, n: CellNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+    """Formats of the arithmetic "tables"."""
+    steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
+    units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
+    x_scale = (cell.points["input"].get("scale") or [0.0])[0] if n.x_mode == "codes" else n.x_scale
+    made = {
+        **_product_formats(cell, units, np.float64),
+        "input": _Format(F32(x_scale), n.x_zero_point),
+        **dict.fromkeys(("hidden.previous", "hidden"), _Format(F32(n.h_scale), n.h_zero_point)),
+        RESET_HIDDEN: _Format(F32(n.reset_scale), n.reset_zero_point),
+        "cell_state": _Format(F32(n.cell_scale), integers=np.int64),
+    }
+    for k, gate in enumerate(cell.type.gates):
+        if n.gate_kinds[k] == "table" and not (cell.input_forget and k == FORGET):
+            e = encoding_of(cell.points[f"{gate}.acc"])
+            made[f"{gate}.acc"] = _Format(F32(e.scale[0]), int(e.zero_point), e.minimum, np.int32)
+    return made
+
+
+def _units(cell: Cell, n: CellNumbers) -> dict[str, np.float32]:
+    """What one unit of values stands for that the operator does not hold as real ones."""
+    if cell.type.cell_state and n.cell_scale:
+        return dict.fromkeys(("cell_gate.activation", "cell_state.kept", "cell_state.added"), F32(n.cell_scale))
+    return {RESET_PRODUCT: F32(_gate_step(cell, n, CANDIDATE))} if cell.type.reads_hidden else {}
+
+
+def _fixed_point_formats(cell: Cell, numbers: GridNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+    """Formats of the arithmetics "grid" and "grid32": codes are those of the quantization points.
+
+    Where a node stores signed codes raised, they are signed here.
+    """
+    real = numbers.real
+    multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
+    made = _product_formats(cell, multipliers, real)
+    for name in quantizers_of(cell.type):
+        point, grid = point_of(cell, name), numbers.grid(name)
+        zero = int(cell.points.get(point, {}).get("zero_point", grid.zero_point))
+        made[point] = _Format(F32(grid.scale), zero, zero - grid.zero_point, np.int64, real)
+    made["hidden.previous"] = made["hidden"]
+    return made
+
+
+def _table_steps(cell: Cell, *, is_fixed_point: bool) -> Steps:
+    """Of tables that are piecewise linear; with fixed point of those whose entries have one scale."""
+    activations = {f"{g}.activation": cell.gate_activation(k).name for k, g in enumerate(cell.type.gates)}
+    if cell.output_activation is not None:
+        activations["hidden.activation"] = cell.output_activation.name
+    found: Steps = {}
+    for point, name in activations.items():
+        settings = cell.points.get(point, {})
+        scales = settings.get("scale") or []
+        if is_fixed_point and len(scales) == 1:
+            found[point] = F32(scales[0]), int(settings.get("zero_point", 0)), np.int64
+        elif not is_fixed_point and name in PIECEWISE_LINEAR and settings.get("table") == "piecewise-linear":
+            found[point] = F32(PIECEWISE_LINEAR[name]), 0, np.int32
+    return found

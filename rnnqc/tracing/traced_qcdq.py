@@ -1,0 +1,63 @@
+"""A cell in form qcdq in a run: its tensors are values of its nodes, evaluated again on what the cell read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.tracing.boundaries import Run
+from rnnqc.tracing.checks import check_constants, check_outputs
+from rnnqc.tracing.order import Order
+from rnnqc.tracing.parameters import parameters_of_nodes
+from rnnqc.tracing.places import Place
+from rnnqc.tracing.qcdq import QcdqReader
+from rnnqc.tracing.qcdq_nodes import QcdqNodes
+from rnnqc.tracing.tensors import Tensor
+
+Array = npt.NDArray[Any]
+
+
+class TracedQcdq:
+    """One cell.
+
+    Args:
+        place: Where it stands.
+        proto: The model.
+        stored: The constants of the model, by name.
+    """
+
+    def __init__(self, place: Place, proto: onnx.ModelProto, stored: Mapping[str, Array]) -> None:
+        self.cell = cell = place.cell
+        self._data = [n for n in (cell.x, cell.sequence_lens, cell.initial_h, cell.initial_c) if n]
+        self._computed = set(place.inputs) - set(stored) - set(self._data)
+        self._reader = QcdqReader(cell)
+        self._nodes = QcdqNodes(place, proto, self._reader.before, self._reader.entering)
+        self._all: dict[str, Array] | None = None
+        self.constants: dict[str, Array] = {}
+
+    def steps(self, run: Run) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """First step, number of steps of the run, and the tensors of all steps."""
+        cell = self.cell
+        if self._all is None:
+            self._all = {n: v for n, v in run.inputs.items() if n not in self._data}
+            self.constants = {k: self._all[n] for k, n in sorted(cell.operands.items()) if n in self._all}
+        check_constants(cell, {n: run.inputs[n] for n in self._computed}, self._all)
+        made = self._nodes.run({n: run.inputs[n] for n in self._data if n in run.inputs}, self._all)
+        x = run.inputs[cell.x]
+        order = Order(cell.reverse, run.inputs.get(cell.sequence_lens or ""), x.shape[0])
+        with np.errstate(invalid="ignore"):  # beyond the length of a row anything may stand
+            tensors = [
+                *self._reader.in_front(made.before, order.loop(x)),
+                *self._reader.steps(made.steps, made.after, self._nodes.backwards),
+            ]
+        yield 0, x.shape[0], order.natural(0, {t.name: t for t in tensors})
+        check_outputs(cell, run.outputs, made.outputs)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """Codes of W and R, unpacked, and the other parameters; nothing if the cell was not run."""
+        return {} if self._all is None else parameters_of_nodes(self.cell, self._nodes, self._all)
