@@ -24,10 +24,10 @@ from running import assert_same_bits, plain_session, run
 from strategies import lstm_cases
 
 import rnnqc
+from rnnqc.cells.forms import FORMS
 from rnnqc.errors import InternalError, NumericsError, UsageError
 from rnnqc.evaluation.numerics import Bitwise, Close
 from rnnqc.ir import Constant, Model
-from rnnqc.lowering.lower import FORMS
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,

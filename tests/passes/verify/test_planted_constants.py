@@ -22,10 +22,11 @@ import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Constant, Model, Node, Variable
-from rnnqc.lowering.lower import default_passes, executable, exported_passes
+from rnnqc.lowering.executable import executable
 from rnnqc.passes import Pass, PassManager, VerifyNumerics
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
 from rnnqc.testing.float_layer import Activation
 from rnnqc.testing.recurrences import RecurrenceCase

@@ -24,9 +24,10 @@ from rnnqc.data.feeds import generate_feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node
-from rnnqc.lowering.lower import default_passes, executable
+from rnnqc.lowering.executable import executable
 from rnnqc.passes import PassManager, VerifyNumerics
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.pipeline import default_passes
 from rnnqc.passes.verify.model_runs import ModelRuns
 from rnnqc.passes.verify.pass_comparison import OWN_LOSS
 from rnnqc.recipes.recipe import load_recipe
