@@ -179,7 +179,7 @@ def test_a_wrong_pass_is_found_and_can_be_reproduced(tmp_path: Path) -> None:
         PassManager([WrongBias("B1")], [verifier]).run(Model.load(proto))
     message = str(caught.value)
     assert "Pass 'wrong-bias' changed output " in message
-    assert "0.001 declared" in message
+    assert "declared 0.001" in message
     assert "The first value that diverges is 'Y1'" in message, "the layer whose bias was spoilt, not the last one"
     folder = tmp_path / "reproducer"
     assert f"rnnqc verify {folder / 'before.onnx'} {folder / 'after.onnx'} --data {folder / 'feeds.npz'}" in message
