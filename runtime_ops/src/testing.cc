@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "cells/team.h"
+#include "cells/driver/team.h"
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "kernels/fused_cell.h"
-#include "kernels/packing.h"
-#include "kernels/reciprocal.h"
+#include "kernels/common/fused_cell.h"
+#include "kernels/common/packing.h"
+#include "kernels/common/reciprocal.h"
 #include "testing_cells.h"
 
 namespace {

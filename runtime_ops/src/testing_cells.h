@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/kernel_table.h"
-#include "kernels/packing.h"
+#include "kernels/common/packing.h"
 
 namespace rnnqc {
 

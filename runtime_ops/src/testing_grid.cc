@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cells/grid_byte_form.h"
+#include "cells/fixed_point/byte_form.h"
 #include "export.h"
 #include "kernels/dispatch.h"
 #include "testing_cells.h"

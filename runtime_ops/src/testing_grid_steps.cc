@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "cells/grid_config.h"
+#include "cells/fixed_point/config.h"
 #include "export.h"
-#include "kernels/grid_kernels.h"
+#include "kernels/common/fixed_point.h"
 
 extern "C" {
 

@@ -4,7 +4,7 @@
 
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "kernels/packing.h"
+#include "kernels/common/packing.h"
 
 extern "C" {
 

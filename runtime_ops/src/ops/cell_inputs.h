@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "cells/cell_config.h"
-#include "cells/cell_run.h"
-#include "cells/grid_product.h"
+#include "cells/driver/cell_config.h"
+#include "cells/driver/cell_run.h"
+#include "cells/fixed_point/product.h"
 #include "ort_support.h"
 
 namespace rnnqc {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cells/grid_gru.h"
-#include "cells/grid_rnn.h"
-#include "cells/gru_cell.h"
-#include "cells/rnn_cell.h"
+#include "cells/fixed_point/gru.h"
+#include "cells/fixed_point/rnn.h"
+#include "cells/gru_rnn/gru.h"
+#include "cells/gru_rnn/rnn.h"
 #include "kernels/dispatch.h"
 #include "ops/cell_attributes.h"
 #include "ops/cell_inputs.h"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "cells/byte_cell.h"
-#include "cells/grid_byte_form.h"
-#include "cells/grid_lstm.h"
-#include "cells/lstm_cell.h"
+#include "cells/fixed_point/byte_cell.h"
+#include "cells/fixed_point/byte_form.h"
+#include "cells/fixed_point/lstm.h"
+#include "cells/lstm/lstm.h"
 #include "kernels/dispatch.h"
 #include "ops/cell_inputs.h"
 #include "ops/cell_operator.h"
