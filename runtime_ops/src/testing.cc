@@ -10,10 +10,10 @@
 
 #include "cells/driver/team.h"
 #include "export.h"
-#include "kernels/dispatch.h"
 #include "kernels/common/fused_cell.h"
 #include "kernels/common/packing.h"
 #include "kernels/common/reciprocal.h"
+#include "kernels/dispatch.h"
 #include "testing_cells.h"
 
 namespace {

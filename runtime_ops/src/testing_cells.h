@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/kernel_table.h"
 #include "kernels/common/packing.h"
+#include "kernels/kernel_table.h"
 
 namespace rnnqc {
 

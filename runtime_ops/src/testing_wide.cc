@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "export.h"
-#include "kernels/dispatch.h"
 #include "kernels/common/packing.h"
+#include "kernels/dispatch.h"
 
 extern "C" {
 

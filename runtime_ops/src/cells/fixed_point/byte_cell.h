@@ -6,7 +6,8 @@
 
 namespace rnnqc {
 
-// A cell of the arithmetic "grid32" in the form of kernels/common/fixed_point_bytes.h. `bias` is 0: the cell's is added last.
+// A cell of the arithmetic "grid32" in the form of kernels/common/fixed_point_bytes.h. `bias` is 0: the cell's is added
+// last.
 struct PackedByteCell : PackedCell {
   AlignedArray<float> last_bias;
   GridBytes form;

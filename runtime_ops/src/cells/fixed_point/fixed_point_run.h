@@ -5,9 +5,9 @@
 #include <initializer_list>
 
 #include "cells/driver/cell_run.h"
-#include "cells/fixed_point/product.h"
 #include "cells/driver/scratch.h"
 #include "cells/driver/sequence_rows.h"
+#include "cells/fixed_point/product.h"
 #include "kernels/common/fixed_point.h"
 #include "kernels/kernel_table.h"
 

@@ -1,10 +1,10 @@
 #ifndef RNNQC_CELLS_FIXED_POINT_LSTM_H_
 #define RNNQC_CELLS_FIXED_POINT_LSTM_H_
 
-#include "cells/fixed_point/fixed_point_run.h"
-#include "cells/lstm/lstm.h"
-#include "cells/lstm/config.h"
 #include "cells/driver/scratch.h"
+#include "cells/fixed_point/fixed_point_run.h"
+#include "cells/lstm/config.h"
+#include "cells/lstm/lstm.h"
 
 namespace rnnqc {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/kernel_table.h"
 #include "kernels/common/packing.h"
+#include "kernels/kernel_table.h"
 
 namespace rnnqc {
 

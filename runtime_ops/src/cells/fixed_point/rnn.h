@@ -1,9 +1,9 @@
 #ifndef RNNQC_CELLS_FIXED_POINT_RNN_H_
 #define RNNQC_CELLS_FIXED_POINT_RNN_H_
 
+#include "cells/driver/scratch.h"
 #include "cells/fixed_point/fixed_point_run.h"
 #include "cells/gru_rnn/config.h"
-#include "cells/driver/scratch.h"
 
 namespace rnnqc {
 

@@ -2,8 +2,8 @@
 #define RNNQC_CELLS_GRU_RNN_RNN_H_
 
 #include "cells/driver/cell_run.h"
-#include "cells/gru_rnn/config.h"
 #include "cells/driver/scratch.h"
+#include "cells/gru_rnn/config.h"
 
 namespace rnnqc {
 

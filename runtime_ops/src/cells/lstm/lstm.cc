@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "cells/driver/division.h"
-#include "cells/lstm/generic_step.h"
 #include "cells/driver/sequence_run.h"
+#include "cells/lstm/generic_step.h"
 
 namespace rnnqc {
 namespace {

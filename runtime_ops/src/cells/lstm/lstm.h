@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cells/driver/cell_run.h"
-#include "cells/lstm/config.h"
 #include "cells/driver/scratch.h"
+#include "cells/lstm/config.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {

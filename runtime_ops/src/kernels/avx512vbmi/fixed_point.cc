@@ -1,4 +1,4 @@
-// AVX-512 VBMI: 64 codes to a register, looked up in registers. Products are those of avx512vnni.cc.
+// AVX-512 VBMI: 64 codes to a register, looked up in registers. Products are those of AVX512-VNNI.
 
 #include <immintrin.h>
 

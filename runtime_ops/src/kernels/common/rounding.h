@@ -2,6 +2,7 @@
 #define RNNQC_KERNELS_COMMON_ROUNDING_H_
 
 #include <cmath>
+#include <cstdint>
 
 namespace rnnqc {
 
@@ -21,6 +22,11 @@ inline float RoundEven(float v) {
   const float magnitude = std::fabs(v);
   const float shifted = (magnitude + 8388608.0f) - 8388608.0f;
   return std::copysign(magnitude < 8388608.0f ? shifted : magnitude, v);
+}
+
+// The code of x less the zero point; lo .. hi are those of all codes.
+inline int32_t CodeOffset(float x, float scale, float lo, float hi) {
+  return static_cast<int32_t>(RoundEven(Limit(x / scale, lo, hi)));
 }
 
 }  // namespace rnnqc

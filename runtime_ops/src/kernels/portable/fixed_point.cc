@@ -1,4 +1,5 @@
 #include "kernels/common/fixed_point.h"
+
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/kernel_table.h"
 #include "kernels/common/rounding.h"
+#include "kernels/kernel_table.h"
 
 namespace rnnqc {
 namespace {
@@ -103,8 +103,7 @@ class Codes {
     const float hi = static_cast<float>(255 - zero_point_);
     for (int64_t b = 0; b < count; ++b) {
       for (int64_t u = 0; u < kBlockUnits; ++u) {
-        const float code = RoundEven(rnnqc::Limit(values[b].unit[u] / scale_, lo, hi));
-        h[b * kBlockUnits + u] = static_cast<uint8_t>(static_cast<int32_t>(code) + zero_point_);
+        h[b * kBlockUnits + u] = static_cast<uint8_t>(CodeOffset(values[b].unit[u], scale_, lo, hi) + zero_point_);
       }
     }
   }
