@@ -1,11 +1,11 @@
-// The part of the ABI of testing.cc for the steps of cells with a hidden state only.
+// The part of the ABI of kernels.cc for the steps of cells with a hidden state only.
 
 #include <cstdint>
 #include <string>
 
+#include "calls.h"
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "testing_cells.h"
 
 extern "C" {
 

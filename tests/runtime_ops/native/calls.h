@@ -1,5 +1,5 @@
-#ifndef RNNQC_TESTING_CELLS_H_
-#define RNNQC_TESTING_CELLS_H_
+#ifndef RNNQC_TESTS_NATIVE_CALLS_H_
+#define RNNQC_TESTS_NATIVE_CALLS_H_
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace rnnqc {
 
-// Arguments of a step's kernel from a call of the ABI of testing.cc; both name what all steps have alike.
+// Arguments of a step's kernel from a call of the ABI of kernels.cc; both name what all steps have alike.
 template <typename Args, typename Call>
 Args StepArgsOf(const Call& call, int64_t gates = kGates, int64_t acc_gates = kGates) {
   Args args{};
@@ -52,4 +52,4 @@ TableExtent ExtentOf(const Call& call, int64_t gates) {
 
 }  // namespace rnnqc
 
-#endif  // RNNQC_TESTING_CELLS_H_
+#endif  // RNNQC_TESTS_NATIVE_CALLS_H_

@@ -1,13 +1,13 @@
-// The part of testing.cc for the byte form of the arithmetic "grid32".
+// The part of kernels.cc for the byte form of the arithmetic "grid32".
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "calls.h"
 #include "cells/fixed_point/byte_form.h"
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "testing_cells.h"
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-// Scalar triple loops, to be read as the definition of the kernels; used by tests only.
+// Scalar triple loops, to be read as the definition of the kernels.
 
 #include <cmath>
 #include <cstdint>

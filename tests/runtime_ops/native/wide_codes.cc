@@ -1,4 +1,4 @@
-// The part of the ABI of testing.cc for 16-bit codes.
+// The part of the ABI of kernels.cc for 16-bit codes.
 
 #include <cstdint>
 

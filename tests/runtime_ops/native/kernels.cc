@@ -1,5 +1,5 @@
-// A small C ABI through which tests drive every kernel of every instruction set. Not for applications: it may change
-// with every version. `isa` is a name from rnnqc_test_isa_name; buffers are as kernels/kernel_table.h says.
+// A C ABI through which tests drive every kernel of every instruction set, in a library of their own. `isa` is a name
+// from rnnqc_test_isa_name; buffers are as kernels/kernel_table.h says.
 
 #include <cmath>
 #include <cstdint>
@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "calls.h"
 #include "cells/driver/team.h"
 #include "export.h"
 #include "kernels/common/fused_cell.h"
 #include "kernels/common/packing.h"
 #include "kernels/common/reciprocal.h"
 #include "kernels/dispatch.h"
-#include "testing_cells.h"
 
 namespace {
 

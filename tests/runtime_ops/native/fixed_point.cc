@@ -1,4 +1,6 @@
-// The part of the ABI of testing.cc for the elementwise kernels of the arithmetic "grid" in binary64.
+// The part of the ABI of kernels.cc for the elementwise kernels of the arithmetic "grid" in binary64.
+
+#include "kernels/common/fixed_point.h"
 
 #include <cmath>
 #include <cstdint>
@@ -6,7 +8,6 @@
 
 #include "cells/fixed_point/config.h"
 #include "export.h"
-#include "kernels/common/fixed_point.h"
 
 extern "C" {
 
