@@ -333,7 +333,7 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
-@bundled("units, linear", spread(3, [1, 16, 24, 61, 96, 300], [True, False]))
+@bundled("units, linear", spread(2, [1, 16, 24, 61, 96, 300], [True, False]))
 def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, linear: bool, guarded: Guarded) -> None:
     """One gate at a time beside tables, then all gates."""
     gates = KERNELS[kernel][0]

@@ -113,7 +113,7 @@ LARGE = [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 1
 
 @each_isa
 @each_group_size
-@bundled("size, numbers", spread(2, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))
+@bundled("size, numbers", spread(3, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))
 def test_large_products(
     isa: str, size: tuple[int, int, int], numbers: tuple[int, str], group_size: int, guarded: Guarded
 ) -> None:
@@ -142,9 +142,7 @@ def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int
 
 
 @each_isa
-@pytest.mark.parametrize("group_size", [0, 32, 65536, 65568])
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("kind", ["low", "high"])
+@bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]))
 def test_largest_depth_does_not_overflow(isa: str, kind: str, rows: int, group_size: int, guarded: Guarded) -> None:
     product = example(guarded, isa, rows, 65536, 1, 0, group_size, kind)
     largest = 255 * 65536 * {"low": 128 if group_size else 8, "high": 126 if group_size else 7}[kind]

@@ -63,7 +63,7 @@ RNNQC_EXPORT int32_t rnnqc_test_find_byte_form(const char* isa, const rnnqc_test
     config.gates[gate].max = HUGE_VALF;
     config.gates[gate].table_offset = cell->table_offset[gate];
   }
-  rnnqc::GridLstmParameters parameters{};
+  rnnqc::CellParameters parameters{};
   parameters.w.k = cell->input_size;
   parameters.r.k = cell->hidden_size;
   parameters.x_multiplier = cell->multiplier;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "cells/driver/team.h"
+
 namespace rnnqc {
 namespace {
 

@@ -12,36 +12,7 @@
 
 namespace rnnqc {
 
-// Adds up the memory of pieces, each aligned to kAlignment.
-class ScratchCounter {
- public:
-  template <typename T>
-  void Count(const T*, int64_t count) {
-    bytes_ += RoundUp(count * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(kAlignment));
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  int64_t bytes_ = 0;
-};
-
-// Hands the same pieces out.
-class ScratchTaker {
- public:
-  explicit ScratchTaker(uint8_t* memory) : memory_(memory) {}
-
-  template <typename T>
-  void Take(T** pointer, int64_t count) {
-    *pointer = reinterpret_cast<T*>(memory_ + counter_.bytes());
-    counter_.Count(*pointer, count);
-  }
-
- private:
-  uint8_t* memory_;
-  ScratchCounter counter_;
-};
-
-// Both of them behind one type, for functions that cannot be templates.
+// The memory of a run, piece by piece, each aligned to kAlignment: counted, or handed out in the same order.
 class ScratchPieces {
  public:
   ScratchPieces() = default;  // counts
@@ -49,15 +20,15 @@ class ScratchPieces {
 
   template <typename T>
   void operator()(T*& pointer, int64_t count) {
-    if (memory_ != nullptr) pointer = reinterpret_cast<T*>(memory_ + counter_.bytes());
-    counter_.Count(pointer, count);
+    if (memory_ != nullptr) pointer = reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += RoundUp(count * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(kAlignment));
   }
 
-  int64_t bytes() const { return counter_.bytes(); }
+  int64_t bytes() const { return bytes_; }
 
  private:
   uint8_t* memory_ = nullptr;
-  ScratchCounter counter_;
+  int64_t bytes_ = 0;
 };
 
 // One growing buffer, and what one call tells the next.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cells/driver/cell_config.h"
+#include "cells/driver/scratch.h"
 
 namespace rnnqc {
 
@@ -23,11 +24,9 @@ class SequenceRows {
         stride_(stride),
         count_((batch - first + stride - 1) / stride) {}
 
-  // The memory it needs, for ScratchCounter and ScratchTaker.
-  template <typename Visit>
-  void ForEachPiece(const Visit& visit) {
-    visit(order_, count_);
-    visit(lengths_, count_);
+  void VisitScratch(ScratchPieces& pieces) {
+    pieces(order_, count_);
+    pieces(lengths_, count_);
   }
 
   void Sort() {

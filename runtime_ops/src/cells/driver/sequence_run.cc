@@ -78,44 +78,10 @@ JoinArgs Join(const PackedMatrix& matrix, const int32_t* acc, int64_t rows, int6
 
 }  // namespace
 
-AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden) {
-  AlignedArray<float> packed(ColumnCount(hidden, gates));
-  PackColumns(values, gates, hidden, packed.data(), gates);
-  return packed;
-}
-
-// Rows of codes or of bytes that have a zero point each multiply the start values of zero point 1 by their own.
-
-PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
-  const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
-  const int64_t zero_point = rows ? 1 : config.x_zero_point;
-  const Width width = kernels.recurrent_s4 != nullptr ? Width::kFour : Width::kEight;
-  return PackMatrix(kernels.format, kernels.format_s4, width, w, static_cast<int32_t>(zero_point));
-}
-
-PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,
-                               int64_t zero_point) {
-  const Width width = kernels.recurrent_s4 != nullptr ? Width::kMixed : Width::kEight;
-  return PackMatrix(kernels.format, kernels.format_s4, width, r,
-                    config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
-}
-
-void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
-                   PackedCell* packed) {
-  packed->w = PackInputWeights(config, kernels, parameters.w);
-  packed->x_multiplier = PackedColumns(parameters.x_multiplier, config.gate_count, config.hidden_size);
-  packed->bias = PackedColumns(parameters.bias, config.gate_count, config.hidden_size);
-}
-
 SequenceRun::SequenceRun(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed,
                          const CellArgs& args, int64_t first, int64_t stride)
-    : config_(config),
-      kernels_(kernels),
+    : SequenceDriver(config, kernels, args, first, stride),
       packed_(packed),
-      args_(args),
-      sequences_(config.direction, args.time, args.batch, args.sequence_lens, first, stride),
-      rows_(sequences_.count()),
-      hidden_(config.hidden_size),
       blocks_(BlockCount(hidden_)),
       columns_(ColumnCount(hidden_, config.gate_count)),
       stride_(SumStride(columns_)),
@@ -123,23 +89,12 @@ SequenceRun::SequenceRun(const CellConfig& config, const KernelTable& kernels, c
       x_planes_(Planes(config.x_bits)),
       h_planes_(Planes(config.h_bits)),
       part_blocks_(config.gate_count * kBlockUnits % kBlockColumns == 0 ? 1 : kBlockColumns / kBlockUnits),
-      projected_rows_(ProjectedRows(packed.w, columns_)),
-      chunk_steps_(ChunkSteps(packed.w, columns_, rows_, args.time)) {}
-
-int64_t SequenceRun::ScratchBytes() {
-  ScratchPieces pieces;
-  ForEachPiece(pieces);
-  return pieces.bytes();
+      projected_rows_(ProjectedRows(packed.w, columns_)) {
+  chunk_steps_ = ChunkSteps(packed.w, columns_, rows_, args.time);
 }
 
-void SequenceRun::TakeScratch(uint8_t* memory) {
-  ScratchPieces pieces(memory);
-  ForEachPiece(pieces);
-}
-
-void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
+void SequenceRun::VisitDriverScratch(ScratchPieces& pieces) {
   const int64_t chunk_rows = chunk_steps_ * rows_;
-  sequences_.ForEachPiece([&pieces](auto*& pointer, int64_t count) { pieces(pointer, count); });
   pieces(x_codes_, chunk_rows * x_planes_ * packed_.w.k_padded);
   pieces(x_scale_, chunk_rows);
   pieces(x_zero_point_, chunk_rows * x_planes_);
@@ -147,7 +102,6 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(p_, chunk_rows * stride_);
   pieces(acc_, rows_ * h_planes_ * stride_);
   pieces(no_start_, x_planes_ + h_planes_ == 2 ? 0 : columns_);
-  VisitScratch(pieces);
   pieces(h_[0], rows_ * h_planes_ * units_padded_);
   pieces(h_[1], rows_ * h_planes_ * units_padded_);
   pieces(h_zero_point_, rows_ * h_planes_);
@@ -162,37 +116,19 @@ void SequenceRun::ForEachPiece(ScratchPieces& pieces) {
   pieces(loss_, losses == 0 ? 0 : hidden_);
 }
 
-void SequenceRun::Run(Team* team, int64_t most_parts) {
+void SequenceRun::RunWith(Team* team, int64_t most_parts) {
   team_ = team;
   most_parts_ = std::min(most_parts, (blocks_ + part_blocks_ - 1) / part_blocks_);
-  RunAll();
+  Run();
 }
 
-void SequenceRun::RunAll() {
-  sequences_.Sort();
-  InitializeCodes();
-  InitializeStates();
-  const int64_t steps = sequences_.length(0);
-  for (chunk_begin_ = 0; chunk_begin_ < steps; chunk_begin_ += chunk_steps_) {
-    chunk_end_ = std::min(chunk_begin_ + chunk_steps_, steps);
-    QuantizeChunk();
-    int64_t row = 0;
-    for (step_ = chunk_begin_; step_ < chunk_end_; ++step_) {
-      active_ = sequences_.Active(step_);
-      p_step_ = p_ + row * stride_;
-      for (int64_t r = 0; r < active_; ++r) {
-        y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
-      }
-      // The parts of a step read the pre-activations of their own columns only.
-      projects_ = step_ == chunk_begin_;
-      RunStep();
-      row += active_;
-    }
+void SequenceRun::StartStep(int64_t row) {
+  p_step_ = p_ + row * stride_;
+  for (int64_t r = 0; r < active_; ++r) {
+    y_rows_[r] = args_.y == nullptr ? y_scratch_ + r * hidden_ : args_.y + sequences_.Position(step_, r) * hidden_;
   }
-  if (has_lengths()) ForgetSignsOfZeros();
-  WriteLastHidden();
-  WriteFinalStates();
-  sequences_.ClearPadding(hidden_, config_.h_zero_point, args_.y, args_.y_codes);
+  // The parts of a step read the pre-activations of their own columns only.
+  projects_ = step_ == chunk_begin_;
 }
 
 void SequenceRun::InitializeCodes() {
@@ -316,7 +252,7 @@ void SequenceRun::QuantizeHidden(int64_t r, const float* values, uint8_t* codes)
 }
 
 // Codes of the chunk, in the order in which its steps and rows run.
-void SequenceRun::QuantizeChunk() {
+void SequenceRun::StartChunk() {
   chunk_rows_ = RowsBefore(chunk_end_);
   if (chunk_rows_ * packed_.w.k < kSharedQuantization) {
     QuantizeSteps(chunk_begin_, chunk_end_);
@@ -463,33 +399,6 @@ void SequenceRun::CopyCodes(int64_t begin, int64_t end) const {
   for (int64_t r = 0; r < active_; ++r) {
     std::memcpy(args_.y_codes + sequences_.Position(step_, r) * hidden_ + begin,
                 CodesAfter(step_) + r * units_padded_ + begin, static_cast<size_t>(end - begin));
-  }
-}
-
-// With lengths, results pass a selection that keeps no sign of zero.
-void SequenceRun::ForgetSignsOfZeros() const {
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t t = 0; t < (args_.y != nullptr ? sequences_.length(r) : 0); ++t) {
-      float* row = args_.y + (t * args_.batch + sequences_.batch_index(r)) * hidden_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) row[unit] += 0.0f;
-    }
-    if (args_.y == nullptr && sequences_.length(r) > 0) {
-      for (int64_t unit = 0; unit < hidden_; ++unit) y_rows_[r][unit] += 0.0f;
-    }
-  }
-}
-
-// y_rows_[r] still points to the row of r's last step.
-void SequenceRun::WriteLastHidden() const {
-  if (args_.y_h == nullptr) return;
-  const size_t bytes = static_cast<size_t>(hidden_) * sizeof(float);
-  for (int64_t r = 0; r < rows_; ++r) {
-    float* y_h = args_.y_h + sequences_.batch_index(r) * hidden_;
-    if (sequences_.length(r) == 0) {
-      std::memset(y_h, 0, bytes);
-    } else {
-      std::memcpy(y_h, y_rows_[r], bytes);
-    }
   }
 }
 

@@ -4,29 +4,19 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cells/driver/cell_run.h"
-#include "cells/driver/scratch.h"
-#include "cells/driver/sequence_rows.h"
+#include "cells/driver/sequence_driver.h"
 #include "cells/driver/team.h"
 
 namespace rnnqc {
 
-// Some rows of one call of an operator: codes and projection of the input in chunks of steps, products of the hidden
-// codes, order of the steps, states at both ends. A subclass has the steps of its cell.
+// The arithmetic of tables: codes and projection of the input, products of the hidden codes. A subclass has the steps
+// of its cell.
 //
 // The columns of a step may be divided into parts that run at the same time.
-class SequenceRun {
+class SequenceRun : public SequenceDriver {
  public:
-  SequenceRun(const SequenceRun&) = delete;
-  SequenceRun& operator=(const SequenceRun&) = delete;
-
-  int64_t ScratchBytes();
-
-  // `memory` has ScratchBytes() bytes.
-  void TakeScratch(uint8_t* memory);
-
-  // Alone, or with the help of a team whose work is Part(), in at most `most_parts` parts.
-  void Run(Team* team = nullptr, int64_t most_parts = 1);
+  // With the help of a team whose work is Part(), in at most `most_parts` parts.
+  void RunWith(Team* team, int64_t most_parts);
 
   static void Part(void* self, int64_t part, int64_t parts) { static_cast<SequenceRun*>(self)->DoPart(part, parts); }
 
@@ -54,15 +44,11 @@ class SequenceRun {
     int64_t stride() const { return SumStride(matrix.start.size()); }
   };
 
-  // What a subclass adds.
-  virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of all rows before their first step, with the codes in CodesBefore(0), which are those of zero so far.
-  virtual void InitializeStates() = 0;
-  // The running step: one or more calls of RunPhase, with what has to be done by one thread in between.
-  virtual void RunStep() = 0;
+  // What a subclass adds. InitializeStates() makes the codes in CodesBefore(0), too, which are those of zero so far;
+  // RunStep() is one or more calls of RunPhase, with what has to be done by one thread in between.
+  //
   // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
   virtual void DoPhase(int phase, const Blocks& units) = 0;
-  virtual void WriteFinalStates() {}
 
   void RunPhase(int phase);
 
@@ -105,15 +91,8 @@ class SequenceRun {
   // Which way the running step reads weights: back and forth.
   bool Descending() const { return (step_ % 2 != 0) != args_.descending; }
   void CopyCodes(int64_t begin, int64_t end) const;
-  bool has_lengths() const { return args_.sequence_lens != nullptr; }
 
-  const CellConfig& config_;
-  const KernelTable& kernels_;
   const PackedCell& packed_;
-  const CellArgs& args_;
-  SequenceRows sequences_;
-  const int64_t rows_;
-  const int64_t hidden_;
   const int64_t blocks_;   // of units
   const int64_t columns_;  // in block order
   const int64_t stride_;   // of rows of sums and pre-activations
@@ -122,8 +101,6 @@ class SequenceRun {
   const int64_t h_planes_;
 
   // The running step; written by the leader between phases.
-  int64_t step_ = 0;
-  int64_t active_ = 0;
   bool first_loses_ = false;  // whether codes of initial_h lose something that the first step takes
   float* p_step_ = nullptr;
   float x_scale_max_ = 1.0f;  // of the running chunk's dynamic rows
@@ -138,11 +115,13 @@ class SequenceRun {
  private:
   static constexpr int kQuantize = -1;
 
-  void ForEachPiece(ScratchPieces& pieces);
-  void RunAll();
+  void VisitDriverScratch(ScratchPieces& pieces) override;
+  void InitializeCodes() override;
+  void StartChunk() override;
+  void StartStep(int64_t row) override;
+  // y_rows_[r] still points to the row of r's last step.
+  const float* LastY(int64_t r) const override { return y_rows_[r]; }
   void DoPart(int64_t part, int64_t parts);
-  void InitializeCodes();
-  void QuantizeChunk();
   int64_t RowsBefore(int64_t step) const;
   void QuantizeSteps(int64_t begin, int64_t end);
   void QuantizeInput(int64_t position, int64_t row);
@@ -151,19 +130,14 @@ class SequenceRun {
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;
   void AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const;
-  void ForgetSignsOfZeros() const;
-  void WriteLastHidden() const;
 
   const int64_t part_blocks_;  // blocks of units that parts consist of: whole blocks of columns
   const int64_t projected_rows_;
-  const int64_t chunk_steps_;
   int64_t most_parts_ = 1;
   Team* team_ = nullptr;
 
   int phase_ = 0;
   bool projects_ = false;  // whether the running phase begins with the chunk's projection
-  int64_t chunk_begin_ = 0;
-  int64_t chunk_end_ = 0;
   int64_t chunk_rows_ = 0;
 
   uint8_t* x_codes_ = nullptr;

@@ -2,22 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
-#include "cells/driver/division.h"
 #include "cells/driver/sequence_run.h"
 
 namespace rnnqc {
 namespace {
 
+struct PackedByteCell : PackedCell {
+  AlignedArray<float> last_bias;  // the cell's; `bias` is 0
+  GridBytes form;
+};
+
 class ByteRun final : public SequenceRun {
  public:
-  ByteRun(const LstmConfig& config, const KernelTable& kernels, const PackedByteCell& packed, const LstmArgs& args,
+  ByteRun(const LstmConfig& config, const KernelTable& kernels, const PackedByteCell& packed, const CellArgs& args,
           int64_t first, int64_t stride)
-      : SequenceRun(config, kernels, packed, args, first, stride),
-        cell_scale_(config.cell_scale),
-        weights_(packed),
-        call_(args) {}
+      : SequenceRun(config, kernels, packed, args, first, stride), cell_scale_(config.cell_scale), weights_(packed) {}
 
  private:
   void VisitScratch(ScratchPieces& pieces) override { pieces(c_, rows_ * units_padded_); }
@@ -25,12 +27,12 @@ class ByteRun final : public SequenceRun {
   void InitializeStates() override {
     std::fill(c_, c_ + rows_ * units_padded_, int8_t{0});
     QuantizeInitialHidden();
-    for (int64_t r = 0; r < (call_.initial_c == nullptr ? 0 : rows_); ++r) InitialCells(r);
+    for (int64_t r = 0; r < (args_.initial_c == nullptr ? 0 : rows_); ++r) InitialCells(r);
     PrepareCells();
   }
 
   void InitialCells(int64_t r) {
-    const float* values = call_.initial_c + sequences_.batch_index(r) * hidden_;
+    const float* values = args_.initial_c + sequences_.batch_index(r) * hidden_;
     int8_t* c = c_ + r * units_padded_;
     const float low = weights_.form.cell.low;
     const float high = weights_.form.cell.high;
@@ -70,9 +72,9 @@ class ByteRun final : public SequenceRun {
   }
 
   void WriteFinalStates() override {
-    if (call_.y_c == nullptr) return;
+    if (args_.y_c == nullptr) return;
     for (int64_t r = 0; r < rows_; ++r) {
-      float* y_c = call_.y_c + sequences_.batch_index(r) * hidden_;
+      float* y_c = args_.y_c + sequences_.batch_index(r) * hidden_;
       const int8_t* c = c_ + r * units_padded_;
       const float scale = sequences_.length(r) == 0 ? 0.0f : cell_scale_;
       for (int64_t unit = 0; unit < hidden_; ++unit) y_c[unit] = static_cast<float>(c[unit]) * scale + 0.0f;
@@ -81,35 +83,23 @@ class ByteRun final : public SequenceRun {
 
   const float cell_scale_;
   const PackedByteCell& weights_;
-  const LstmArgs& call_;
   GridBytesArgs cell_{};
   int8_t* c_ = nullptr;
 };
 
 }  // namespace
 
-PackedByteCell PackByteCell(const LstmConfig& config, const KernelTable& kernels, const CellParameters& parameters,
-                            const GridBytes& form) {
-  const int64_t hidden = config.hidden_size;
-  const std::vector<float> zeros(static_cast<size_t>(kGates * hidden), 0.0f);
+std::unique_ptr<Layer> ByteLayer(const LstmConfig& config, const KernelTable& kernels, const CellParameters& parameters,
+                                 const GridBytes& form) {
+  const std::vector<float> zeros(static_cast<size_t>(kGates * config.hidden_size), 0.0f);
+  CellParameters without_bias = parameters;
+  without_bias.bias = zeros.data();
   PackedByteCell packed;
-  packed.w = PackInputWeights(config, kernels, parameters.w);
-  packed.r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
-  packed.x_multiplier = PackedColumns(parameters.x_multiplier, kGates, hidden);
-  packed.bias = PackedColumns(zeros.data(), kGates, hidden);
-  packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGates, hidden);
-  packed.last_bias = PackedColumns(parameters.bias, kGates, hidden);
+  PackInputSide(config, kernels, without_bias, &packed);
+  PackHiddenSide(config, kernels, parameters, &packed);
+  packed.last_bias = PackedColumns(parameters.bias, kGates, config.hidden_size);
   packed.form = form;
-  return packed;
-}
-
-void RunByteCell(const LstmConfig& config, const KernelTable& kernels, const PackedByteCell& packed,
-                 const LstmArgs& args, Scratch* scratch, Parallel* parallel) {
-  const Division division =
-      Divide(config, kernels, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
-  RunDivided(
-      division, [&](int64_t first, int64_t stride) { return ByteRun(config, kernels, packed, args, first, stride); },
-      scratch, parallel);
+  return MakeLayer<ByteRun>(config, kernels, std::move(packed));
 }
 
 }  // namespace rnnqc

@@ -198,7 +198,7 @@ bool AddsMultiples(const KernelTable& kernels, const GridPoint& kept, const Grid
 }
 
 // Whether no argument of rne() can be too large.
-bool IsLimited(const LstmConfig& config, const GridLstmParameters& parameters) {
+bool IsLimited(const LstmConfig& config, const CellParameters& parameters) {
   const int64_t hidden = config.hidden_size;
   const double x_sum = 255.0 * 128.0 * static_cast<double>(parameters.w.k);
   const double h_sum = 255.0 * 128.0 * static_cast<double>(parameters.r.k);
@@ -217,7 +217,7 @@ bool IsLimited(const LstmConfig& config, const GridLstmParameters& parameters) {
 
 bool IsNormal(float scale) { return scale > 1 / kLargestNumber && scale < kLargestNumber; }
 
-bool MayHaveBytes(const LstmConfig& config, const GridLstmParameters& parameters) {
+bool MayHaveBytes(const LstmConfig& config, const CellParameters& parameters) {
   if (config.arithmetic != Arithmetic::kGrid32 || !config.grid.rounded_output) return false;
   if (config.grid.accumulator_bits != 0 || config.x_bits != 8 || config.h_bits != 8) return false;
   const bool plain = parameters.w.wide == nullptr && parameters.r.wide == nullptr &&
@@ -243,7 +243,7 @@ bool MayHaveBytes(const LstmConfig& config, const GridLstmParameters& parameters
 
 }  // namespace
 
-bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const GridLstmParameters& parameters,
+bool FindGridBytes(const LstmConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                    const float* gate_table, const float* cell_table, GridBytes* form) {
   if (!MayHaveBytes(config, parameters)) return false;
   const GridPoint* points = config.grid.points;

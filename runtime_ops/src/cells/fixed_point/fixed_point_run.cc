@@ -32,7 +32,7 @@ double RowSum(const uint8_t* codes, int64_t stride, int64_t k, int64_t planes, i
 }  // namespace
 
 template <typename Real>
-void PackGridInputSide(const CellConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+void PackGridInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                        PackedGrid<Real>* packed) {
   CheckZeroPoints("W_zero_point", parameters.w);
   CheckZeroPoints("R_zero_point", parameters.r);
@@ -42,7 +42,7 @@ void PackGridInputSide(const CellConfig& config, const KernelTable& kernels, con
 }
 
 template <typename Real>
-void PackGridHiddenSide(const CellConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+void PackGridHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                         PackedGrid<Real>* packed) {
   packed->r = PackGridProduct(kernels, parameters.r, config.h_zero_point, config.h_bits == 16);
   packed->h_multiplier = PlanarArray<Real>(parameters.h_multiplier, config.gate_count, config.hidden_size);
@@ -68,14 +68,9 @@ int64_t GroupsOfGridRows(const GridProduct& w, std::initializer_list<const GridP
 template <typename Real>
 GridRun<Real>::GridRun(const CellConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed,
                        const CellArgs& args, int64_t first, int64_t stride)
-    : config_(config),
-      kernels_(kernels),
+    : SequenceDriver(config, kernels, args, first, stride),
       elementwise_(SelectGridKernels<Real>(kernels.isa)),
       packed_(packed),
-      args_(args),
-      sequences_(config.direction, args.time, args.batch, args.sequence_lens, first, stride),
-      rows_(sequences_.count()),
-      hidden_(config.hidden_size),
       blocks_(BlockCount(hidden_)),
       units_(blocks_ * kBlockUnits),
       columns_(config.gate_count * units_),
@@ -83,9 +78,9 @@ GridRun<Real>::GridRun(const CellConfig& config, const KernelTable& kernels, con
       x_stride_(packed.w.planes[0].k_padded),
       x_planes_(config.x_bits == 16 ? 2 : 1),
       h_planes_(config.h_bits == 16 ? 2 : 1),
-      acc_columns_(ColumnCount(hidden_, config.gate_count)),
-      chunk_steps_(std::max<int64_t>(
-          1, std::min(args.time, kProjectionBytes / (rows_ * columns_ * static_cast<int64_t>(sizeof(Real)))))) {
+      acc_columns_(ColumnCount(hidden_, config.gate_count)) {
+  const int64_t step_bytes = rows_ * columns_ * static_cast<int64_t>(sizeof(Real));
+  chunk_steps_ = std::max<int64_t>(1, std::min(args.time, kProjectionBytes / step_bytes));
   for (int64_t gate = 0; gate < config.gate_count; ++gate) {
     input_product_[gate] = Quantizer<Real>(config.grid.input_product(gate));
     hidden_product_[gate] = Quantizer<Real>(config.grid.hidden_product(gate));
@@ -93,22 +88,8 @@ GridRun<Real>::GridRun(const CellConfig& config, const KernelTable& kernels, con
 }
 
 template <typename Real>
-int64_t GridRun<Real>::ScratchBytes() {
-  ScratchPieces pieces;
-  ForEachPiece(pieces);
-  return pieces.bytes();
-}
-
-template <typename Real>
-void GridRun<Real>::TakeScratch(uint8_t* memory) {
-  ScratchPieces pieces(memory);
-  ForEachPiece(pieces);
-}
-
-template <typename Real>
-void GridRun<Real>::ForEachPiece(ScratchPieces& pieces) {
+void GridRun<Real>::VisitDriverScratch(ScratchPieces& pieces) {
   const int64_t chunk_rows = chunk_steps_ * rows_;
-  sequences_.ForEachPiece([&pieces](auto*& pointer, int64_t count) { pieces(pointer, count); });
   pieces(x_codes_, chunk_rows * x_planes_ * x_stride_);
   pieces(p_, chunk_rows * columns_);
   pieces(acc_, 2 * kProductRows * 2 * acc_columns_);
@@ -117,28 +98,6 @@ void GridRun<Real>::ForEachPiece(ScratchPieces& pieces) {
   pieces(y_, rows_ * units_);
   pieces(values_, std::max(input_, units_));
   pieces(scratch_, units_);
-  VisitScratch(pieces);
-}
-
-template <typename Real>
-void GridRun<Real>::Run() {
-  sequences_.Sort();
-  InitializeCodes();
-  InitializeStates();
-  const int64_t steps = sequences_.length(0);
-  for (int64_t begin = 0; begin < steps; begin += chunk_steps_) {
-    const int64_t end = std::min(begin + chunk_steps_, steps);
-    Project(begin, end);
-    int64_t row = 0;
-    for (int64_t step = begin; step < end; ++step) {
-      const int64_t active = sequences_.Active(step);
-      RunStep(step, active, p_ + row * columns_);
-      row += active;
-    }
-  }
-  WriteLastHidden();
-  WriteFinalStates();
-  sequences_.ClearPadding(hidden_, config_.h_zero_point, args_.y, args_.y_codes);
 }
 
 template <typename Real>
@@ -173,12 +132,12 @@ void GridRun<Real>::Round(const float* values, int64_t n, const GridPoint& point
   for (int64_t i = 0; i < n; ++i) real[i] = values_[i] * static_cast<Real>(point.scale);
 }
 
-// The input's share of the pre-activations of some steps, in the order in which rows run.
+// The input's share of the pre-activations of the chunk, in the order in which rows run.
 template <typename Real>
-void GridRun<Real>::Project(int64_t begin, int64_t end) {
+void GridRun<Real>::StartChunk() {
   const Codes x{x_codes_, input_, x_stride_, x_planes_};
   int64_t rows = 0;
-  for (int64_t step = begin; step < end; ++step) {
+  for (int64_t step = chunk_begin_; step < chunk_end_; ++step) {
     const int64_t active = sequences_.Active(step);
     for (int64_t r = 0; r < active; ++r, ++rows) {
       const int64_t position = sequences_.Position(step, r) * input_;
@@ -269,9 +228,9 @@ void GridRun<Real>::PrepareStep(GridStepArgs<Real>* step, int64_t unused_gate) c
 }
 
 template <typename Real>
-void GridRun<Real>::SetRow(int64_t r, const Real* p, GridStepArgs<Real>* step) const {
+void GridRun<Real>::SetRow(int64_t r, GridStepArgs<Real>* step) const {
   const Codes h = HiddenCodes();
-  step->p = p + r * columns_;
+  step->p = p_step_ + r * columns_;
   step->g = h_share_ + r * columns_;
   step->y = RowOfY(r);
   step->high = h.high(r);
@@ -279,36 +238,19 @@ void GridRun<Real>::SetRow(int64_t r, const Real* p, GridStepArgs<Real>* step) c
 }
 
 template <typename Real>
-void GridRun<Real>::WriteRow(int64_t step, int64_t r) const {
-  const int64_t offset = sequences_.Position(step, r) * hidden_;
+void GridRun<Real>::WriteRow(int64_t r) const {
+  const int64_t offset = sequences_.Position(step_, r) * hidden_;
   if (args_.y != nullptr) {
     std::memcpy(args_.y + offset, RowOfY(r), static_cast<size_t>(hidden_) * sizeof(float));
   }
   if (args_.y_codes != nullptr) std::memcpy(args_.y_codes + offset, h_ + r * units_, static_cast<size_t>(hidden_));
 }
 
-// With lengths, results pass a selection that keeps no sign of zero.
-template <typename Real>
-void GridRun<Real>::WriteLastHidden() const {
-  const bool positive = args_.sequence_lens != nullptr;
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t t = 0; positive && args_.y != nullptr && t < sequences_.length(r); ++t) {
-      float* row = args_.y + (t * args_.batch + sequences_.batch_index(r)) * hidden_;
-      for (int64_t unit = 0; unit < hidden_; ++unit) row[unit] += 0.0f;
-    }
-    if (args_.y_h == nullptr) continue;
-    for (int64_t unit = 0; unit < hidden_; ++unit) {
-      const float y = sequences_.length(r) > 0 ? RowOfY(r)[unit] : 0.0f;
-      args_.y_h[sequences_.batch_index(r) * hidden_ + unit] = positive ? y + 0.0f : y;
-    }
-  }
-}
-
 #define RNNQC_GRID(Real)                                                                               \
   template class GridRun<Real>;                                                                        \
-  template void PackGridInputSide<Real>(const CellConfig&, const KernelTable&, const GridParameters&,  \
+  template void PackGridInputSide<Real>(const CellConfig&, const KernelTable&, const CellParameters&,  \
                                         PackedGrid<Real>*);                                            \
-  template void PackGridHiddenSide<Real>(const CellConfig&, const KernelTable&, const GridParameters&, \
+  template void PackGridHiddenSide<Real>(const CellConfig&, const KernelTable&, const CellParameters&, \
                                          PackedGrid<Real>*);
 RNNQC_GRID(double)
 RNNQC_GRID(float)

@@ -5,22 +5,15 @@
 #include <initializer_list>
 
 #include "cells/driver/cell_run.h"
-#include "cells/driver/scratch.h"
-#include "cells/driver/sequence_rows.h"
+#include "cells/driver/sequence_driver.h"
 #include "cells/fixed_point/product.h"
 #include "kernels/common/fixed_point.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
 
-// As the operators give them: vectors [gates * H].
-struct GridParameters {
-  GridMatrix w;
-  GridMatrix r;
-  const float* x_multiplier;
-  const float* h_multiplier;
-  const float* bias;
-};
+// Groups of rows that may run at the same time; results do not depend on it. `hidden` are the recurrent matrices.
+int64_t GroupsOfGridRows(const GridProduct& w, std::initializer_list<const GridProduct*> hidden, const CellArgs& args);
 
 template <typename Real>
 struct PackedGrid {
@@ -31,34 +24,25 @@ struct PackedGrid {
   AlignedArray<Real> bias;
 
   int64_t input_size() const { return w.planes[0].k; }
+  Division Divide(const CellConfig&, const KernelTable&, const CellArgs& args, int64_t) const {
+    return {GroupsOfGridRows(w, {&r}, args), 1};
+  }
 };
 
 // Everything but `r` and h_multiplier. Checks the zero points of both matrices: throws std::invalid_argument for one
 // that is no code of its matrix.
 template <typename Real>
-void PackGridInputSide(const CellConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+void PackGridInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                        PackedGrid<Real>* packed);
 // The rest, of a cell whose whole R multiplies the hidden codes.
 template <typename Real>
-void PackGridHiddenSide(const CellConfig& config, const KernelTable& kernels, const GridParameters& parameters,
+void PackGridHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                         PackedGrid<Real>* packed);
 
-// Groups of rows that may run at the same time; results do not depend on it. `hidden` are the recurrent matrices.
-int64_t GroupsOfGridRows(const GridProduct& w, std::initializer_list<const GridProduct*> hidden, const CellArgs& args);
-
-// Some rows of one call of a cell of the arithmetic "grid": codes and projection of the input in chunks of steps,
-// products of codes, order of the steps, states at both ends. A subclass has the steps of its cell.
+// The fixed-point arithmetic: codes and projection of the input, products of codes. A subclass has the steps of its
+// cell.
 template <typename Real>
-class GridRun {
- public:
-  GridRun(const GridRun&) = delete;
-  GridRun& operator=(const GridRun&) = delete;
-
-  int64_t ScratchBytes();
-  // `memory` has ScratchBytes() bytes.
-  void TakeScratch(uint8_t* memory);
-  void Run();
-
+class GridRun : public SequenceDriver {
  protected:
   GridRun(const CellConfig& config, const KernelTable& kernels, const PackedGrid<Real>& packed, const CellArgs& args,
           int64_t first, int64_t stride);
@@ -85,14 +69,7 @@ class GridRun {
     int64_t stride;
   };
 
-  // What a subclass adds.
-  virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of all rows before their first step, and what is the same in all steps. Hidden codes are those of initial_h
-  // already, and rows of y zeros.
-  virtual void InitializeStates() = 0;
-  // A step of the first `active` rows, `p` having their input's share.
-  virtual void RunStep(int64_t step, int64_t active, const Real* p) = 0;
-  virtual void WriteFinalStates() {}
+  // Before InitializeStates() hidden codes are those of initial_h, and rows of y zeros.
 
   void Multiply(const GridProduct& product, const Codes& codes, int64_t rows, const Target& target);
   // Codes of `n` values; NaN counts as 0.
@@ -101,22 +78,16 @@ class GridRun {
   void Round(const float* values, int64_t n, const GridPoint& point, Real* real);
   // What steps of all cells have, but for the row's own.
   void PrepareStep(GridStepArgs<Real>* step, int64_t unused_gate = -1) const;
-  void SetRow(int64_t r, const Real* p, GridStepArgs<Real>* step) const;
-  // Copies the row's results of a step to the outputs.
-  void WriteRow(int64_t step, int64_t r) const;
+  void SetRow(int64_t r, GridStepArgs<Real>* step) const;
+  // Copies the row's results of the running step to the outputs.
+  void WriteRow(int64_t r) const;
   // Padded.
   float* RowOfY(int64_t r) const { return y_ + r * units_; }
   Codes HiddenCodes() const { return {h_, hidden_, units_, h_planes_}; }
   Target HiddenShare() const { return {packed_.h_multiplier.data(), nullptr, hidden_product_, h_share_, columns_}; }
 
-  const CellConfig& config_;
-  const KernelTable& kernels_;
   const GridKernels<Real>& elementwise_;
   const PackedGrid<Real>& packed_;
-  const CellArgs& args_;
-  SequenceRows sequences_;
-  const int64_t rows_;
-  const int64_t hidden_;
   const int64_t blocks_;
   const int64_t units_;    // padded
   const int64_t columns_;  // planar
@@ -125,21 +96,22 @@ class GridRun {
   Real* h_share_ = nullptr;  // rows of columns_
 
  private:
-  void ForEachPiece(ScratchPieces& pieces);
-  void InitializeCodes();
-  void Project(int64_t begin, int64_t end);
+  void VisitDriverScratch(ScratchPieces& pieces) override;
+  void InitializeCodes() override;
+  void StartChunk() override;
+  void StartStep(int64_t row) override { p_step_ = p_ + row * columns_; }
+  const float* LastY(int64_t r) const override { return RowOfY(r); }
   void SetSaturation(GridJoinArgs<Real>* join) const;
-  void WriteLastHidden() const;
 
   const int64_t input_;
   const int64_t x_stride_;
   const int64_t x_planes_;
   const int64_t h_planes_;
   const int64_t acc_columns_;
-  const int64_t chunk_steps_;
 
   uint8_t* x_codes_ = nullptr;
   Real* p_ = nullptr;
+  const Real* p_step_ = nullptr;  // the input's share of the running step
   int32_t* acc_ = nullptr;
   uint8_t* h_ = nullptr;
   float* y_ = nullptr;

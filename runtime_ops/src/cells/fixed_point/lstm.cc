@@ -1,21 +1,29 @@
 #include "cells/fixed_point/lstm.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "cells/driver/groups.h"
+#include "cells/fixed_point/fixed_point_run.h"
 
 namespace rnnqc {
 namespace {
 
 template <typename Real>
+struct PackedGridLstm : PackedGrid<Real> {
+  AlignedArray<Real> peephole;  // planar; empty without peepholes
+};
+
+template <typename Real>
 class GridLstmRun final : public GridRun<Real> {
  public:
   GridLstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedGridLstm<Real>& packed,
-              const LstmArgs& args, int64_t first, int64_t stride)
-      : GridRun<Real>(config, kernels, packed, args, first, stride), lstm_(config), weights_(packed), call_(args) {}
+              const CellArgs& args, int64_t first, int64_t stride)
+      : GridRun<Real>(config, kernels, packed, args, first, stride), lstm_(config), weights_(packed) {}
 
  private:
   using Base = GridRun<Real>;
+  using Base::active_;
+  using Base::args_;
   using Base::hidden_;
   using Base::rows_;
   using Base::sequences_;
@@ -26,33 +34,33 @@ class GridLstmRun final : public GridRun<Real> {
   void InitializeStates() override {
     std::fill(c_, c_ + rows_ * units_, Real(0));
     const GridPoint& cell = lstm_.grid.points[LstmGrid::kCell];
-    for (int64_t r = 0; call_.initial_c != nullptr && r < rows_; ++r) {
-      this->Round(call_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, cell, c_ + r * units_);
+    for (int64_t r = 0; args_.initial_c != nullptr && r < rows_; ++r) {
+      this->Round(args_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, cell, c_ + r * units_);
     }
-    this->PrepareStep(&step_, lstm_.input_forget ? int64_t{kForgetGate} : -1);
-    step_.peephole = weights_.peephole.data();
-    step_.cell_table = call_.cell_table - cell.low();
-    step_.input_forget = lstm_.input_forget;
-    step_.one = lstm_.one;
-    step_.kept = Quantizer<Real>(lstm_.grid.points[LstmGrid::kKept]);
-    step_.added = Quantizer<Real>(lstm_.grid.points[LstmGrid::kAdded]);
-    step_.cell = Quantizer<Real>(cell);
-    step_.rounded_output = lstm_.grid.rounded_output;
+    this->PrepareStep(&lstm_step_, lstm_.input_forget ? int64_t{kForgetGate} : -1);
+    lstm_step_.peephole = weights_.peephole.data();
+    lstm_step_.cell_table = args_.cell_table - cell.low();
+    lstm_step_.input_forget = lstm_.input_forget;
+    lstm_step_.one = lstm_.one;
+    lstm_step_.kept = Quantizer<Real>(lstm_.grid.points[LstmGrid::kKept]);
+    lstm_step_.added = Quantizer<Real>(lstm_.grid.points[LstmGrid::kAdded]);
+    lstm_step_.cell = Quantizer<Real>(cell);
+    lstm_step_.rounded_output = lstm_.grid.rounded_output;
   }
 
-  void RunStep(int64_t step, int64_t active, const Real* p) override {
-    this->Multiply(weights_.r, this->HiddenCodes(), active, this->HiddenShare());
-    for (int64_t r = 0; r < active; ++r) {
-      this->SetRow(r, p, &step_);
-      step_.c = c_ + r * units_;
-      this->elementwise_.lstm_step(step_);
-      this->WriteRow(step, r);
+  void RunStep() override {
+    this->Multiply(weights_.r, this->HiddenCodes(), active_, this->HiddenShare());
+    for (int64_t r = 0; r < active_; ++r) {
+      this->SetRow(r, &lstm_step_);
+      lstm_step_.c = c_ + r * units_;
+      this->elementwise_.lstm_step(lstm_step_);
+      this->WriteRow(r);
     }
   }
 
   void WriteFinalStates() override {
-    for (int64_t r = 0; call_.y_c != nullptr && r < rows_; ++r) {
-      float* y_c = call_.y_c + sequences_.batch_index(r) * hidden_;
+    for (int64_t r = 0; args_.y_c != nullptr && r < rows_; ++r) {
+      float* y_c = args_.y_c + sequences_.batch_index(r) * hidden_;
       const bool any = sequences_.length(r) > 0;
       for (int64_t unit = 0; unit < hidden_; ++unit) {
         y_c[unit] = any ? static_cast<float>(c_[r * units_ + unit]) + 0.0f : 0.0f;
@@ -62,39 +70,26 @@ class GridLstmRun final : public GridRun<Real> {
 
   const LstmConfig& lstm_;
   const PackedGridLstm<Real>& weights_;
-  const LstmArgs& call_;
-  GridLstmArgs<Real> step_{};
+  GridLstmArgs<Real> lstm_step_{};
   Real* c_ = nullptr;
 };
 
-}  // namespace
-
 template <typename Real>
-PackedGridLstm<Real> PackGridLstm(const LstmConfig& config, const KernelTable& kernels,
-                                  const GridLstmParameters& parameters) {
+std::unique_ptr<Layer> LayerIn(const LstmConfig& config, const KernelTable& kernels, const CellParameters& parameters) {
   PackedGridLstm<Real> packed;
   PackGridInputSide(config, kernels, parameters, &packed);
   PackGridHiddenSide(config, kernels, parameters, &packed);
   if (parameters.peephole != nullptr) {
     packed.peephole = PlanarArray<Real>(parameters.peephole, 3, config.hidden_size);
   }
-  return packed;
+  return MakeLayer<GridLstmRun<Real>>(config, kernels, std::move(packed));
 }
 
-template <typename Real>
-void RunGridLstm(const LstmConfig& config, const KernelTable& kernels, const PackedGridLstm<Real>& packed,
-                 const LstmArgs& args, Scratch* scratch, Parallel* parallel) {
-  RunGroups(
-      GroupsOfGridRows(packed.w, {&packed.r}, args),
-      [&](int64_t first, int64_t stride) { return GridLstmRun<Real>(config, kernels, packed, args, first, stride); },
-      scratch, parallel);
-}
+}  // namespace
 
-template PackedGridLstm<double> PackGridLstm<double>(const LstmConfig&, const KernelTable&, const GridLstmParameters&);
-template void RunGridLstm<double>(const LstmConfig&, const KernelTable&, const PackedGridLstm<double>&, const LstmArgs&,
-                                  Scratch*, Parallel*);
-template PackedGridLstm<float> PackGridLstm<float>(const LstmConfig&, const KernelTable&, const GridLstmParameters&);
-template void RunGridLstm<float>(const LstmConfig&, const KernelTable&, const PackedGridLstm<float>&, const LstmArgs&,
-                                 Scratch*, Parallel*);
+std::unique_ptr<Layer> GridLstmLayer(const LstmConfig& config, const KernelTable& kernels,
+                                     const CellParameters& parameters) {
+  return (config.arithmetic == Arithmetic::kGrid ? LayerIn<double> : LayerIn<float>)(config, kernels, parameters);
+}
 
 }  // namespace rnnqc

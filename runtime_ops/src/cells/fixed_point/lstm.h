@@ -1,29 +1,17 @@
 #ifndef RNNQC_CELLS_FIXED_POINT_LSTM_H_
 #define RNNQC_CELLS_FIXED_POINT_LSTM_H_
 
-#include "cells/driver/scratch.h"
-#include "cells/fixed_point/fixed_point_run.h"
+#include <memory>
+
+#include "cells/driver/cell_run.h"
+#include "cells/driver/layer.h"
 #include "cells/lstm/config.h"
-#include "cells/lstm/lstm.h"
 
 namespace rnnqc {
 
-struct GridLstmParameters : GridParameters {
-  const float* peephole;  // [3H] or null
-};
-
-template <typename Real>
-struct PackedGridLstm : PackedGrid<Real> {
-  AlignedArray<Real> peephole;  // planar; empty without peepholes
-};
-
-template <typename Real>
-PackedGridLstm<Real> PackGridLstm(const LstmConfig& config, const KernelTable& kernels,
-                                  const GridLstmParameters& parameters);
-
-template <typename Real>
-void RunGridLstm(const LstmConfig& config, const KernelTable& kernels, const PackedGridLstm<Real>& packed,
-                 const LstmArgs& args, Scratch* scratch, Parallel* parallel);
+// In binary64 or, for the arithmetic "grid32", in binary32.
+std::unique_ptr<Layer> GridLstmLayer(const LstmConfig& config, const KernelTable& kernels,
+                                     const CellParameters& parameters);
 
 }  // namespace rnnqc
 

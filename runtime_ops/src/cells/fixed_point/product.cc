@@ -6,36 +6,15 @@
 namespace rnnqc {
 namespace {
 
-PackedMatrix PackPlane(const KernelTable& kernels, const int8_t* weights, const GridMatrix& shape, int64_t zero_point) {
+PackedMatrix PackPlane(const KernelTable& kernels, const int8_t* weights, const WeightMatrix& shape,
+                       int64_t zero_point) {
   const Matrix matrix{weights, shape.k, shape.units, nullptr, 0, shape.gates};
   return PackMatrix(kernels.format, kernels.format_s4, Width::kEight, matrix, static_cast<int32_t>(zero_point));
 }
 
-template <typename Code>
-std::vector<Code> CopyColumns(const Code* from, const GridMatrix& all, int64_t first, int64_t count) {
-  std::vector<Code> copied;
-  if (from == nullptr) return copied;
-  copied.reserve(static_cast<size_t>(all.k * count));
-  for (int64_t i = 0; i < all.k; ++i) {
-    const Code* begin = from + i * all.columns() + first;
-    copied.insert(copied.end(), begin, begin + count);
-  }
-  return copied;
-}
-
 }  // namespace
 
-GateColumns::GateColumns(const GridMatrix& all, int64_t first, int64_t count)
-    : matrix_(all),
-      narrow_(CopyColumns(all.narrow, all, first * all.units, count * all.units)),
-      wide_(CopyColumns(all.wide, all, first * all.units, count * all.units)) {
-  matrix_.gates = count;
-  if (all.narrow != nullptr) matrix_.narrow = narrow_.data();
-  if (all.wide != nullptr) matrix_.wide = wide_.data();
-  if (all.zero_point != nullptr) matrix_.zero_point = all.zero_point + first * all.units;
-}
-
-void CheckZeroPoints(const char* name, const GridMatrix& matrix) {
+void CheckZeroPoints(const char* name, const WeightMatrix& matrix) {
   const int32_t low = matrix.wide != nullptr ? INT16_MIN : INT8_MIN;
   const int32_t high = matrix.wide != nullptr ? INT16_MAX : INT8_MAX;
   for (int64_t j = 0; matrix.zero_point != nullptr && j < matrix.columns(); ++j) {
@@ -51,21 +30,21 @@ void CheckZeroPoints(const char* name, const GridMatrix& matrix) {
 //   sum (x - z) (W - w) = S - z C - w X.
 //
 // For 16-bit weights S = 256 S_high + S_low + 128 (X + K z): 128 K z belongs to `start`, 128 X to the zero point.
-GridProduct PackGridProduct(const KernelTable& kernels, const GridMatrix& matrix, int64_t code_zero_point,
+GridProduct PackGridProduct(const KernelTable& kernels, const WeightMatrix& matrix, int64_t code_zero_point,
                             bool wide_codes) {
   const int64_t columns = matrix.columns();
   GridProduct product;
   product.gates = matrix.gates;
   product.code_zero_point = code_zero_point;
   if (matrix.wide == nullptr && matrix.zero_point == nullptr && !wide_codes) {
-    product.planes.push_back(PackPlane(kernels, matrix.narrow, matrix, code_zero_point));
+    product.planes.push_back(PackPlane(kernels, matrix.weights, matrix, code_zero_point));
     return product;
   }
   product.no_start.assign(static_cast<size_t>(ColumnCount(matrix.units, matrix.gates)), 0);
   std::vector<double> start(static_cast<size_t>(columns), 0.0);
   std::vector<double> zero_point(static_cast<size_t>(columns), 0.0);
   if (matrix.wide == nullptr) {
-    product.planes.push_back(PackPlane(kernels, matrix.narrow, matrix, 0));
+    product.planes.push_back(PackPlane(kernels, matrix.weights, matrix, 0));
   } else {
     std::vector<int8_t> high(static_cast<size_t>(matrix.k * columns));
     std::vector<int8_t> low(high.size());
@@ -79,7 +58,7 @@ GridProduct PackGridProduct(const KernelTable& kernels, const GridMatrix& matrix
   const int64_t offset = matrix.wide == nullptr ? 0 : 128;
   std::vector<int64_t> sums(static_cast<size_t>(columns), 0);
   for (int64_t i = 0; i < matrix.k * columns; ++i) {
-    sums[static_cast<size_t>(i % columns)] += matrix.wide != nullptr ? matrix.wide[i] : matrix.narrow[i];
+    sums[static_cast<size_t>(i % columns)] += matrix.wide != nullptr ? matrix.wide[i] : matrix.weights[i];
   }
   for (int64_t j = 0; j < columns; ++j) {
     const int64_t sum = sums[static_cast<size_t>(j)];

@@ -5,36 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "cells/driver/cell_run.h"
 #include "kernels/common/packing.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
-
-// Codes of a matrix [k, gates * units], one of the two pointers, and the zero points of its columns, or null.
-struct GridMatrix {
-  const int8_t* narrow;
-  const int16_t* wide;
-  const int32_t* zero_point;
-  int64_t k;
-  int64_t gates;
-  int64_t units;
-
-  int64_t columns() const { return gates * units; }
-};
-
-// The columns of some gates of a matrix, and the memory behind them.
-class GateColumns {
- public:
-  GateColumns(const GridMatrix& all, int64_t first, int64_t count);
-  GateColumns(const GateColumns&) = delete;
-  GateColumns& operator=(const GateColumns&) = delete;
-  const GridMatrix& matrix() const { return matrix_; }
-
- private:
-  GridMatrix matrix_;
-  std::vector<int8_t> narrow_;
-  std::vector<int16_t> wide_;
-};
 
 // One side of a matrix product. A 16-bit weight is 256 * high + low + 128 with int8 high and low.
 struct GridProduct {
@@ -47,9 +22,9 @@ struct GridProduct {
 };
 
 // Throws std::invalid_argument, naming the input, for a zero point that is no code of its matrix.
-void CheckZeroPoints(const char* name, const GridMatrix& matrix);
+void CheckZeroPoints(const char* name, const WeightMatrix& matrix);
 
-GridProduct PackGridProduct(const KernelTable& kernels, const GridMatrix& matrix, int64_t code_zero_point,
+GridProduct PackGridProduct(const KernelTable& kernels, const WeightMatrix& matrix, int64_t code_zero_point,
                             bool wide_codes);
 
 // `gates` times `units` values in planar order: each gate's padded with zeros to whole blocks.

@@ -1,6 +1,8 @@
 #include "cells/fixed_point/rnn.h"
 
-#include "cells/driver/groups.h"
+#include <utility>
+
+#include "cells/fixed_point/fixed_point_run.h"
 
 namespace rnnqc {
 namespace {
@@ -14,35 +16,28 @@ class GridRnnRun final : public GridRun<double> {
  private:
   void VisitScratch(ScratchPieces&) override {}
 
-  void InitializeStates() override { PrepareStep(&step_); }
+  void InitializeStates() override { PrepareStep(&rnn_step_); }
 
-  void RunStep(int64_t step, int64_t active, const double* p) override {
-    Multiply(packed_.r, HiddenCodes(), active, HiddenShare());
-    for (int64_t r = 0; r < active; ++r) {
-      SetRow(r, p, &step_);
-      elementwise_.rnn_step(step_);
-      WriteRow(step, r);
+  void RunStep() override {
+    Multiply(packed_.r, HiddenCodes(), active_, HiddenShare());
+    for (int64_t r = 0; r < active_; ++r) {
+      SetRow(r, &rnn_step_);
+      elementwise_.rnn_step(rnn_step_);
+      WriteRow(r);
     }
   }
 
-  GridStepArgs<double> step_{};
+  GridStepArgs<double> rnn_step_{};
 };
 
 }  // namespace
 
-PackedGrid<double> PackGridRnn(const RnnConfig& config, const KernelTable& kernels, const GridParameters& parameters) {
+std::unique_ptr<Layer> GridRnnLayer(const RnnConfig& config, const KernelTable& kernels,
+                                    const CellParameters& parameters) {
   PackedGrid<double> packed;
   PackGridInputSide(config, kernels, parameters, &packed);
   PackGridHiddenSide(config, kernels, parameters, &packed);
-  return packed;
-}
-
-void RunGridRnn(const RnnConfig& config, const KernelTable& kernels, const PackedGrid<double>& packed,
-                const CellArgs& args, Scratch* scratch, Parallel* parallel) {
-  RunGroups(
-      GroupsOfGridRows(packed.w, {&packed.r}, args),
-      [&](int64_t first, int64_t stride) { return GridRnnRun(config, kernels, packed, args, first, stride); }, scratch,
-      parallel);
+  return MakeLayer<GridRnnRun>(config, kernels, std::move(packed));
 }
 
 }  // namespace rnnqc

@@ -1,7 +1,7 @@
 #include "cells/gru_rnn/gru.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "cells/driver/division.h"
 #include "cells/gru_rnn/gru_rnn_run.h"
@@ -9,31 +9,15 @@
 namespace rnnqc {
 namespace {
 
-// Columns of a matrix [k, gates * units] that belong to some of its gates, and the memory of such a matrix.
-struct SomeGates {
-  std::vector<int8_t> weights;
-  std::vector<uint8_t> multipliers;
-  Matrix matrix;
+struct PackedGru : PackedCell {
+  // Without linear_before_reset `r` and `h_multiplier` are those of gates z and r, and these of gate h.
+  PackedMatrix r_hidden;
+  AlignedArray<float> hidden_multiplier;
+  AlignedArray<float> hidden_bias;  // padded to whole blocks of units; empty without linear_before_reset
 
-  SomeGates(const Matrix& all, int64_t first, int64_t count) : matrix(all) {
-    weights = Columns(all.weights, all.k, all, first, count);
-    matrix.weights = weights.data();
-    matrix.gates = count;
-    if (all.multipliers == nullptr) return;
-    multipliers = Columns(all.multipliers, GroupCount(all.k, all.group_size), all, first, count);
-    matrix.multipliers = multipliers.data();
-  }
-
- private:
-  template <typename T>
-  static std::vector<T> Columns(const T* from, int64_t rows, const Matrix& all, int64_t first, int64_t count) {
-    std::vector<T> some;
-    some.reserve(static_cast<size_t>(rows * count * all.units));
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* begin = from + row * all.columns() + first * all.units;
-      some.insert(some.end(), begin, begin + count * all.units);
-    }
-    return some;
+  Division Divide(const CellConfig& config, const KernelTable& kernels, const CellArgs& args, int64_t members) const {
+    return rnnqc::Divide(config, kernels, *this, r.bytes() + r_hidden.bytes(), r.start.size() + r_hidden.start.size(),
+                         args, members);
   }
 };
 
@@ -146,38 +130,24 @@ class GruRun final : public HiddenRun {
 
 }  // namespace
 
-PackedGru PackGru(const GruConfig& config, const KernelTable& kernels, const GruParameters& parameters) {
+std::unique_ptr<Layer> GruLayer(const GruConfig& config, const KernelTable& kernels, const CellParameters& parameters) {
   const int64_t hidden = config.hidden_size;
   PackedGru packed;
   PackInputSide(config, kernels, parameters, &packed);
   if (config.linear_before_reset) {
-    packed.r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
-    packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGruGates, hidden);
+    PackHiddenSide(config, kernels, parameters, &packed);
     packed.hidden_bias = AlignedArray<float>(BlockCount(hidden) * kBlockUnits);
     std::fill(std::copy(parameters.hidden_bias, parameters.hidden_bias + hidden, packed.hidden_bias.data()),
               packed.hidden_bias.data() + packed.hidden_bias.size(), 0.0f);
-    return packed;
+  } else {
+    const GateColumns gates(parameters.r, kUpdateGate, kHiddenGate);
+    const GateColumns output(parameters.r, kHiddenGate, 1);
+    packed.r = PackHiddenWeights(config, kernels, gates.matrix(), config.h_zero_point);
+    packed.h_multiplier = PackedColumns(parameters.h_multiplier, kHiddenGate, hidden);
+    packed.r_hidden = PackHiddenWeights(config, kernels, output.matrix(), config.reset_zero_point);
+    packed.hidden_multiplier = PackedColumns(parameters.h_multiplier + kHiddenGate * hidden, 1, hidden);
   }
-  const SomeGates update_reset(parameters.r, kUpdateGate, 2);
-  const SomeGates output(parameters.r, kHiddenGate, 1);
-  packed.r = PackHiddenWeights(config, kernels, update_reset.matrix, config.h_zero_point);
-  packed.h_multiplier = PackedColumns(parameters.h_multiplier, 2, hidden);
-  packed.r_hidden = PackHiddenWeights(config, kernels, output.matrix, config.reset_zero_point);
-  packed.hidden_multiplier = PackedColumns(parameters.h_multiplier + 2 * hidden, 1, hidden);
-  return packed;
-}
-
-bool FindLinearTables(const GruConfig& config, const float* gate_table, LinearTables* linear) {
-  return FindGateTables(config, gate_table, linear);
-}
-
-void RunGru(const GruConfig& config, const KernelTable& kernels, const PackedGru& packed, const CellArgs& args,
-            Scratch* scratch, Parallel* parallel) {
-  const Division division = Divide(config, kernels, packed, packed.r.bytes() + packed.r_hidden.bytes(),
-                                   packed.r.start.size() + packed.r_hidden.start.size(), args, scratch->members());
-  RunDivided(
-      division, [&](int64_t first, int64_t stride) { return GruRun(config, kernels, packed, args, first, stride); },
-      scratch, parallel);
+  return MakeLayer<GruRun>(config, kernels, std::move(packed));
 }
 
 }  // namespace rnnqc

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
-#include "cells/driver/division.h"
 #include "cells/driver/sequence_run.h"
 #include "cells/lstm/generic_step.h"
 
@@ -39,12 +39,11 @@ float Reach(const PackedMatrix& matrix, int64_t bits, const AlignedArray<float>&
 
 class LstmRun final : public SequenceRun {
  public:
-  LstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
+  LstmRun(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const CellArgs& args,
           int64_t first, int64_t stride)
       : SequenceRun(config, kernels, packed, args, first, stride),
         lstm_(config),
         weights_(packed),
-        call_(args),
         table_kernel_(UsesTableKernel(config, packed)) {}
 
  private:
@@ -58,8 +57,8 @@ class LstmRun final : public SequenceRun {
     std::fill(c_, c_ + rows_ * units_padded_, 0.0f);
     if (h_planes_ > 1) std::fill(no_acc_, no_acc_ + rows_ * stride_, 0);
     QuantizeInitialHidden();
-    for (int64_t r = 0; r < (call_.initial_c == nullptr ? 0 : rows_); ++r) {
-      InitialCells(lstm_, call_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, c_ + r * units_padded_);
+    for (int64_t r = 0; r < (args_.initial_c == nullptr ? 0 : rows_); ++r) {
+      InitialCells(lstm_, args_.initial_c + sequences_.batch_index(r) * hidden_, hidden_, c_ + r * units_padded_);
     }
     if (table_kernel_) PrepareTableCells();
   }
@@ -102,8 +101,8 @@ class LstmRun final : public SequenceRun {
       cell_.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
     }
     cell_.cell_max = lstm_.cell_max;
-    cell_.cell_table = call_.cell_table;
-    cell_.cell_table_size = static_cast<int32_t>(call_.cell_table_size);
+    cell_.cell_table = args_.cell_table;
+    cell_.cell_table_size = static_cast<int32_t>(args_.cell_table_size);
     cell_.linear = args_.linear;
     cell_.h_scale = config_.h_scale;
     cell_.h_reciprocal = weights_.h_reciprocal;
@@ -135,8 +134,8 @@ class LstmRun final : public SequenceRun {
       step.p = p_step_ + r * stride_;
       step.peephole = weights_.peephole.size() == 0 ? nullptr : weights_.peephole.data();
       step.gate_table = args_.gate_table;
-      step.cell_table = call_.cell_table;
-      step.cell_table_size = call_.cell_table_size;
+      step.cell_table = args_.cell_table;
+      step.cell_table_size = args_.cell_table_size;
       step.c = c_ + r * units_padded_;
       step.y = y_rows_[r];
       GenericStep(lstm_, step);
@@ -146,12 +145,12 @@ class LstmRun final : public SequenceRun {
   }
 
   void WriteFinalStates() override {
-    if (call_.y_c == nullptr) return;
+    if (args_.y_c == nullptr) return;
     const float scale = lstm_.cell_is_quantized() ? lstm_.cell_scale : 1.0f;
     // As SequenceRun does with the hidden states.
     const float no_sign = has_lengths() ? 0.0f : -0.0f;
     for (int64_t r = 0; r < rows_; ++r) {
-      float* y_c = call_.y_c + sequences_.batch_index(r) * hidden_;
+      float* y_c = args_.y_c + sequences_.batch_index(r) * hidden_;
       const float* c = c_ + r * units_padded_;
       if (sequences_.length(r) == 0) {
         std::fill(y_c, y_c + hidden_, 0.0f);
@@ -163,7 +162,6 @@ class LstmRun final : public SequenceRun {
 
   const LstmConfig& lstm_;
   const PackedLstm& weights_;
-  const LstmArgs& call_;
   const bool table_kernel_;
 
   TableCellArgs cell_{};
@@ -174,22 +172,19 @@ class LstmRun final : public SequenceRun {
 
 }  // namespace
 
-PackedLstm PackLstm(const LstmConfig& config, const KernelTable& kernels, const LstmParameters& parameters) {
-  const int64_t hidden = config.hidden_size;
+std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& kernels,
+                                 const CellParameters& parameters) {
   PackedLstm packed;
-  packed.w = PackInputWeights(config, kernels, parameters.w);
-  packed.r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
-  packed.x_multiplier = PackedColumns(parameters.x_multiplier, kGates, hidden);
-  packed.h_multiplier = PackedColumns(parameters.h_multiplier, kGates, hidden);
-  packed.bias = PackedColumns(parameters.bias, kGates, hidden);
+  PackInputSide(config, kernels, parameters, &packed);
+  PackHiddenSide(config, kernels, parameters, &packed);
   packed.h_reciprocal = FindReciprocal(config.h_scale);
   packed.x_reach = Reach(packed.w, config.x_bits, packed.x_multiplier);
   packed.reach = Reach(packed.r, config.h_bits, packed.h_multiplier) + Largest(packed.bias);
   if (parameters.peephole != nullptr) {
-    packed.peephole = AlignedArray<float>(ColumnCount(hidden, kGates));
-    PackColumns(parameters.peephole, 3, hidden, packed.peephole.data());
+    packed.peephole = AlignedArray<float>(ColumnCount(config.hidden_size, kGates));
+    PackColumns(parameters.peephole, 3, config.hidden_size, packed.peephole.data());
   }
-  return packed;
+  return MakeLayer<LstmRun>(config, kernels, std::move(packed));
 }
 
 bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
@@ -204,15 +199,6 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
   tables.cell_table = cell_table;
   tables.cell_table_size = cell_table_size;
   return FindLinearTables(tables, linear);
-}
-
-void RunLstm(const LstmConfig& config, const KernelTable& kernels, const PackedLstm& packed, const LstmArgs& args,
-             Scratch* scratch, Parallel* parallel) {
-  const Division division =
-      Divide(config, kernels, packed, packed.r.bytes(), packed.r.start.size(), args, scratch->members());
-  RunDivided(
-      division, [&](int64_t first, int64_t stride) { return LstmRun(config, kernels, packed, args, first, stride); },
-      scratch, parallel);
 }
 
 }  // namespace rnnqc
