@@ -142,7 +142,7 @@ class _Trial:
                 worst = _apart(a, b)
                 if worst > bound and worst > ROUNDINGS * self._noise(number, name):
                     share = worst / (_magnitude(a) or 1.0)
-                    return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
+                    return f"output {name!r}: max abs difference {worst:.3g}, {100 * share:.3g} % of its largest value"
         return None
 
     def _expected(self, number: int) -> dict[str, Array]:
