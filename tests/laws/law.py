@@ -111,6 +111,9 @@ def law(
         The forms, for what a test has to say besides.
     """
     forms = Forms(lower_all(model, dims, recipe=recipe, overrides=overrides, **arguments), name or recipe)
+    for way, lowered in forms.results.items():
+        wanted = "integer" if way in (INTEGER, UNROLLED) else "fused"
+        assert {c.form for c in lowered.model.cells.values()} == {wanted}, f"{forms.name}: {way}"
     for given in feeds:
         forms.same_bits(given)
     forms.same_at(settings)
@@ -201,6 +204,14 @@ def rows(forms: Forms, case: RecurrentCase, feeds: Feeds) -> None:
         for row in range(case.B):
             alone = run(forms.session(way), _row(feeds, row, case))
             assert_same_bits(_row(together, row, case), alone, f"{forms.name}: {way}, row {row}")
+
+
+def assert_on_grids(lowered: rnnqc.Lowered) -> None:
+    """Fails unless all cells have the arithmetic of static formats."""
+    nodes = [n for n in all_nodes(lowered.proto) if n.op_type.startswith("Quant") and n.domain == "ai.rnnqc"]
+    assert nodes
+    for node in nodes:
+        assert {a.s for a in node.attribute if a.name == "arithmetic"} in ({b"grid"}, {b"grid32"}), node.name
 
 
 def carries_states(case: RecurrentCase) -> bool:

@@ -93,6 +93,8 @@ class LawCase:
     overrides: tuple[str, ...]
     setting: Setting
     name: str
+    static: bool
+    """Whether every point has a static format."""
 
     @property
     def statistics(self) -> Statistics | None:
@@ -159,4 +161,4 @@ def _case(row: Row, seed: int) -> LawCase:
     given = [] if own else overrides(row["format"], layer.op)
     given = [*given, *([f"*.scale_bits={row['scale_bits']}"] if row["scale_bits"] else [])]
     name = f"{seed} {row['cell']}, {row['format']}"
-    return LawCase(layer, row["format"] if own else "int8", tuple(given), row["setting"], name)
+    return LawCase(layer, row["format"] if own else "int8", tuple(given), row["setting"], name, row["format"] in STATIC)

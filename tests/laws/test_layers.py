@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.laws.law import layer_law
+from tests.laws.law import assert_on_grids, layer_law
 from tests.laws.layers import LawCase, law_cases
 
 
 @pytest.mark.parametrize("case", law_cases(), ids=lambda c: c.name)
 def test_same_bits(case: LawCase) -> None:
-    layer_law(case.layer, case.recipe, case.overrides, settings=[case.setting], name=case.name, stats=case.statistics)
+    forms = layer_law(
+        case.layer, case.recipe, case.overrides, settings=[case.setting], name=case.name, stats=case.statistics
+    )
+    if case.static:
+        assert_on_grids(forms.stock)

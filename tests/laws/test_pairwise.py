@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.laws.pairwise import Row, pairwise
+from tests.laws.parametrize import every_pair, in_turn
 
 FIELDS: dict[str, list[Any]] = {
     "a": [1, 2, 3, 4, 5, 6],
@@ -52,3 +53,12 @@ def test_rows_are_valid_and_pairs_that_can_be_occur() -> None:
     rows = pairwise(FIELDS, repaired)
     assert not [row for row in rows if row["a"] == 6 and row["c"]]
     assert _pairs(rows) == _pairs(pairwise(FIELDS)) - {("a", "6", "c", "True")}
+
+
+def test_parametrizations() -> None:
+    pairs = every_pair(a=range(3), b="xyz", c=[None, 1.5])
+    assert pairs.name == "parametrize" and pairs.args[0] == ["a", "b", "c"]
+    assert 9 <= len(pairs.args[1]) <= 11 and len(set(pairs.kwargs["ids"])) == len(pairs.args[1])
+    turns = in_turn(a=[{"p": 1}, {"q": 2}], b="xyz")
+    assert turns.args[1] == [[{"p": 1}, "x"], [{"q": 2}, "y"], [{"p": 1}, "z"]]
+    assert turns.kwargs["ids"] == ["a0-x", "a1-y", "a0-z"]
