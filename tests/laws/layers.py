@@ -150,6 +150,15 @@ def _layer(row: Row, seed: int) -> RecurrentCase:
 
 
 @cache
+def float_layers() -> tuple[RecurrentCase, ...]:
+    """Every two properties of a layer meet; what is quantized is not asked."""
+    fields = {k: v for k, v in FIELDS.items() if k not in ("format", "scale_bits", "setting")}
+    first = {"format": FIELDS["format"][0]}
+    rows = pairwise(fields, lambda row: {k: v for k, v in repaired({**row, **first}).items() if k in fields})
+    return tuple(_layer(row, k) for k, row in enumerate(rows))
+
+
+@cache
 def law_cases() -> tuple[LawCase, ...]:
     """Every two values of two fields meet, as far as ONNX and the recipes let them."""
     return tuple(_case(row, k) for k, row in enumerate(pairwise(FIELDS, repaired)))
