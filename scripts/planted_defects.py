@@ -38,9 +38,9 @@ SOURCES = {"passes": (".py",), "rnnqc": (".py", ".toml"), "runtime_ops": (".py",
 LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
 SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
-SITE = '''import sys
+SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "Editable" not in type(f).__name__ and "Redirecting" not in type(f).__name__]
-'''
+"""
 """Takes the editable installation of another checkout out of the way; Python runs it at its start."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 

@@ -13,8 +13,8 @@ from running import run, sqnr
 from running_lowered import STOCK, session
 
 import rnnqc
-from rnnqc.calibrate import calibrate
-from rnnqc.recipe import builtin_recipes
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.recipes.recipe import builtin_recipes
 from tests.laws.parametrize import in_turn
 
 OPS: tuple[tuple[Op, bool], ...] = (("GRU", False), ("GRU", True), ("RNN", False))

@@ -9,9 +9,9 @@ from typing import Any
 
 from lstm_models import RecurrentCase
 
-from rnnqc.calibrate import calibrate
-from rnnqc.recipe import builtin_recipes
-from rnnqc.statistics import Statistics
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.statistics import Statistics
+from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.testing.float_layer import Activation
 from tests.laws.formats import STATIC, TABLES, overrides
 from tests.laws.law import ALL_SETTINGS, Setting
