@@ -39,7 +39,7 @@ LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
 SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
 SITE = """import sys
-sys.meta_path[:] = [f for f in sys.meta_path if "Editable" not in type(f).__name__ and "Redirecting" not in type(f).__name__]
+sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
 """
 """Takes the editable installation of another checkout out of the way; Python runs it at its start."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
