@@ -17,7 +17,17 @@ import onnx
 import onnxruntime as ort
 from lstm_models import RecurrentCase
 from running import Array, Outputs, assert_same_bits, run
-from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_equals_reference, lower_all, session
+from running_lowered import (
+    INTEGER,
+    NATIVE,
+    STOCK,
+    UNROLLED,
+    WAYS,
+    all_nodes,
+    assert_all_lowered,
+    assert_equals_reference,
+    session,
+)
 
 import rnnqc
 
@@ -92,6 +102,7 @@ def law(
     feeds: Sequence[Feeds],
     dims: Mapping[str, int] | None = None,
     settings: Sequence[Setting] = ALL_SETTINGS,
+    ways: Sequence[str] = WAYS,
     name: str = "",
     **arguments: Any,
 ) -> Forms:
@@ -104,14 +115,21 @@ def law(
         feeds: Inputs to run on.
         dims: Bind the sequence length, for the unrolled form.
         settings: Besides all optimizations and one thread, which are always tried.
+        ways: Which ways of execution; stock and native are always among them.
         name: For messages.
         arguments: Of `rnnqc.lower`.
 
     Returns:
         The forms, for what a test has to say besides.
     """
-    forms = Forms(lower_all(model, dims, recipe=recipe, overrides=overrides, **arguments), name or recipe)
+    arguments |= {"recipe": recipe, "overrides": overrides}
+    fused = rnnqc.lower(model, form="fused", **arguments)
+    forms = Forms({STOCK: fused, NATIVE: fused}, name or recipe)
+    for way in (w for w in (INTEGER, UNROLLED) if w in ways):
+        bound: dict[str, Any] = {"unroll": True, "dims": dict(dims or {})} if way == UNROLLED else {}
+        forms.results[way] = rnnqc.lower(model, form="integer", **bound, **arguments)
     for way, lowered in forms.results.items():
+        assert_all_lowered(lowered, f"{forms.name}: {way}")
         wanted = "integer" if way in (INTEGER, UNROLLED) else "fused"
         assert {c.form for c in lowered.model.cells.values()} == {wanted}, f"{forms.name}: {way}"
     for given in feeds:
@@ -126,6 +144,7 @@ def layer_law(
     overrides: Sequence[str] = (),
     *,
     settings: Sequence[Setting] = ALL_SETTINGS,
+    ways: Sequence[str] = WAYS,
     name: str = "",
     **arguments: Any,
 ) -> Forms:
@@ -136,6 +155,7 @@ def layer_law(
         recipe: Of the lowering.
         overrides: Of the lowering.
         settings: As of `law`.
+        ways: As of `law`.
         name: For messages.
         arguments: Of `rnnqc.lower`.
     """
@@ -144,7 +164,8 @@ def layer_law(
     if case.placement == "if":
         feeds.append(case.feeds(padding=0.0, condition=False))
     feeds.append(special(case, feeds[0]))
-    forms = law(case.model(), recipe, overrides, feeds=feeds, dims=case.dims, settings=settings, name=name, **arguments)
+    arguments |= {"settings": settings, "ways": ways, "name": name}
+    forms = law(case.model(), recipe, overrides, feeds=feeds, dims=case.dims, **arguments)
     plain = run(forms.session(STOCK), feeds[0])
     wanted = case.expected(feeds[0])
     assert {k: v.shape for k, v in plain.items()} == {k: v.shape for k, v in wanted.items()}, name
@@ -160,7 +181,7 @@ def layer_law(
         assert forms.reference(feeds[0]) == forms.reference(feeds[-1]) == case.directions, name
         if carries_states(case):
             chunks(forms, case, feeds[0])
-    if case.placement not in ("loop", "scan"):
+    if case.placement not in ("loop", "scan") and UNROLLED in ways:
         assert not [n.name for n in all_nodes(forms.results[UNROLLED].proto) if n.op_type in ("Loop", "Scan")], name
     return forms
 
@@ -233,7 +254,7 @@ def chunks(forms: Forms, case: RecurrentCase, feeds: Feeds, starts: Sequence[int
     starts = [k for k in (0, 1, 4) if k < case.T] if starts is None else starts
     whole = run(forms.session(STOCK), feeds)
     carried = {i: o for i, o in STATES.items() if o in whole}
-    for way in (STOCK, NATIVE, INTEGER):
+    for way in (w for w in forms.results if w != UNROLLED):
         state, pieces, got = dict(feeds), {}, {}
         ends = [*starts[1:], case.T]
         for start, stop in sorted(zip(starts, ends, strict=True), reverse=case.direction == "reverse"):

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from lstm_models import RecurrentCase
+from running_lowered import INTEGER, UNROLLED
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import Statistics
@@ -66,6 +67,7 @@ FIELDS: dict[str, Sequence[Any]] = {
     "input_forget": (False, True),
     "scale_bits": (None, 8),
     "setting": ALL_SETTINGS,
+    "form": (INTEGER, UNROLLED),
 }
 _OPSETS = {"main": 7, "if": 7, "scan": 9, "loop": 11, "function": 15}
 """The first operator sets that have them."""
@@ -92,6 +94,8 @@ class LawCase:
     recipe: str
     overrides: tuple[str, ...]
     setting: Setting
+    form: str
+    """Besides the fused one."""
     name: str
     static: bool
     """Whether every point has a static format."""
@@ -152,7 +156,7 @@ def _layer(row: Row, seed: int) -> RecurrentCase:
 @cache
 def float_layers() -> tuple[RecurrentCase, ...]:
     """Every two properties of a layer meet; what is quantized is not asked."""
-    fields = {k: v for k, v in FIELDS.items() if k not in ("format", "scale_bits", "setting")}
+    fields = {k: v for k, v in FIELDS.items() if k not in ("format", "scale_bits", "setting", "form")}
     first = {"format": FIELDS["format"][0]}
     rows = pairwise(fields, lambda row: {k: v for k, v in repaired({**row, **first}).items() if k in fields})
     return tuple(_layer(row, k) for k, row in enumerate(rows))
@@ -170,4 +174,12 @@ def _case(row: Row, seed: int) -> LawCase:
     given = [] if own else overrides(row["format"], layer.op)
     given = [*given, *([f"*.scale_bits={row['scale_bits']}"] if row["scale_bits"] else [])]
     name = f"{seed} {row['cell']}, {row['format']}"
-    return LawCase(layer, row["format"] if own else "int8", tuple(given), row["setting"], name, row["format"] in STATIC)
+    return LawCase(
+        layer,
+        row["format"] if own else "int8",
+        tuple(given),
+        row["setting"],
+        row["form"],
+        name,
+        row["format"] in STATIC,
+    )

@@ -17,8 +17,7 @@ from tests.laws.layers import LawCase, law_cases
 
 @pytest.mark.parametrize("case", law_cases(), ids=lambda c: c.name)
 def test_same_bits(case: LawCase) -> None:
-    forms = layer_law(
-        case.layer, case.recipe, case.overrides, settings=[case.setting], name=case.name, stats=case.statistics
-    )
+    arguments = {"settings": [case.setting], "ways": [case.form], "name": case.name, "stats": case.statistics}
+    forms = layer_law(case.layer, case.recipe, case.overrides, **arguments)
     if case.static:
         assert_on_grids(forms.stock)
