@@ -247,11 +247,11 @@ SHAPES = LstmCase(dynamic_time=True, dynamic_batch=True, direction="bidirectiona
 @pytest.fixture(scope="module")
 def statistics_of_one_process() -> str:
     """Of more chunks than processes, of feeds of different shapes."""
-    return rnnqc.calibrate(SHAPES.model(), samples(200)).text
+    return rnnqc.calibrate(SHAPES.model(), samples(300)).text
 
 
 def test_processes_give_the_same_bytes(statistics_of_one_process: str) -> None:
-    assert rnnqc.calibrate(SHAPES.model(), samples(200), processes=2).text == statistics_of_one_process
+    assert rnnqc.calibrate(SHAPES.model(), samples(300), processes=2).text == statistics_of_one_process
     assert multiprocessing.active_children() == []
 
 
@@ -259,7 +259,7 @@ def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatc
     monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", HANGS)
     distributed = pytest.importorskip("distributed", reason="dask.distributed is absent: calibration on it NOT tested")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        many = rnnqc.calibrate(SHAPES.model(), samples(200), scheduler=cluster.scheduler_address)
+        many = rnnqc.calibrate(SHAPES.model(), samples(300), scheduler=cluster.scheduler_address)
         with pytest.raises(rnnqc.CompileError, match="sample 1: the model computes a value that is NaN"):
             case = LstmCase(lens=(5, 5), B=2)
             bad = case.feeds()
