@@ -19,7 +19,7 @@ from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from tests.laws.parametrize import every_pair, in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
