@@ -130,8 +130,8 @@ MODELS: dict[str, Callable[[Find], Case]] = {
 }
 
 
-LARGE = {
-    "wikitext2_lm/wikitext2_lm": ("int8", "weight-only-int4"),
+LARGE: dict[str, tuple[str, ...]] = {
+    "wikitext2_lm/wikitext2_lm": (),
     "gtcrn/gtcrn_simple": ("int8-static", "pow2-int16"),
 }
 """Models that take their time, with the recipes that are always tried."""
