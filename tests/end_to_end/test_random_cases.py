@@ -21,8 +21,9 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.testing import checks, draws
 from rnnqc.testing.__main__ import main
 from rnnqc.testing.renaming import STYLES
+from tests.laws.parametrize import in_turn
 
-CASES, GROUPS, QUICK, MANY = 64, 8, 4, 2000
+CASES, GROUPS, QUICK, MANY = 64, 16, 4, 2000
 
 
 def _check(seeds: range) -> None:
@@ -88,8 +89,7 @@ def test_float64_with_weights_that_are_computed() -> None:
     assert not testing.check(testing.Case(layers=(testing.RecurrentCase(weights="computed"),), dtype="float64"))
 
 
-@pytest.mark.parametrize("dtype", testing.outer_forms.DTYPES)
-@pytest.mark.parametrize("source", testing.outer_forms.SOURCES)
+@in_turn(source=testing.outer_forms.SOURCES, dtype=testing.outer_forms.DTYPES)
 def test_types_and_sources_of_weights(dtype: str, source: str) -> None:
     if source == "codes" and dtype != "float32":
         pytest.skip("DequantizeLinear of this operator set makes float32")
