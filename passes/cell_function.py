@@ -12,11 +12,11 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
-from rnnqc.passes.emit_cell import Boundary
-from rnnqc.passes.emit_grid_cell import emit_grid_cell
-from rnnqc.passes.emit_integer_cell import emit_integer_cell
+from rnnqc.passes.emit_grid_cell import FixedPointArithmetic
+from rnnqc.passes.emit_integer_cell import LutArithmetic
 from rnnqc.passes.fold_cell import CellNumbers
 from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.passes.loop_driver import Arithmetic, Boundary, emit_cell
 from rnnqc.passes.lstm_node import output_names
 from rnnqc.passes.operands import Operands
 
@@ -112,10 +112,15 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_cell`."""
+    """The nodes of the integer cell in the arithmetic of its numbers."""
+    return emit_cell(model, cell, at, arithmetic_of(numbers, w, dispatch=dispatch), codes).nodes
+
+
+def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmetic:
+    """The arithmetic of an integer cell with these scalars and constants; see `LutArithmetic` for `dispatch`."""
     if isinstance(numbers, GridNumbers):
-        return emit_grid_cell(model, cell, numbers, at, w, codes)
-    return emit_integer_cell(model, cell, numbers, at, w, codes, dispatch=dispatch)
+        return FixedPointArithmetic(numbers, w)
+    return LutArithmetic(numbers, w, dispatch)
 
 
 def stored_numbers(cell: Cell) -> Numbers:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes.constant_expressions import Constants
-from rnnqc.passes.emit_cell import boundary_of
+from rnnqc.passes.loop_driver import boundary_of
 from rnnqc.passes.movers import sources_of
 from rnnqc.passes.quant_operators import CELL_OP
 

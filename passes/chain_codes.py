@@ -9,9 +9,9 @@ from rnnqc.cells.base import Cell
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.cell_graphs import chain_sources, replace_cell
-from rnnqc.passes.emit_cell import Boundary
 from rnnqc.passes.fold_scales import pass_codes
 from rnnqc.passes.grid_numbers import BYTE, GridNumbers
+from rnnqc.passes.loop_driver import Boundary
 from rnnqc.passes.operands import Operands
 
 NEAREST = ("half_even", "half_away", "half_up", "half_even_up")

@@ -26,7 +26,8 @@ from rnnqc.ir import (
 )
 from rnnqc.numerics import Close
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.emit_cell import Boundary, emit_cell
+from rnnqc.passes.emit_cell import FloatArithmetic
+from rnnqc.passes.loop_driver import Boundary, emit_cell
 from rnnqc.passes.lstm_node import (
     INITIAL_C,
     INITIAL_H,
@@ -184,7 +185,7 @@ def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) 
     new_nodes += outer.nodes
     outer.nodes = []
     for cell, at in cells:
-        new_nodes += emit_cell(model, cell, at).nodes
+        new_nodes += emit_cell(model, cell, at, FloatArithmetic()).nodes
     for k, (label, axis) in enumerate((("Y", 1), ("Y_h", 0), ("Y_c", 0))):
         target = outputs[k]
         if target is None:

@@ -11,11 +11,12 @@ from rnnqc.builder import Builder
 from rnnqc.cells.base import GATES, Cell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Graph, Model, Node, Value
-from rnnqc.passes.emit_cell import Boundary, emit_cell
+from rnnqc.passes.emit_cell import FloatArithmetic
 from rnnqc.passes.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight, has_operators
 from rnnqc.passes.emit_qonnx import emit_quant
 from rnnqc.passes.emit_step import ONE, Quantizer
 from rnnqc.passes.fold_quant_lstm import stored_weights
+from rnnqc.passes.loop_driver import Boundary, emit_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.quant_operators import Parameter, QuantLstm
@@ -56,7 +57,7 @@ def emit_exported_cell(
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
         setattr(cell, key, held["codes"].name)
     quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
-    return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
+    return emit_cell(model, cell, at, FloatArithmetic(quantizer, bias_last=True)).nodes
 
 
 def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:

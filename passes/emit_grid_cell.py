@@ -1,4 +1,4 @@
-"""The cell in the arithmetic "grid", in standard operators: what the function body of a fused operator computes there.
+"""The fixed-point cell in standard operators: every value on its grid, as Brevitas and Vitis compute.
 
 docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words. Products are exact, every other operation is
 one operation in float64, or in float32 for the arithmetic "grid32".
@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.ir import Model, Node, Value, Variable
-from rnnqc.passes.emit_cell import Boundary, positive_zeros, scan
+from rnnqc.ir import Value
 from rnnqc.passes.emit_grid_codes import initial_states, input_codes
 from rnnqc.passes.emit_grid_product import (
     GridProduct,
@@ -28,133 +26,112 @@ from rnnqc.passes.emit_grid_product import (
 )
 from rnnqc.passes.emit_grid_quantizers import GridEmitter
 from rnnqc.passes.emit_grid_step import GridConstants, GridStep, grid_constants
-from rnnqc.passes.emit_integer_step import joint_gates
-from rnnqc.passes.emit_results import finish_integer
 from rnnqc.passes.grid_numbers import RESET, GridNumbers
-from rnnqc.passes.operands import Operands, Wanted
-
-
-def emit_grid_cell(
-    model: Model, cell: Cell, numbers: GridNumbers, at: Boundary, w: Operands, codes: Value | None
-) -> list[Node]:
-    """The nodes of the cell between its boundary values.
-
-    Args:
-        model: The model.
-        cell: The cell.
-        numbers: Its scalars.
-        at: Its boundary.
-        w: Its constants.
-        codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
-    """
-    b = Builder(model, cell.name)
-    wanted = Wanted.of(at, codes)
-    results = _Loop(cell, numbers, at, w, wanted).emit(b)
-    on_grid = numbers.rounded_output or cell.type.reads_hidden
-    if on_grid and wanted.y:
-        results["hidden.steps"] = positive_zeros(b, results["hidden.steps"], "hidden.positive_zeros")
-    for name in ("cell_state.steps", "cell_state.last"):
-        if name in results:
-            real = b.cast(results[name], np.float32, f"{name}.float")
-            results[name] = positive_zeros(b, real, f"{name}.positive_zeros")
-    finish_integer(b, cell, at, codes, results, 0.0, numbers.grid("hidden").zero_point)
-    return b.nodes
+from rnnqc.passes.loop_driver import (
+    CELL_STEPS,
+    CODES_STEPS,
+    HIDDEN_STEPS,
+    LAST_CELL,
+    Arithmetic,
+    Loop,
+    Results,
+    State,
+    Stepped,
+)
+from rnnqc.passes.operands import Operands
+from rnnqc.passes.sequence_lengths import positive_zeros
 
 
 @dataclass(frozen=True)
-class _Loop:
-    cell: Cell
-    numbers: GridNumbers
-    at: Boundary
-    w: Operands
-    wanted: Wanted
+class FixedPointArithmetic(Arithmetic):
+    """Exact products, and one rounding at every quantization point.
 
-    def emit(self, b: Builder) -> dict[str, Value]:
-        """Emits into `b`; returns the wanted results by name, `hidden.steps` as float32 and cell states as real."""
-        numbers, cell, type_ = self.numbers, self.cell, self.cell.type
-        hidden, real_type = cell.hidden_size, numbers.real
-        e = GridEmitter(b, real_type, hidden)
+    Attributes:
+        numbers: The scalars of the cell.
+        w: Its constants.
+    """
+
+    numbers: GridNumbers
+    w: Operands
+
+    @property
+    def hidden_zero_point(self) -> int:
+        """The hidden code that stands for 0."""
+        return self.numbers.grid("hidden").zero_point
+
+    def run(self, b: Builder, loop: Loop) -> Results:
+        """Emits the products and the loop; no result has a negative zero."""
+        results = self._loop(b, loop)
+        on_grid = self.numbers.rounded_output or loop.cell.type.reads_hidden
+        if on_grid and loop.wanted.y:
+            results[HIDDEN_STEPS] = positive_zeros(b, results[HIDDEN_STEPS], "hidden.positive_zeros")
+        for name in (CELL_STEPS, LAST_CELL):
+            if name in results:
+                real = b.cast(results[name], np.float32, f"{name}.float")
+                results[name] = positive_zeros(b, real, f"{name}.positive_zeros")
+        return results
+
+    def _loop(self, b: Builder, loop: Loop) -> Results:
+        """The results with cell states in the real type."""
+        numbers, cell, type_ = self.numbers, loop.cell, loop.cell.type
+        e = GridEmitter(b, numbers.real, cell.hidden_size)
         w = grid_product(e, cell, numbers, self.w, "W")
-        r, reset = self._recurrent_products(e)
-        sums = w.emit(e, input_codes(e, cell, numbers, self.at, w), "x.product")
+        r, reset = self._recurrent_products(e, cell)
+        sums = w.emit(e, input_codes(e, loop, numbers, w), "x.product")
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         bias = e.cast(self.w.B, "B.real")
         p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
         p = e.quantized_gates(p, numbers.gate_grids("input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
-        products = self._on_grids(b, before.h_multiplier, r, reset)
-        states = initial_states(e, cell, numbers, self.at, r)
-        batch = cell.batch_dimension
-        body = b.body()
-        inner = GridEmitter(body, real_type, hidden)
+        products = self._on_grids(b, cell.hidden_size, before.h_multiplier, r, reset)
         # A GRU reads the hidden state, the others only its codes.
-        of_state = np.float32 if type_.reads_hidden else np.uint8 if r.integer else real_type
-        previous = [body.value("hidden.previous", of_state, [batch, hidden])]
-        if type_.cell_state:
-            previous.append(body.value("cell_state.previous", real_type, [batch, hidden]))
-        sequences, of_step = self._sequences(b, body, p)
-        step = self._step(inner, previous, of_step, before, bias, products)
-        y_exact, c_new = type_.step(step)
-        grid = numbers.grid("hidden")
-        multiples: Value | None = None
-        y: Value
-        if type_.reads_hidden:
-            y = y_exact
-        elif numbers.rounded_output:
-            multiples = inner.multiples(y_exact, grid, "hidden")
-            real = body.op("Mul", [multiples, inner.constant(grid.scale)], "hidden.quantized")
-            y = body.cast(real, np.float32, "hidden")
-        else:
-            y = body.cast(y_exact, np.float32, "hidden")
-            multiples = inner.multiples(inner.cast(y, "hidden.real"), grid, "hidden")
-        codes: Value | None = None
-        if multiples is not None and (r.integer or self.wanted.codes):
-            codes = body.cast(shifted(inner, multiples, grid, "hidden"), np.uint8, "hidden.codes")
-        outputs: list[Value] = []
-        names: list[str] = []
+        h_type = np.float32 if type_.reads_hidden else np.uint8 if r.integer else numbers.real
+        shape = [cell.batch_dimension, cell.hidden_size]
+        initial = initial_states(e, loop, numbers, r)
+        states = [State(v, t, shape) for v, t in zip(initial, (h_type, numbers.real), strict=False)]
 
-        def result(value: Value | None, name: str, dtype: npt.DTypeLike) -> None:
-            # Scan needs the rank of its body's outputs inside a Loop.
-            assert value is not None
-            if any(v is value for v in outputs):
-                value = body.op("Identity", [value], f"{name}.copy")
-            assert isinstance(value, Variable)
-            value.dtype, value.shape = np.dtype(dtype), [batch, hidden]
-            outputs.append(value)
-            names.append(name)
+        def step(body: Builder, previous: Sequence[Value], projected: Sequence[Value]) -> Stepped:
+            inner = GridEmitter(body, numbers.real, cell.hidden_size)
+            y, c = type_.step(self._step(inner, cell, previous, projected, before, bias, products))
+            return self._stepped(inner, loop, y, c, carries_codes=r.integer)
 
-        result(y if type_.reads_hidden else codes if r.integer else multiples, "hidden.last", of_state)
-        if type_.cell_state:
-            result(c_new, "cell_state.last", real_type)
-        if self.wanted.y or (self.wanted.codes and codes is None):
-            result(y, "hidden.steps", np.float32)
-        if self.wanted.codes and codes is not None:
-            result(codes, "hidden.codes.steps", np.uint8)
-        if self.wanted.c_steps:
-            result(c_new, "cell_state.steps", real_type)
-        inputs = [*previous, *of_step]
-        made = dict(zip(names, scan(b, body, cell, self.at, states, sequences, inputs, outputs, names), strict=True))
-        for value, inside in zip(made.values(), outputs, strict=True):
-            value.dtype = inside.dtype
-        kept = {"hidden.steps", "hidden.codes.steps", "cell_state.steps"}
-        results = {k: v for k, v in made.items() if k in kept or (k == "cell_state.last" and self.wanted.last_c)}
-        if self.wanted.codes and codes is None:
-            real = e.cast(results["hidden.steps"], "hidden.real")
-            made_later = shifted(e, e.multiples(real, grid, "hidden"), grid, "hidden")
-            results["hidden.codes.steps"] = b.cast(made_later, np.uint8, "hidden.codes")
+        results = loop.run(b, p, states, step, real=numbers.real)
+        if loop.wanted.codes and CODES_STEPS not in results:
+            grid = numbers.grid("hidden")
+            real = e.cast(results[HIDDEN_STEPS], "hidden.real")
+            made = shifted(e, e.multiples(real, grid, "hidden"), grid, "hidden")
+            results[CODES_STEPS] = b.cast(made, np.uint8, "hidden.codes")
         return results
 
-    def _recurrent_products(self, e: GridEmitter) -> tuple[GridProduct, GridProduct | None]:
+    def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
+        """What a step hands on, whose equations gave `y` and `c`: a state that is read, codes, or multiples."""
+        b, grid = e.b, self.numbers.grid("hidden")
+        if loop.cell.type.reads_hidden:
+            return Stepped([y], y, c)
+        if self.numbers.rounded_output:
+            multiples = e.multiples(y, grid, "hidden")
+            real = b.op("Mul", [multiples, e.constant(grid.scale)], "hidden.quantized")
+            y = b.cast(real, np.float32, "hidden")
+        else:
+            y = b.cast(y, np.float32, "hidden")
+            multiples = e.multiples(e.cast(y, "hidden.real"), grid, "hidden")
+        codes: Value | None = None
+        if carries_codes or loop.wanted.codes:
+            codes = b.cast(shifted(e, multiples, grid, "hidden"), np.uint8, "hidden.codes")
+        handed_on = codes if codes is not None and carries_codes else multiples
+        return Stepped([handed_on, c] if loop.cell.type.cell_state else [handed_on], y, c, codes)
+
+    def _recurrent_products(self, e: GridEmitter, cell: Cell) -> tuple[GridProduct, GridProduct | None]:
         """The product of hidden codes and, in a GRU with linear_before_reset = 0, of the candidate."""
-        if self.cell.type.reads_hidden and not self.cell.linear_before_reset:
-            return reset_products(e, self.cell, self.numbers, self.w)
-        return grid_product(e, self.cell, self.numbers, self.w, "R"), None
+        if cell.type.reads_hidden and not cell.linear_before_reset:
+            return reset_products(e, cell, self.numbers, self.w)
+        return grid_product(e, cell, self.numbers, self.w, "R"), None
 
     def _on_grids(
-        self, b: Builder, multiplier: Value, r: GridProduct, reset: GridProduct | None
+        self, b: Builder, hidden: int, multiplier: Value, r: GridProduct, reset: GridProduct | None
     ) -> Sequence[RecurrentProduct]:
         """The products with R as real numbers on the grids of their gates."""
-        grids, hidden = self.numbers.gate_grids("hidden_product"), self.cell.hidden_size
+        grids = self.numbers.gate_grids("hidden_product")
         if reset is None:
             return [RecurrentProduct(r, multiplier, grids, "hidden")]
         sizes = b.i64([CANDIDATE * hidden, (len(grids) - CANDIDATE) * hidden])
@@ -166,29 +143,18 @@ class _Loop:
             RecurrentProduct(reset, multipliers[1], candidate, RESET),
         ]
 
-    def _sequences(self, b: Builder, body: Builder, p: Value) -> tuple[list[Value], list[Value]]:
-        """What the loop scans, and its steps: x W + B of the joint gates and, apart, of a GRU's candidate."""
-        joint, gates = joint_gates(self.cell), len(self.cell.type.gates)
-        widths, sequences = [joint * self.cell.hidden_size], [p]
-        names = ["x.projection.step", "x.projection.candidate.step"]
-        if joint < gates:
-            widths.append(self.cell.hidden_size)
-            parts = ["x.projection.gates", "x.projection.candidate"]
-            sequences = list(b.ops("Split", [p, b.i64(widths)], parts, axis=2))
-        batch = self.cell.batch_dimension
-        return sequences, [body.value(n, self.numbers.real, [batch, w]) for n, w in zip(names, widths, strict=False)]
-
     def _step(
         self,
         e: GridEmitter,
+        cell: Cell,
         previous: Sequence[Value],
-        of_step: Sequence[Value],
+        projected: Sequence[Value],
         before: GridConstants,
         bias: Value,
         products: Sequence[RecurrentProduct],
     ) -> GridStep:
-        """The step on the state `previous` and `of_step`, x W + B of the step."""
-        b, cell, numbers = e.b, self.cell, self.numbers
+        """The step from the states `previous` and `projected`, x W + B of the step."""
+        b, numbers = e.b, self.numbers
         first, second = products[0], products[1] if len(products) > 1 else None
         state: Value = previous[-1]
         codes: Value = previous[0]
@@ -199,10 +165,10 @@ class _Loop:
         if cell.linear_before_reset:
             sizes = b.i64([CANDIDATE * cell.hidden_size, cell.hidden_size])
             ph, recurrent = b.ops("Split", [ph, sizes], ["hidden_product.gates", "hidden_product.candidate"], axis=1)
-        g: Value = b.op("Add", [of_step[0], ph], "products" if numbers.bias_last else "preactivation")
+        g: Value = b.op("Add", [projected[0], ph], "products" if numbers.bias_last else "preactivation")
         if numbers.bias_last:
             g = b.op("Add", [g, bias], "preactivation")
         state_or_none = state if cell.type.cell_state or cell.type.reads_hidden else None
-        projected = of_step[1] if len(of_step) > 1 else None
+        candidate = projected[1] if len(projected) > 1 else None
         product = second.of_values if second is not None else None
-        return GridStep(e, cell, numbers, before, g, state_or_none, projected, recurrent, product)
+        return GridStep(e, cell, numbers, before, g, state_or_none, candidate, recurrent, product)

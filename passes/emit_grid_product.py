@@ -11,7 +11,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Value
 from rnnqc.passes.emit_grid_quantizers import GridEmitter
-from rnnqc.passes.emit_integer_cell import unpacked
+from rnnqc.passes.emit_integer_product import unpacked
 from rnnqc.passes.grid_numbers import BYTE, RESET, Grid, GridNumbers, is_exact_in_int32
 from rnnqc.passes.operands import Operands
 

@@ -12,9 +12,9 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.ir import Value
 from rnnqc.passes.emit_grid_quantizers import GridEmitter, is_uniform
-from rnnqc.passes.emit_integer_step import joint_gates
 from rnnqc.passes.fold_cell import STATE_LIMIT
 from rnnqc.passes.grid_numbers import Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.passes.loop_driver import joint_gates
 from rnnqc.passes.operands import Operands
 
 

@@ -12,15 +12,11 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Value
-from rnnqc.passes.emit_cell import positive_zeros
 from rnnqc.passes.fold_cell import STATE_LIMIT, CellNumbers
+from rnnqc.passes.loop_driver import joint_gates
 from rnnqc.passes.operands import Operands
 from rnnqc.passes.quantization import keeps_hidden_bounded
-
-
-def joint_gates(cell: Cell) -> int:
-    """How many gates, from the first on, have pre-activations that are sums of both products."""
-    return CANDIDATE if cell.type.reads_hidden else len(cell.type.gates)
+from rnnqc.passes.sequence_lengths import positive_zeros
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, constant_array, graph_info, info
-from rnnqc.passes.emit_cell import boundary_of
+from rnnqc.passes.loop_driver import boundary_of
 from rnnqc.recipe import Settings
 from rnnqc.statistics import PointStatistics, Statistics
 

@@ -18,13 +18,13 @@ from rnnqc.passes.cell_function import emit_integer
 from rnnqc.passes.cell_graphs import chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.check_fold_scales import FoldScalesCheck
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.emit_cell import Boundary, boundary_of
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.equivalent_products import products_in_steps, real_products, states_in_units
 from rnnqc.passes.fold_cell import FoldedCell, with_zero_point_rows
 from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.insert_qcdq import USUAL_BITS
 from rnnqc.passes.integer_forms import Folded, integer_form, is_within
+from rnnqc.passes.loop_driver import Boundary, boundary_of
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.movers import MOVERS
 from rnnqc.passes.operands import Operands

@@ -26,7 +26,7 @@ from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.check_kept import KeptConstantsCheck
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.emit_cell import boundary_of
+from rnnqc.passes.loop_driver import boundary_of
 from rnnqc.passes.quantization import PACKED_BITS
 from rnnqc.properties import Property
 

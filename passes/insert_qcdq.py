@@ -24,7 +24,7 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_points import points_of_recurrences
 from rnnqc.passes.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.derived_formats import targets_of
-from rnnqc.passes.emit_cell import boundary_of, emit_cell
+from rnnqc.passes.emit_cell import FloatArithmetic
 from rnnqc.passes.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
 from rnnqc.passes.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.fold_cell import linear_length
@@ -32,6 +32,7 @@ from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.formats import resolve_formats
 from rnnqc.passes.integer_forms import bound_to_exceed, integer_form
 from rnnqc.passes.limit_shifts import ShiftRemark, limit_shifts
+from rnnqc.passes.loop_driver import boundary_of, emit_cell
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.quantization import encoding_of
@@ -124,7 +125,7 @@ class InsertQcdq(Pass):
             elif bound:
                 split = hidden_splitter(cell.points, bound)
                 quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
-            made = emit_cell(model, cell, at, quantizer, split=split, **emit_flags(cell))
+            made = emit_cell(model, cell, at, FloatArithmetic(quantizer, split=split, **emit_flags(cell)))
             replace_cell(model, graph, cell, made.nodes)
             cell.W, cell.R = (
                 weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
@@ -298,7 +299,7 @@ def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, Mapping[s
 
 
 def emit_flags(cell: Cell) -> dict[str, Any]:
-    """How `emit_cell` puts together a cell of a recipe, whose points are resolved."""
+    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
     products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
     return {"products": products, "bias_last": not misfits(cell)}
 

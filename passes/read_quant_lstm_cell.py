@@ -29,7 +29,6 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.chain_codes import ReadCell, chain_codes
 from rnnqc.passes.check_read_quant_lstm import ReadQuantLstmCheck
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.emit_cell import Boundary, dimensions
 from rnnqc.passes.emit_exported import emit_exported_cell
 from rnnqc.passes.emit_tables import Tables
 from rnnqc.passes.equivalent_products import real_products
@@ -38,9 +37,11 @@ from rnnqc.passes.fold_grid import FoldedGrid
 from rnnqc.passes.fold_quant_lstm import ACTIVATIONS, fold_quant_lstm, points_of
 from rnnqc.passes.fold_scales import integer_operands
 from rnnqc.passes.insert_qcdq import USUAL_BITS
+from rnnqc.passes.loop_driver import Boundary
 from rnnqc.passes.lstm_node import NotHandled
 from rnnqc.passes.output_shapes import infer_output_shapes
 from rnnqc.passes.quant_operators import CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.sequence_lengths import dimensions
 from rnnqc.passes.weight_doubts import doubt_about_weights
 from rnnqc.properties import Property
 

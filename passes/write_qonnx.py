@@ -16,7 +16,7 @@ from rnnqc.numerics import Bitwise
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
 from rnnqc.passes.cell_graphs import graphs_of_cells, replace_cell
-from rnnqc.passes.emit_cell import Boundary, boundary_of
+from rnnqc.passes.loop_driver import Boundary, boundary_of
 from rnnqc.passes.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.properties import Property
 from rnnqc.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding

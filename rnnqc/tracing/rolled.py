@@ -17,11 +17,12 @@ from rnnqc.graph_walks import needed, reads
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.passes.cell_function import emit_integer, stored_numbers
 from rnnqc.passes.cell_graphs import graphs_of_cells
-from rnnqc.passes.emit_cell import Boundary, boundary_of, emit_cell
+from rnnqc.passes.emit_cell import FloatArithmetic
 from rnnqc.passes.emit_exported import exported_quantizer
 from rnnqc.passes.emit_qcdq import ALIASES, qcdq_quantizer
 from rnnqc.passes.emit_step import Quantizer
 from rnnqc.passes.insert_qcdq import emit_flags
+from rnnqc.passes.loop_driver import Boundary, boundary_of, emit_cell
 from rnnqc.passes.operands import Operands
 from rnnqc.passes.point_names import plain_name
 from rnnqc.passes.quant_operators import CELL_OP
@@ -79,7 +80,7 @@ def rolled(
     parameters = {k: v for k, n in names.items() if (v := stored(n)) is not None}
     quantizer = _quantizer(cell, {p: known[n] for p, n in weights.items()}, "input.quantized" in own)
     flags = {"bias_last": True} if cell.op == CELL_OP else emit_flags(cell)
-    emitted = emit_cell(empty, cell, here, quantizer, parameters=parameters, **flags).nodes
+    emitted = emit_cell(empty, cell, here, FloatArithmetic(quantizer, parameters=parameters, **flags)).nodes
     in_front = needed(nodes, weights.values())
     given = set(known) | {i for n in in_front for i in reads(n)}
     given -= outputs | {o for n in in_front for o in n.output}

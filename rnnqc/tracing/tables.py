@@ -12,9 +12,9 @@ from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.grids import is_power_of_two
-from rnnqc.passes.emit_integer_step import joint_gates
 from rnnqc.passes.emit_wide_codes import WIDE_BITS
 from rnnqc.passes.fold_cell import CellNumbers
+from rnnqc.passes.loop_driver import joint_gates
 from rnnqc.passes.quantization import encoding_of
 from rnnqc.tracing.tensors import Tensor, dequantized
 
