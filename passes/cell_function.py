@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import onnx
@@ -10,12 +10,12 @@ import onnx
 from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION
+from rnnqc.cells.stages import IntegerCell, Numbers
 from rnnqc.cells.types import CellType
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.passes.emit_grid_cell import FixedPointArithmetic
 from rnnqc.passes.emit_integer_cell import LutArithmetic
-from rnnqc.passes.fold_cell import CellNumbers
-from rnnqc.passes.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.passes.grid_numbers import GridNumbers
 from rnnqc.passes.loop_driver import Arithmetic, Boundary, emit_cell
 from rnnqc.passes.lstm_node import output_names
 from rnnqc.passes.operands import Operands
@@ -31,7 +31,6 @@ DIRECTION_AXES = {
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
 _TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
-Numbers = CellNumbers | GridNumbers
 
 
 def input_names(type_: CellType) -> tuple[str, ...]:
@@ -92,7 +91,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     )  # fmt: skip
     constants = {f.name for f in fields(Operands)}
     w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
-    emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
+    emitted = emit_integer(scratch, replace(site.cell, name=""), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
     )
@@ -123,12 +122,6 @@ def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmeti
     return LutArithmetic(numbers, w, dispatch)
 
 
-def stored_numbers(cell: Cell) -> Numbers:
-    """The numbers of an integer cell, from `Cell.integer`."""
-    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else CellNumbers
-    return kind(**cell.integer)
-
-
 def _checked(head: Builder, bias: Value, number: int) -> Value:
     """The bias itself, by way of an axis that it has only if the node's attribute `configuration` is `number`.
 
@@ -150,12 +143,6 @@ def _scratch(model: Model) -> Model:
     scratch = Model(proto)
     scratch.constant_prefix = ""
     return scratch
-
-
-def _anonymous(cell: Cell) -> Cell:
-    copy = Cell.from_dict(cell.as_dict())
-    copy.name = ""
-    return copy
 
 
 def _live(nodes: list[Node], results: list[Value]) -> list[Node]:

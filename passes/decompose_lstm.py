@@ -178,8 +178,7 @@ def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) 
             parts[k].append(value)
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
-        cell = _cell(model, layer, name, d, sizes, x, lens, states, made)
-        cell.node = path
+        cell = _cell(model, layer, name, path, d, sizes, x, lens, states, made)
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
     new_nodes += outer.nodes
@@ -208,6 +207,7 @@ def _cell(
     model: Model,
     layer: Layer,
     name: str,
+    path: str,
     d: int,
     sizes: Sequence[Size],
     x: Value,
@@ -230,7 +230,7 @@ def _cell(
         total[CANDIDATE] = bias[CANDIDATE]
     return Cell(
         name=name,
-        node=layer.name,
+        node=path,
         op=layer.type.op,
         hidden_size=h,
         input_size=layer.input_size,

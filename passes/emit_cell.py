@@ -15,7 +15,7 @@ import numpy as np
 from rnnqc.builder import Builder
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Model, Value, graph_info
-from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, Splitter, no_quantizer, rounds_output
+from rnnqc.passes.emit_step import INITIAL_STATES, FloatStep, Quantizer, Splitter, no_quantizer
 from rnnqc.passes.loop_driver import Arithmetic, Loop, Results, State, Stepped
 
 
@@ -65,7 +65,7 @@ class FloatArithmetic(Arithmetic):
             flags = {"products": self.products, "bias_last": self.bias_last}
             made = FloatStep(b, body, cell, quantizer, previous, projected[0], r, parameters, **flags)
             y, c = cell.type.step(made)
-            if rounds_output(cell):
+            if cell.rounds_output:
                 y = quantizer(body, "hidden", y)
             return Stepped([y, c][: len(previous)], y, c)
 
@@ -81,7 +81,7 @@ class FloatArithmetic(Arithmetic):
             zero = b.f32(0.0)
             zeros = b.op("Expand", [zero, loop.state_shape(b)], "state.zeros")
             states = [v or zeros for v in given]
-        if not rounds_output(cell):
+        if not cell.rounds_output:
             return states
         named = zip(INITIAL_STATES, states, given, strict=False)
         return [self.quantizer(b, name, v) if v is source else v for name, v, source in named]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.builder import Builder
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import GATES
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.encoding import Encoding, Rounding
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.emit_cell import FloatArithmetic
@@ -27,12 +29,12 @@ from rnnqc.qonnx import QonnxQuantizer
 def emit_exported_cell(
     model: Model,
     graph: Graph,
-    cell: Cell,
+    cell: QuantizedCell,
     lstm: QuantLstm,
     at: Boundary,
     outer: Mapping[str, QonnxQuantizer],
-) -> list[Node]:
-    """The nodes of the cell between its boundary values; its parameters become initializers that the cell names.
+) -> tuple[list[Node], QuantizedCell]:
+    """The nodes of the cell between its boundary values, and the cell with the names of its parameters.
 
     Every operation is Brevitas', in float32 and in its order; matrix products are onnxruntime's.
 
@@ -44,20 +46,21 @@ def emit_exported_cell(
         at: Its boundary.
         outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
     """
-    cell.B = model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name
+    names = {"B": model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name}
     weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
     for key, parameters in (("W", lstm.W), ("R", lstm.R)):
         try:
             arrays, encoding = _weight(key, parameters)
         except NotHandled:
             values = np.ascontiguousarray(np.concatenate([p.values for p in parameters]).T)
-            setattr(cell, key, model.add_initializer(f"{cell.name}/{key}.float", values, graph).name)
+            names[key] = model.add_initializer(f"{cell.name}/{key}.float", values, graph).name
             continue
         held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
-        setattr(cell, key, held["codes"].name)
+        names[key] = held["codes"].name
     quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
-    return emit_cell(model, cell, at, FloatArithmetic(quantizer, bias_last=True)).nodes
+    named = replace(cell, **names)  # type: ignore[arg-type]
+    return emit_cell(model, named, at, FloatArithmetic(quantizer, bias_last=True)).nodes, named
 
 
 def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:

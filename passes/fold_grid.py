@@ -22,7 +22,6 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
 from rnnqc.encoding import Encoding
-from rnnqc.passes.emit_step import rounds_output
 from rnnqc.passes.fold_cell import EXACT_POINTS, FloatArray
 from rnnqc.passes.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
 from rnnqc.passes.grid_tables import GridTable, grid_table, on_activation_grid, place
@@ -78,7 +77,7 @@ def needs_grid(cell: Cell) -> bool:
     signed += [points["cell_state"]] if cell.type.cell_state else []
     return bool(
         present
-        or rounds_output(cell)
+        or cell.rounds_output
         or any("scale" in a or a.get("table") == VITIS for a in activations)
         or any(_is_asymmetric(p) for p in signed)
     )
@@ -126,7 +125,7 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
         gate_table_offset=offsets,
         one=float(one[0]),
         accumulator_bits=0 if accumulator is None else int(accumulator),
-        rounded_output=rounds_output(cell),
+        rounded_output=cell.rounds_output,
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
     if RESET in of_codes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnnqc.cells.stages import OperandNames
 from rnnqc.ir import Value
 
 
@@ -28,3 +29,8 @@ class Operands:
     R_group_multiplier: Value | None = None
     W_zero_point: Value | None = None
     R_zero_point: Value | None = None
+
+    @property
+    def names(self) -> OperandNames:
+        """Their names."""
+        return OperandNames(**{k: v.name for k, v in vars(self).items() if v is not None})

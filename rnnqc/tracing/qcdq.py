@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.emit_step import ACCUMULATORS, rounds_output
+from rnnqc.passes.emit_step import ACCUMULATORS
 from rnnqc.passes.fold_grid import needs_grid
 from rnnqc.passes.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved
@@ -47,7 +47,7 @@ class QcdqReader:
             for k in range(len(cell.type.gates)):
                 if not self._is_coupled(k):
                     yield self._part(k, "input_product", values, values["x.projection.step"])
-        if rounds_output(cell):
+        if cell.rounds_output:
             yield self._rounded("hidden.previous", values["hidden.previous"])
             hidden = self._point("hidden", values, values["hidden.previous"])
         else:
