@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT
@@ -129,12 +129,12 @@ class Cell:
 
     def without_dead_outputs(self: C, alive: Collection[str]) -> C:
         """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
-        gone = {k: None for k in ("y", "y_h", "y_c") if getattr(self, k) not in alive}
+        gone: dict[str, Any] = {k: None for k in ("y", "y_h", "y_c") if getattr(self, k) not in alive}
         return replace(self, **gone)
 
     def renamed(self: C, old: str, new: str) -> C:
         """The cell after a value or initializer that it refers to has got another name."""
-        found = {n: new for n in VALUES if getattr(self, n, None) == old}
+        found: dict[str, Any] = {n: new for n in VALUES if getattr(self, n, None) == old}
         return replace(self, **found) if found else self
 
 

@@ -17,7 +17,7 @@ from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.lut_numbers import CellNumbers
 
 Q = TypeVar("Q", bound="QuantizedCell")
-I = TypeVar("I", bound="IntegerCell")
+N = TypeVar("N", bound="IntegerCell")
 Numbers = CellNumbers | GridNumbers
 """The scalars of an integer cell: their type is its arithmetic."""
 Point = Mapping[str, Any]
@@ -121,12 +121,12 @@ class IntegerCell(QuantizedCell):
         """Names of the output values that exist, codes included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
-    def without_dead_outputs(self: I, alive: Collection[str]) -> I:
+    def without_dead_outputs(self: N, alive: Collection[str]) -> N:
         """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
         made = super().without_dead_outputs(alive)
         return made if made.y_codes in alive else replace(made, y_codes=None)
 
-    def renamed(self: I, old: str, new: str) -> I:
+    def renamed(self: N, old: str, new: str) -> N:
         """The cell after a value or initializer that it refers to has got another name."""
         made = super().renamed(old, new)
         known: dict[str, Any] = {k: new for k, v in made.operands.as_dict().items() if v == old}
@@ -145,6 +145,11 @@ class FusedCell(IntegerCell):
     def of_integer(cls, cell: IntegerCell) -> FusedCell:
         """The cell after its nodes became one."""
         return FusedCell(**_fields(cell, IntegerCell))
+
+
+def points_of(cell: Cell) -> Points:
+    """The formats of a cell; none for one that is float."""
+    return cell.points if isinstance(cell, QuantizedCell) else {}
 
 
 def _fields(cell: Cell, stage: type[Cell]) -> dict[str, Any]:

@@ -42,15 +42,15 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
     Raises:
         KeyError, TypeError, AttributeError: The values make no cell.
     """
-    stage = _STAGES[data["form"]]
+    stage = _STAGES[data.get("form", Cell.form)]
     values = {f.name: data[f.name] for f in fields(stage) if f.name in data and f.name not in _LATER}
     values["activations"] = tuple(Activation(**a) for a in data["activations"])
     if issubclass(stage, QuantizedCell):
-        values["points"] = data["points"]
+        values["points"] = data.get("points", {})
     if issubclass(stage, IntegerCell):
         values["numbers"] = _numbers(data["integer"])
         values["operands"] = _known(OperandNames, data["operands"])
-        values["y_codes"] = data["y_codes"]
+        values["y_codes"] = data.get("y_codes")
     return stage(**values)
 
 
@@ -60,7 +60,9 @@ def _point(point: Mapping[str, Any], is_folded: bool) -> dict[str, Any]:
 
 
 def _numbers(data: Mapping[str, Any]) -> Numbers:
-    return _known(GridNumbers if data.get("arithmetic") in (GRID, GRID32) else CellNumbers, data)
+    if data.get("arithmetic") in (GRID, GRID32):
+        return _known(GridNumbers, data)
+    return _known(CellNumbers, data)
 
 
 def _known(kind: type[T], data: Mapping[str, Any]) -> T:

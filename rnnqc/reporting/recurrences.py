@@ -9,10 +9,11 @@ from typing import Any
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import points_of
+from rnnqc.data.statistics import identity
 from rnnqc.ir import Model
-from rnnqc.passes.custom_cell import BIAS, HIDDEN, WEIGHT
-from rnnqc.passes.custom_products import custom_cells
-from rnnqc.statistics import identity
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT
+from rnnqc.passes.analysis.custom_products import custom_cells
 
 Point = Mapping[str, Any]
 ACCUMULATOR = "accumulator"
@@ -75,7 +76,7 @@ class Recurrence:
 
 def recurrences_of(model: Model) -> dict[str, Recurrence]:
     """Every lowered recurrence of a model, by its name."""
-    found = {c.name: Recurrence(c.name, c.node, c.points, identity(c), c) for c in model.cells.values()}
+    found = {c.name: Recurrence(c.name, c.node, points_of(c), identity(c), c) for c in model.cells.values()}
     for record in custom_cells(model).values():
         sizes = {"op": record["op"], "points": sorted(record["points"])}
         found[record["name"]] = Recurrence(record["name"], record["path"], record.get("formats", {}), sizes)

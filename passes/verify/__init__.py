@@ -1,0 +1,1 @@
+"""Every pass is checked: a model before and after it computes the same within what the pass declares."""
