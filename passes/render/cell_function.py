@@ -15,8 +15,8 @@ from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_refe
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.cells.loop_driver import Arithmetic, Boundary, emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_cell import FixedPointArithmetic
-from rnnqc.passes.render.emit_integer_cell import LutArithmetic
+from rnnqc.passes.render.fixed_point_arithmetic import FixedPointArithmetic
+from rnnqc.passes.render.lut_arithmetic import LutArithmetic
 
 # Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
 DIRECTION_AXES = {

@@ -13,7 +13,7 @@ from rnnqc.cells.grid_numbers import GRID32, RESET, GridNumbers
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.passes.base import MOVED, Equivalent
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 
 STATES = (float("inf"), 0.25)
 """Tolerance of what makes up a state: tables round small values, and states drift apart; another gate is far off."""

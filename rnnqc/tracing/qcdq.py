@@ -1,4 +1,4 @@
-"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.emit_cell)."""
+"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.float_arithmetic)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.fold.fold_grid import needs_grid
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved

@@ -37,9 +37,9 @@ from rnnqc.passes.render.emit_codes import (
     with_zero_point_rows,
     without_nan,
 )
-from rnnqc.passes.render.emit_integer_product import HiddenProduct, hidden_products, unpacked
-from rnnqc.passes.render.emit_integer_step import IntegerStep, LoopConstants, loop_constants
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, weighted_sum
+from rnnqc.passes.render.lut_product import HiddenProduct, hidden_products, unpacked
+from rnnqc.passes.render.lut_step import IntegerStep, LoopConstants, loop_constants
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.emit_codes import beyond_codes, row_codes, static_codes
-from rnnqc.passes.render.emit_integer_step import for_each_row
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, combined, low_correction
+from rnnqc.passes.render.lut_step import for_each_row
 
 
 def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:

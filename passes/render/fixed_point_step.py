@@ -15,7 +15,7 @@ from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
 from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter, is_uniform
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter, is_uniform
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from rnnqc.passes.cells.loop_driver import (
 )
 from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_codes import initial_states, input_codes
-from rnnqc.passes.render.emit_grid_product import (
+from rnnqc.passes.render.fixed_point_codes import initial_states, input_codes
+from rnnqc.passes.render.fixed_point_product import (
     GridProduct,
     RecurrentProduct,
     codes_for,
@@ -38,8 +38,8 @@ from rnnqc.passes.render.emit_grid_product import (
     reset_products,
     shifted,
 )
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter
-from rnnqc.passes.render.emit_grid_step import GridConstants, GridStep, grid_constants
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
+from rnnqc.passes.render.fixed_point_step import GridConstants, GridStep, grid_constants
 
 
 @dataclass(frozen=True)

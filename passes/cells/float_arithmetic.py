@@ -15,7 +15,7 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.ir import Model, Value, graph_info
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_step import INITIAL_STATES, FloatStep, Quantizer, Splitter, no_quantizer
+from rnnqc.passes.cells.float_step import INITIAL_STATES, FloatStep, Quantizer, Splitter, no_quantizer
 from rnnqc.passes.cells.loop_driver import Arithmetic, Loop, Results, State, Stepped
 
 

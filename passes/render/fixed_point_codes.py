@@ -7,8 +7,8 @@ from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
 from rnnqc.passes.cells.loop_driver import Loop
 from rnnqc.passes.render.emit_codes import without_nan
-from rnnqc.passes.render.emit_grid_product import GridProduct, codes_for
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter
+from rnnqc.passes.render.fixed_point_product import GridProduct, codes_for
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
 
 
 def input_codes(e: GridEmitter, loop: Loop, numbers: GridNumbers, w: GridProduct) -> Value:
