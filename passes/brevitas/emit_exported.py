@@ -15,9 +15,10 @@ from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.brevitas.emit_qonnx import emit_quant
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.float_step import ONE, Quantizer
-from rnnqc.passes.cells.loop_driver import Boundary, emit_cell
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.fold_quant_lstm import stored_weights
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.graph.lstm_node import NotHandled

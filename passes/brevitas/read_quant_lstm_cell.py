@@ -31,7 +31,7 @@ from rnnqc.passes.brevitas.check_read_quant_lstm import ReadQuantLstmCheck
 from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
 from rnnqc.passes.brevitas.exported_grids import Grids, input_of, state_of
 from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
-from rnnqc.passes.cells.loop_driver import Boundary
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_grid import FoldedGrid

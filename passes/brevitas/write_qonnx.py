@@ -15,8 +15,8 @@ from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
-from rnnqc.passes.cells.loop_driver import Boundary, boundary_of
 from rnnqc.passes.formats.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
 from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.passes.invariants import Property

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import QuantizedCell, points_of
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
-from rnnqc.passes.cells.loop_driver import boundary_of
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.layout_ops import sources_of
 from rnnqc.passes.graph.quant_operators import CELL_OP

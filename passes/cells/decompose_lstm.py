@@ -27,8 +27,9 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
-from rnnqc.passes.cells.loop_driver import Boundary, emit_cell
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.cells.padded_output import check_padded_output, padded_output_notes
 from rnnqc.passes.graph.lstm_node import (
     INITIAL_C,

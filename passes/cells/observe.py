@@ -18,9 +18,10 @@ from rnnqc.cells.base import FORGET, GATES, Cell
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
-from rnnqc.passes.cells.loop_driver import boundary_of, emit_cell
+from rnnqc.passes.cells.loop_driver import emit_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")

@@ -17,7 +17,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, constant_array, graph_info, info
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.loop_driver import boundary_of
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.recipes.recipe import Settings
 
 DYNAMIC = "dynamic-row"

@@ -21,9 +21,10 @@ from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
-from rnnqc.passes.cells.loop_driver import boundary_of, emit_cell
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_cell import linear_length
 from rnnqc.passes.fold.fold_grid import FoldedGrid

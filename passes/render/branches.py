@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rnnqc.ir import Constant, Graph, Node, Value, subgraphs
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.graph.point_names import branch_path
 
 Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
 
@@ -22,7 +23,7 @@ def choose(
     graphs: list[Graph] = []
     names: list[str] = []
     for suffix, make in (then_branch, else_branch):
-        inner = Builder(b.model, b.cell, f"{b.prefix}/{suffix}" if b.prefix else suffix)
+        inner = Builder(b.model, b.cell, branch_path(b.prefix, suffix))
         results = make(inner)
         if constants is not None:
             b.nodes += _moved_out(inner, constants)

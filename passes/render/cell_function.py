@@ -13,7 +13,8 @@ from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.stages import Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
-from rnnqc.passes.cells.loop_driver import Arithmetic, Boundary, emit_cell
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.fixed_point_arithmetic import FixedPointArithmetic
 from rnnqc.passes.render.lut_arithmetic import LutArithmetic

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from rnnqc.cells.grid_numbers import BYTE, GridNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Graph, Model, Node, Value
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.cell_graphs import chain_sources, replace_cell
-from rnnqc.passes.cells.loop_driver import Boundary
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.cell_function import emit_integer
 from rnnqc.passes.render.fold_scales import pass_codes

@@ -10,7 +10,8 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.loop_driver import Boundary, Loop
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.loop_driver import Loop
 from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.qcdq.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes

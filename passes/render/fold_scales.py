@@ -15,8 +15,8 @@ from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
-from rnnqc.passes.cells.loop_driver import Boundary, boundary_of
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_cell import FoldedCell, with_zero_point_rows
 from rnnqc.passes.fold.fold_grid import FoldedGrid

@@ -23,9 +23,9 @@ from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.packing import factorize, pack
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.cells.loop_driver import boundary_of
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property

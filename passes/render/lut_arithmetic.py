@@ -25,7 +25,7 @@ from rnnqc.passes.cells.loop_driver import (
 )
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.graph.point_names import BEYOND, WITHIN
+from rnnqc.passes.graph.point_names import BEYOND, SIGNED, UNSIGNED, WITHIN
 from rnnqc.passes.render.branches import choose
 from rnnqc.passes.render.emit_codes import (
     BoundedHidden,
@@ -107,7 +107,7 @@ class LutArithmetic(Arithmetic):
             return emitter.emit(inner, *weights(inner), None)
 
         constants = [v for f in fields(Operands) if (v := getattr(self.w, f.name)) is not None]
-        return choose(b, exact, ("int8", signed), ("uint8", unsigned), constants)
+        return choose(b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)
 
 
 @dataclass(frozen=True)

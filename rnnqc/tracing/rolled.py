@@ -16,10 +16,11 @@ from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.brevitas.emit_exported import exported_quantizer
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.float_step import Quantizer
-from rnnqc.passes.cells.loop_driver import Boundary, boundary_of, emit_cell
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.passes.graph.quant_operators import CELL_OP

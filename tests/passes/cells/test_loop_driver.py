@@ -20,11 +20,11 @@ from grid_cases import a_cell
 from rnnqc.cells.types import LSTM, RNN, CellType
 from rnnqc.ir import Model, Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import (
     CODES_STEPS,
     HIDDEN_STEPS,
     Arithmetic,
-    Boundary,
     Loop,
     Results,
     State,
