@@ -203,6 +203,7 @@ def test_layers_with_equal_weights_share_them_and_say_so() -> None:
     assert first.operands.W != second.operands.W
     result = apply(Cleanup(), model)
     assert result.statistics["shared"] >= 2
+    first, second = model.cells.values()
     held = graph_info(model.graph).initializers
     for key in ("W", "R"):
         assert getattr(first.operands, key) == getattr(second.operands, key)

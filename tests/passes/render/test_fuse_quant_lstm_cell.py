@@ -326,6 +326,7 @@ def test_codes_of_edited_files_that_fit_no_nibble_stay() -> None:
     held = graph_info(model.graph).initializers
     held[cell.operands.W].values = np.full((3, 16), 9, np.int8)
     apply(FuseQuantLstmCell(), model)
+    (cell,) = model.cells.values()
     assert (_stored(model, cell)["W"].dtype, _stored(model, cell)["R"].dtype) == (np.int8, np.uint8)
 
 
