@@ -10,8 +10,8 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -26,7 +26,7 @@ DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2
 OUTPUTS = ("outputs", "hidden_state", "cell_state")
 _SHOWN = 5
 # QONNX knows no ROUND_TO_ZERO, which Brevitas writes.
-_QUANT_ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
+_QUANT_ROUNDING_NAMES: Mapping[Rounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
 
 
 class WriteQonnx(Pass):

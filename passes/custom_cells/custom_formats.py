@@ -19,7 +19,7 @@ from rnnqc.passes.formats.point_format import FLOAT, check_point, format_of, on_
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
 from rnnqc.recipes.recipe import Recipe, Settings
 
-Format = dict[str, Any]
+PointFormat = dict[str, Any]
 ROWS = "dynamic-row"
 ROW_BITS = (8, 16)
 """Codes of rows that have a scale each."""
@@ -40,13 +40,13 @@ class CustomFormats:
         settings: What the recipe says of each point.
     """
 
-    points: dict[str, Format] = field(default_factory=dict)
+    points: dict[str, PointFormat] = field(default_factory=dict)
     uncalibrated: list[str] = field(default_factory=list)
     lacking: bool = False
     follows: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Settings] = field(default_factory=dict)
 
-    def grid(self, point: str | None) -> Format | None:
+    def grid(self, point: str | None) -> PointFormat | None:
         """The format of a point with one scale; None for one without."""
         made = self.points.get(point or "", FLOAT)
         return made if made.get("mode") == "static" and made["bits"] is not None else None
@@ -170,16 +170,16 @@ class _Resolver:
             return [target]
         return [] if state is None or state == point or point.endswith(_NAMED_ACTIVATIONS) else [state]
 
-    def _value(self, point: str, s: Settings) -> Format:
+    def _value(self, point: str, s: Settings) -> PointFormat:
         return on_grid(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT
 
-    def _hidden(self, point: str, s: Settings) -> Format:
+    def _hidden(self, point: str, s: Settings) -> PointFormat:
         if "scale" in s:
             return on_grid(s, s["scale"])
         found = self._calibrated(point, s) if s.get("mode") == "static" else None
         return found or {**format_of(s), "mode": ROWS}
 
-    def _calibrated(self, point: str, s: Settings) -> Format | None:
+    def _calibrated(self, point: str, s: Settings) -> PointFormat | None:
         group = [f"{self.cell.name}.{p}" for p in self.shares[self._label(point, s)]]
         seen = [p for p in group if self.statistics is not None and p in self.statistics.points]
         if not seen:
@@ -188,12 +188,12 @@ class _Resolver:
         scale, zero_point = grid_of_points(seen, s, self.statistics)
         return on_grid({**s, "zero_point": zero_point}, scale)
 
-    def _weight(self, point: str, product: CustomProduct) -> Format:
+    def _weight(self, point: str, product: CustomProduct) -> PointFormat:
         s = {k: v for k, v in self.settings[point].items() if k not in _NOT_OF_WEIGHTS}
         columns = product.weights.shape[1]
         return weight_format(s, product.weights, np.ones(columns), f"{self.cell.name}.{point}", 1)
 
-    def _bias(self, name: str, product: CustomProduct) -> Format:
+    def _bias(self, name: str, product: CustomProduct) -> PointFormat:
         """On the grid of the sums of products, on that of the result, or on one of its own."""
         s, points = self.settings[f"{name}.{BIAS}"], self.made.points
         if not s.get("bits"):
@@ -218,7 +218,7 @@ class _Resolver:
         return on_grid(s, s["scale"]) if found is None else on_grid(s, float(found[0][0]))
 
 
-def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> Format | None:
+def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> PointFormat | None:
     """The format of the codes of what a product multiplies; None for a float.
 
     Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Graph, Model, Node, Value, shape_of
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.analysis.custom_products import CustomProduct
@@ -38,10 +39,10 @@ BYTE = 255
 _OPSET_OF_PROPAGATION = 21
 _LARGEST_SUM = 2**31
 _FLOAT32_BITS = 24
-Format = Mapping[str, Any]
+PointFormat = Mapping[str, Any]
 
 
-def emit_grid(b: Builder, name: str, value: Value, point: Format, *, readable: bool) -> Value:
+def emit_grid(b: Builder, name: str, value: Value, point: PointFormat, *, readable: bool) -> Value:
     """`value` on the grid of a point with one scale.
 
     Args:
@@ -56,7 +57,7 @@ def emit_grid(b: Builder, name: str, value: Value, point: Format, *, readable: b
     return emit(b, name, value, encoding_of(point))
 
 
-def has_quantize_linear(model: Model, point: Format) -> bool:
+def has_quantize_linear(model: Model, point: PointFormat) -> bool:
     """Whether QuantizeLinear and DequantizeLinear can be used for values of a point."""
     half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
     return bool(point["bits"] <= WIDEST and half_even and model.opset < _OPSET_OF_PROPAGATION)
@@ -76,7 +77,7 @@ class StoredWeight:
             ones; 0 if they are no bytes.
     """
 
-    encoding: Encoding
+    encoding: Format
     codes: Value
     scale: Value
     zero_point: Value
@@ -90,7 +91,7 @@ class StoredWeight:
 
 
 def store_weight(
-    model: Model, graph: Graph, path: str, product: CustomProduct, point: Format, moment: Any, *, integer: bool
+    model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
 ) -> StoredWeight:
     """Adds the weights of a product, as codes, to the graph that it stands in.
 
@@ -153,7 +154,7 @@ class Site:
         if weight.encoding.zero_point or any(weight.encoding.zero_points):
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
 
-    def mark_real(self, nodes: Iterable[Node], x: Value, point: Format | None, y: Value) -> None:
+    def mark_real(self, nodes: Iterable[Node], x: Value, point: PointFormat | None, y: Value) -> None:
         """Marks `y`, a product of real numbers, and the first of `nodes` that takes x, where that has one scale."""
         if point is not None and point["mode"] == "static":
             self.mark_taken(nodes, x, "hidden", REAL)
@@ -171,7 +172,7 @@ def emit_product(
     site: Site,
     product: CustomProduct,
     weight: StoredWeight,
-    point: Format,
+    point: PointFormat,
     *,
     given: bool,
     apart: bool,
@@ -201,7 +202,7 @@ def emit_product(
 
 
 def _integer_product(
-    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: Format, given: bool
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: PointFormat, given: bool
 ) -> Value:
     """The product of `x [...,K]` as one of codes."""
     x, static = product.x, point["mode"] == "static"
@@ -219,7 +220,13 @@ def _integer_product(
 
 
 def emit_half_quantized(
-    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+    b: Builder,
+    site: Site,
+    product: CustomProduct,
+    weight: StoredWeight | None,
+    point: PointFormat | None,
+    *,
+    given: bool,
 ) -> Value:
     """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
 
@@ -242,7 +249,7 @@ def emit_half_quantized(
     return y
 
 
-def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Value:
+def _on_grid(b: Builder, site: Site, x: Value, point: PointFormat, given: bool) -> Value:
     """What is multiplied, as real numbers that its format can represent."""
     if point["mode"] == "static":
         return x if given else emit_grid(b, "hidden", x, point, readable=True)
@@ -254,13 +261,13 @@ def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Va
     return made
 
 
-def _takes_bytes(point: Format) -> bool:
+def _takes_bytes(point: PointFormat) -> bool:
     """Whether one QuantizeLinear makes the codes of a value that is on no grid yet."""
     half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
     return bool(point["bits"] == WIDEST and half_even and not point["narrow"])
 
 
-def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, readable: bool) -> Value:
+def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat, readable: bool) -> Value:
     """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
 
     Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
@@ -276,7 +283,7 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, rea
     return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
 
 
-def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
     """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
     depth = weight.array.shape[0]
     w = weight.encoding
@@ -316,7 +323,7 @@ def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encodi
     return b.cast(scaled, np.float32, "product.real")
 
 
-def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
     """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
@@ -343,7 +350,7 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: 
     return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
 
 
-def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: Format) -> Value:
+def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: PointFormat) -> Value:
     """The product of `rows [N,K]` whose codes have a scale for each row."""
     bits = point["bits"]
     if bits == WIDEST:

@@ -26,8 +26,9 @@ from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.types import GRU, LSTM
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.rounding import Rounding
 from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 
@@ -375,7 +376,7 @@ def _check_only_known_grids(cell: Cell) -> None:
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
 
 
-def _weight_encoding(cell: Cell, name: str) -> Encoding:
+def _weight_encoding(cell: Cell, name: str) -> Format:
     point = cell.points[f"{name}.weight"]
     if point["bits"] is None:
         raise NotHandled(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.passes.cells.emit_step import rounds_output
 from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
 from rnnqc.passes.fold.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
@@ -177,7 +177,7 @@ def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     )
 
 
-def _raise(encoding: Encoding) -> int:
+def _raise(encoding: Format) -> int:
     """What makes the codes of a format unsigned."""
     return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
 
@@ -189,7 +189,7 @@ def _codes(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
+def _encoding(cell: Cell, quantizer: str) -> Format | None:
     """The format of a quantizer; None for one that passes values on."""
     if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None

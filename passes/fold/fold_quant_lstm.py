@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.passes.fold.fold_grid import FoldedGrid
 from rnnqc.passes.fold.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.passes.fold.grid_tables import GridTable, place
@@ -39,7 +40,7 @@ def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_
     check_one_scale(name, quantizer)
     if quantizer.bipolar:
         raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned codes")
-    if isinstance(quantizer.rounding, QonnxRounding) and not on_grid:
+    if quantizer.rounding in QONNX_ONLY and not on_grid:
         found = f"rounding {quantizer.rounding.value}"
         raise NotHandled(f"{name} rounds as no cell of Brevitas does.", found, "use another rounding mode")
     if quantizer.bits > INDEX_BITS:

@@ -11,7 +11,8 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 
 GRID = "grid"
 GRID32 = "grid32"
@@ -67,7 +68,7 @@ class Grid:
     offset: int = 0
 
     @classmethod
-    def of(cls, encoding: Encoding, shift: int = 0) -> Grid:
+    def of(cls, encoding: Format, shift: int = 0) -> Grid:
         """The quantizer of a format with one scale, its codes raised by `shift`."""
         return cls(
             float(encoding.scale[0]),

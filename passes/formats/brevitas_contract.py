@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS, Cell
 from rnnqc.cells.types import LSTM
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import FloatArray, QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import FloatArray, QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Variable
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.quant_operators import ACTIVATIONS, WIDEST_WEIGHT, Parameter, QuantLstm
 from rnnqc.passes.graph.quant_operators import GATES as SHORT_GATES
 
-ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {
+ROUNDING_NAMES: Mapping[Rounding, str] = {
     Rounding.HALF_EVEN: "ROUND",
     Rounding.FLOOR: "FLOOR",
     Rounding.CEIL: "CEIL",

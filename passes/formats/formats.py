@@ -21,7 +21,7 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.vitis_tables import STEP_BITS, UNIT, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.formats.encoding import symmetric_scale
+from rnnqc.formats.format import symmetric_scale
 from rnnqc.formats.grids import MAX_CODE
 from rnnqc.passes.formats.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
 from rnnqc.passes.formats.format_checks import check_members, check_mode

@@ -18,8 +18,9 @@ from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.cells.equations import UPDATE
 from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import multiplier_and_shift
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import group_scales, mixed_scales
 from rnnqc.recipes.recipe import Settings, require, rounding_of
 
@@ -43,13 +44,13 @@ def check_point(path: str, point: Mapping[str, Any]) -> None:
         ) from error
 
 
-def encoding_of(point: Mapping[str, Any]) -> Encoding:
+def encoding_of(point: Mapping[str, Any]) -> Format:
     """The static number format of a resolved point.
 
     Weights in groups, and those with wide channels, are stored as codes of 8 bits.
     """
     wide = point.get("group_size") or point.get("wide_channels")
-    return Encoding(
+    return Format(
         bits=WIDE_BITS if wide else point["bits"],
         signed=point["signed"],
         scale=tuple(point["scale"]),

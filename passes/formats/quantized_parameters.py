@@ -13,7 +13,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.formats.compensation import bias_correction, compensate_groups, compensate_matrix
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import quantize_groups, quantize_matrix
 from rnnqc.passes.formats.point_format import encoding_of
 

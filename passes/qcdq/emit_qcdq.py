@@ -16,7 +16,8 @@ from rnnqc.cells.base import GATES, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.types import GRU
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
@@ -133,7 +134,7 @@ def emit_accumulator(b: Builder, point: str, value: Value, points: Mapping[str, 
     return b.op("Max", [below, b.f32(low)], f"{point}.limited")
 
 
-def scale_and_zero_point(b: Builder, encoding: Encoding) -> tuple[Value, Value]:
+def scale_and_zero_point(b: Builder, encoding: Format) -> tuple[Value, Value]:
     """The scale and the zero point as QuantizeLinear takes them."""
     scale = np.asarray(encoding.scale, np.float32)
     if encoding.axis is None:
@@ -142,7 +143,7 @@ def scale_and_zero_point(b: Builder, encoding: Encoding) -> tuple[Value, Value]:
     return b.f32(scale), b.model.constant(zero_points, encoding.dtype)
 
 
-def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value:
+def emit_qcdq(b: Builder, point: str, value: Value, encoding: Format) -> Value:
     """QuantizeLinear -> Clip (where the format is smaller than its type) -> DequantizeLinear."""
     scale, zero_point = scale_and_zero_point(b, encoding)
     attrs = {} if encoding.axis is None else {"axis": encoding.axis}
@@ -153,7 +154,7 @@ def emit_qcdq(b: Builder, point: str, value: Value, encoding: Encoding) -> Value
 
 
 def emit_weight(
-    b: Builder, point: str, weight: QuantizedWeight, encoding: Encoding, *, written_out: bool = False
+    b: Builder, point: str, weight: QuantizedWeight, encoding: Format, *, written_out: bool = False
 ) -> Value:
     """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits.
 
@@ -171,7 +172,7 @@ def emit_weight(
     return b.op("DequantizeLinear", [codes, weight.scale, weight.zero_point], f"{point}.quantized", **attrs)
 
 
-def _clip(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
+def _clip(b: Builder, point: str, codes: Value, encoding: Format) -> Value:
     limits = np.iinfo(encoding.dtype)
     if (encoding.minimum, encoding.maximum) == (limits.min, limits.max):
         return codes
@@ -180,7 +181,7 @@ def _clip(b: Builder, point: str, codes: Value, encoding: Encoding) -> Value:
     return b.op("Clip", [codes, low, high], f"{point}.clipped")
 
 
-def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Encoding) -> Value:
+def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Format) -> Value:
     """Div, round, Clip, Mul."""
     scale = b.f32(encoding.scale_array(2))
     units = b.op("Div", [value, scale], f"{point}.units")

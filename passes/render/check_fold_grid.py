@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.formats.encoding import round_to_integer
+from rnnqc.formats.rounding import round_to_integer
 from rnnqc.ir import Model, Node, constant_array
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.fold.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of

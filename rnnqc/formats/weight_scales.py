@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from rnnqc.cells.types import LSTM
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.percentile import kth_smallest
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]

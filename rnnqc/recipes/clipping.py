@@ -15,12 +15,12 @@ import numpy as np
 from rnnqc.cells.activations import Activation
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import is_power_of_two
 from rnnqc.recipes.recipe import Recipe, override_text
 
-Format = Mapping[str, Any]
-Formats = Mapping[str, Format]
+PointFormat = Mapping[str, Any]
+Formats = Mapping[str, PointFormat]
 """Resolved formats by `<cell>.<point>`."""
 RANGE_KEYS = (
     "scale", "limit", "percentile", "n_std", "max_fix_position", "range", "half_range", "zero_point", "signed", "bits",
@@ -137,14 +137,14 @@ def _action(c: Clipping) -> str:
     return "leave the override out" + ways.get(c.key, "")
 
 
-def _ends(point: Format) -> tuple[float, float]:
+def _ends(point: PointFormat) -> tuple[float, float]:
     """The lowest and the highest number of a format with one scale."""
     scale, zero_point = float(point["scale"][0]), int(point["zero_point"])
-    codes = Encoding(point["bits"], point["signed"], (1.0,), narrow=point["narrow"])
+    codes = Format(point["bits"], point["signed"], (1.0,), narrow=point["narrow"])
     return scale * (codes.minimum - zero_point), scale * (codes.maximum - zero_point)
 
 
-def _loss(point: Format, values: PointStatistics, activation: Activation | None) -> tuple[float, float]:
+def _loss(point: PointFormat, values: PointStatistics, activation: Activation | None) -> tuple[float, float]:
     """Share of the values beyond the range, and the noise of clipping them over their power.
 
     No noise where the range is one of data (a row), or where one that covers the values were not clearly better.

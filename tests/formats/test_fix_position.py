@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Rounding, round_to_integer
 from rnnqc.formats.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, position_of, scale_of
+from rnnqc.formats.rounding import Rounding, round_to_integer
 
 
 def _round(x: Fraction, rounding: Rounding) -> int:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding
 from rnnqc.formats.fix_position import fix_position
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.weight_scales import GRANULARITIES, WEIGHT_RULES, WeightRule, weight_grids
 
@@ -48,7 +48,9 @@ def _errors(
     scale, zero_point = np.broadcast_to(scale, array.shape[1]), np.broadcast_to(zero_point, array.shape[1])
     errors = []
     for k in range(array.shape[1]):
-        encoding = Encoding(format_.bits, format_.signed, (float(scale[k]),), int(zero_point[k]), format_.narrow)
+        encoding = Format(
+            format_.bits, format_.signed, (float(scale[k]),), zero_point=int(zero_point[k]), narrow=format_.narrow
+        )
         error = encoding.dequantize(encoding.quantize(array[:, k])) - array[:, k]
         errors.append(float(np.square(error, dtype=np.float64).sum()))
     return errors

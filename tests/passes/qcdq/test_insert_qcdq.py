@@ -21,7 +21,7 @@ from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.evaluation.numerics import Lossy, Numerics
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import factorize
 from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
 from rnnqc.passes import InsertQcdq
@@ -318,7 +318,7 @@ def test_only_operators_that_move_are_passed(op: str, chained: bool) -> None:
 
 def test_the_format_of_a_point_is_the_encoding() -> None:
     point = {"bits": 8, "signed": False, "scale": [0.5], "zero_point": 3, "narrow": False, "rounding": "half_even"}
-    assert encoding_of(point) == Encoding(8, False, (0.5,), 3)
+    assert encoding_of(point) == Format(8, False, (0.5,), zero_point=3)
 
 
 def test_what_it_promises() -> None:

@@ -18,21 +18,22 @@ from hypothesis import strategies as st
 from running import plain_session, run
 
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
+from rnnqc.formats.format import Format, symmetric_scale
+from rnnqc.formats.rounding import Rounding, round_to_integer
 
 TABLE = {
-    #       half_even half_away half_up floor ceil half_even_up
-    0.5: (0, 1, 1, 0, 1, 0, 0),
-    1.5: (2, 2, 2, 1, 2, 2, 1),
-    2.5: (2, 3, 3, 2, 3, 2, 2),
-    -0.5: (0, -1, 0, -1, 0, 0, 0),
-    -1.5: (-2, -2, -1, -2, -1, -1, -1),
-    -2.5: (-2, -3, -2, -3, -2, -2, -2),
-    0.25: (0, 0, 0, 0, 1, 0, 0),
-    -0.75: (-1, -1, -1, -1, 0, -1, 0),
-    3.0: (3, 3, 3, 3, 3, 3, 3),
-    -3.0: (-3, -3, -3, -3, -3, -3, -3),
-    0.0: (0, 0, 0, 0, 0, 0, 0),
+    #     in the order of `Rounding`
+    0.5: (0, 1, 1, 0, 1, 0, 0, 1, 0),
+    1.5: (2, 2, 2, 1, 2, 2, 1, 2, 1),
+    2.5: (2, 3, 3, 2, 3, 2, 2, 3, 2),
+    -0.5: (0, -1, 0, -1, 0, 0, 0, -1, 0),
+    -1.5: (-2, -2, -1, -2, -1, -1, -1, -2, -1),
+    -2.5: (-2, -3, -2, -3, -2, -2, -2, -3, -2),
+    0.25: (0, 0, 0, 0, 1, 0, 0, 1, 0),
+    -0.75: (-1, -1, -1, -1, 0, -1, 0, -1, -1),
+    3.0: (3, 3, 3, 3, 3, 3, 3, 3, 3),
+    -3.0: (-3, -3, -3, -3, -3, -3, -3, -3, -3),
+    0.0: (0, 0, 0, 0, 0, 0, 0, 0, 0),
 }
 
 
@@ -54,19 +55,24 @@ _SCALES = st.floats(2.0**-20, 2.0**20, width=32)
 
 
 @st.composite
-def encodings(draw: st.DrawFn, rounding: Rounding | None = None) -> Encoding:
+def encodings(draw: st.DrawFn, rounding: Rounding | None = None) -> Format:
     bits, signed = draw(st.integers(2, 16)), draw(st.booleans())
     narrow = draw(st.booleans())
-    plain = Encoding(bits, signed, (1.0,), 0, narrow)
+    plain = Format(bits, signed, (1.0,), narrow=narrow)
     zero_point = draw(st.sampled_from([0, plain.minimum, plain.maximum, (plain.minimum + plain.maximum) // 2]))
     zero_point = max(zero_point, plain.minimum)
-    return Encoding(
-        bits, signed, (draw(_SCALES),), zero_point, narrow, None, rounding or draw(st.sampled_from(Rounding))
+    return Format(
+        bits,
+        signed,
+        (draw(_SCALES),),
+        zero_point=zero_point,
+        narrow=narrow,
+        rounding=rounding or draw(st.sampled_from(Rounding)),
     )
 
 
 @given(encodings(), st.data())
-def test_every_code_comes_back(encoding: Encoding, data: st.DataObject) -> None:
+def test_every_code_comes_back(encoding: Format, data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(encoding.minimum, encoding.maximum), min_size=1, max_size=20))
     array = np.array(codes, encoding.dtype)
     back = encoding.quantize(encoding.dequantize(array))
@@ -77,7 +83,7 @@ def test_every_code_comes_back(encoding: Encoding, data: st.DataObject) -> None:
 
 
 @given(encodings(), st.data())
-def test_within_half_a_step_inside_the_range(encoding: Encoding, data: st.DataObject) -> None:
+def test_within_half_a_step_inside_the_range(encoding: Format, data: st.DataObject) -> None:
     low, high = (encoding.dequantize(np.array(v)).item() for v in (encoding.minimum, encoding.maximum))
     values = np.array(data.draw(st.lists(st.floats(low, high, width=32), min_size=1, max_size=20)), np.float32)
     error = np.abs(encoding.dequantize(encoding.quantize(values)).astype(np.float64) - values)
@@ -87,7 +93,7 @@ def test_within_half_a_step_inside_the_range(encoding: Encoding, data: st.DataOb
 
 
 @given(encodings(), st.lists(st.floats(-(2.0**40), 2.0**40, width=32), min_size=2, max_size=20))
-def test_monotone_and_saturating(encoding: Encoding, values: list[float]) -> None:
+def test_monotone_and_saturating(encoding: Format, values: list[float]) -> None:
     codes = encoding.quantize(np.sort(np.array(values, np.float32))).astype(np.int64)
     assert (np.diff(codes) >= 0).all()
     assert codes.min() >= encoding.minimum
@@ -97,7 +103,7 @@ def test_monotone_and_saturating(encoding: Encoding, values: list[float]) -> Non
 
 
 @given(encodings())
-def test_zero_is_the_zero_point(encoding: Encoding) -> None:
+def test_zero_is_the_zero_point(encoding: Format) -> None:
     assert encoding.quantize(np.zeros(3, np.float32)).tolist() == [encoding.zero_point] * 3
     assert encoding.dequantize(np.array(encoding.zero_point)).item() == 0.0
 
@@ -109,7 +115,7 @@ def test_as_onnxruntime(zero_point: int, scale: float, values: list[float]) -> N
         '<ir_version: 8, opset_import: ["": 17]> g (float[N] x, float s, uint8 z) => (uint8[N] q, float[N] back) '
         "{ q = QuantizeLinear(x, s, z) back = DequantizeLinear(q, s, z) }"
     )
-    encoding = Encoding(8, False, (scale,), zero_point)
+    encoding = Format(8, False, (scale,), zero_point=zero_point)
     x = np.array([*values, 0.5 * scale, 1.5 * scale, -0.5 * scale], np.float32)
     feeds = {"x": x, "s": np.float32(scale), "z": np.uint8(zero_point)}
     got = run(plain_session(model), {k: np.asarray(v) for k, v in feeds.items()})
@@ -132,14 +138,14 @@ def test_as_onnxruntime(zero_point: int, scale: float, values: list[float]) -> N
     ],
 )
 def test_formats(bits: int, signed: bool, narrow: bool, minimum: int, maximum: int, dtype: str) -> None:
-    encoding = Encoding(bits, signed, (1.0,), narrow=narrow)
+    encoding = Format(bits, signed, (1.0,), narrow=narrow)
     assert (encoding.minimum, encoding.maximum, encoding.dtype) == (minimum, maximum, np.dtype(dtype))
 
 
 @pytest.mark.parametrize(("bits", "signed"), [(32, True), (31, True), (25, False)])
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 def test_widest_formats_saturate_inside(bits: int, signed: bool) -> None:
-    encoding = Encoding(bits, signed, (1.0,))
+    encoding = Format(bits, signed, (1.0,))
     codes = encoding.quantize(np.array([-1e20, 1e20], np.float32)).astype(np.int64)
     assert codes[0] == encoding.minimum
     assert encoding.maximum - 128 <= codes[1] <= encoding.maximum
@@ -161,7 +167,7 @@ def test_whole_numbers_stay(rounding: Rounding) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scales_per_channel(axis: int) -> None:
     scale = (0.5, 2.0, 4.0)
-    encoding = Encoding(8, True, scale, axis=axis)
+    encoding = Format(8, True, scale, axis=axis)
     values = np.full((3, 3), 8.0, np.float32)
     codes = encoding.quantize(values)
     expected = np.broadcast_to(np.array([16, 4, 2]).reshape((3, 1) if axis == 0 else (1, 3)), (3, 3))
@@ -189,29 +195,29 @@ def test_scales_per_channel(axis: int) -> None:
 def test_refused(arguments: dict[str, Any], message: str) -> None:
     plain: dict[str, Any] = {"bits": 8, "signed": True, "scale": (1.0,)}
     with pytest.raises(CompileError, match=message):
-        Encoding(**{**plain, **arguments})
+        Format(**{**plain, **arguments})
 
 
 def test_binary() -> None:
     """Two codes and no zero; the scale is half the distance of the two values."""
-    encoding = Encoding(1, True, (0.25,))
+    encoding = Format(1, True, (0.25,))
     assert (encoding.minimum, encoding.maximum, encoding.dtype) == (-1, 1, np.dtype("int8"))
     values = np.array([-np.inf, -3.0, -1e-45, -0.0, 0.0, 1e-45, 0.1, 7.0, np.inf], np.float32)
     codes = encoding.quantize(values)
     assert codes.dtype == np.int8
     assert codes.tolist() == [-1, -1, -1, 1, 1, 1, 1, 1, 1]
     assert encoding.dequantize(codes).tolist() == [-0.25] * 3 + [0.25] * 6
-    columns = Encoding(1, True, (0.5, 2.0), axis=1)
+    columns = Format(1, True, (0.5, 2.0), axis=1)
     assert columns.dequantize(columns.quantize([[-1.0, 3.0]])).tolist() == [[-0.5, 2.0]]
     assert symmetric_scale(3.0, 1).item() == 3.0
 
 
 def test_ternary() -> None:
-    encoding = Encoding(2, True, (0.5,), narrow=True)
+    encoding = Format(2, True, (0.5,), narrow=True)
     assert encoding.quantize([-9.0, -0.3, -0.2, 0.0, 0.2, 0.3, 9.0]).tolist() == [-1, -1, 0, 0, 0, 1, 1]
 
 
-def _exact(encoding: Encoding, value: np.float32) -> int:
+def _exact(encoding: Format, value: np.float32) -> int:
     """The code of one number in whole numbers and fractions, but for the one float32 division."""
     units = Fraction(float(np.float32(np.float64(value) / np.float64(np.float32(encoding.scale[0])))))
     low, rest = math.floor(units), units - math.floor(units)
@@ -236,7 +242,7 @@ def _exact(encoding: Encoding, value: np.float32) -> int:
 
 
 @given(encodings(), st.lists(st.integers(-(2**12), 2**12), min_size=1, max_size=20), st.sampled_from([1, 2, 3, 8]))
-def test_exact(encoding: Encoding, halves: list[int], divisor: int) -> None:
+def test_exact(encoding: Format, halves: list[int], divisor: int) -> None:
     """All widths, signs, narrow or not, zero points and roundings; many of the values are ties."""
     values = (np.array(halves, np.float32) * np.float32(encoding.scale[0])) / np.float32(2 * divisor)
     assert encoding.quantize(values).tolist() == [_exact(encoding, v) for v in values]
