@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import GATES, Cell
-from rnnqc.formats.format import Format
+from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
-from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.brevitas.emit_qonnx import emit_quant
@@ -79,11 +78,11 @@ def exported_quantizer(
     def is_plain(b: Builder, point: str) -> bool:
         """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
         q = quantizers.get(point)
-        if q is None or not isinstance(q.rounding, Rounding):
+        if q is None:
             return False
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        return plain and has_operators(b, q.bits, q.rounding, bool(q.signed))
+        return plain and has_operators(b, IntegerFormat(q.bits, q.signed, rounding=q.rounding))
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in weights:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
@@ -103,7 +104,7 @@ def _emit(model: Model, graph: Graph, cell: Cell, at: Boundary) -> Builder:
     def stored(name: str, array: npt.NDArray[np.float32]) -> Constant:
         return model.add_initializer(f"{cell.name}/{name}", np.asarray(array, np.float32), graph)
 
-    chained = cell.points["input"]["mode"] == "codes"
+    chained = cell.points["input"].mode == CHAINED
     zeros: Value | None = None
     inputs: list[Value] = [at.x if chained else _quant(b, q["output"], at.x, "quant_input")]
     for value, name, quantizer in (

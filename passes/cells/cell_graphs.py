@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
+from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes.cells.emit_cell import boundary_of
 from rnnqc.passes.graph.constant_expressions import Constants
@@ -57,20 +59,20 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
 def chain_input(model: Model, graph: Graph, cell: Cell) -> None:
     """Lets the input of `cell` take the number format of the hidden states it consists of."""
     point = cell.points["input"]
-    if point["bits"] is None or not point.get("chain"):
+    if point.format is None or not point.chain:
         return
     sources = chain_sources(model, boundary_of(model, graph, cell).x)
     if not sources:
         return
     formats = [c.points.get("hidden") for c, _ in sources]
     first = formats[0]
-    if first is None or first.get("mode") != "static" or any(f != first for f in formats):
+    if first is None or first.mode != STATIC or first.format is None or any(f != first for f in formats):
         return
-    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
+    if first.format.signed != point.format.signed and any(c.op == CELL_OP for c, _ in sources):
         return  # Brevitas chose that format: the recipe may have no arithmetic for it
     if any(_may_keep_more(model, c) for c, _ in sources):
         return
-    cell.points["input"] = {**first, "mode": "codes"}
+    cell.points["input"] = replace(first, mode=CHAINED)
 
 
 def _may_keep_more(model: Model, cell: Cell) -> bool:
@@ -78,7 +80,7 @@ def _may_keep_more(model: Model, cell: Cell) -> bool:
 
     A GRU keeps a share of the state that it begins with in every step.
     """
-    bound = cell.points["hidden"].get("bound")
+    bound = cell.points["hidden"].bound
     if bound is None or cell.initial_h is None or not cell.type.reads_hidden:
         return False
     state = model.find(cell.initial_h)

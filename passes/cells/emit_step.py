@@ -31,7 +31,7 @@ def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
 
 def rounds_output(cell: Cell) -> bool:
     """Whether hidden states are rounded where they are made, and not where they are used."""
-    return cell.type.cell_state and bool(cell.points.get("hidden", {}).get("rounded_output"))
+    return cell.type.cell_state and cell.point("hidden").rounded_output
 
 
 def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:

@@ -12,6 +12,7 @@ import onnx
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, graph_info
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
@@ -28,7 +29,6 @@ from rnnqc.passes.render.check_tables import TINY
 from rnnqc.recipes.recipe import Recipe
 
 Array = npt.NDArray[Any]
-PointFormat = dict[str, Any]
 _VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
 
 

@@ -1,6 +1,6 @@
-"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them.
+"""Lower fix positions of a cell's products until fixed-point hardware can shift between them.
 
-The limits are those of rnnqc/formats/shift_limits.py.
+The limits are in rnnqc/formats/shift_limits.py.
 
 Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
 """
@@ -8,7 +8,7 @@ Done for weights with `shift_limits`, once all formats of the cell are known, al
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
@@ -39,7 +39,7 @@ def limit_shifts(cell: Cell) -> list[ShiftRemark]:
     """
     remarks: list[ShiftRemark] = []
     for key, source in MULTIPLIED.items():
-        if cell.points[f"{key}.weight"].get("shift_limits"):
+        if cell.points[f"{key}.weight"].shift_limits:
             for number in range(len(cell.type.gates)):
                 remarks += _limit(cell, f"{key}.weight", source, number)
     return remarks
@@ -49,12 +49,12 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     points, gate = cell.points, cell.type.gates[number]
     codes = _meets(cell, source, number)
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
-    if any("scale" not in points[p] for p in (*names.values(), codes)):
+    if not all(points[p].scale for p in (*names.values(), codes)):
         return
-    if source == "input" and "scale" in points["bias"]:
+    if source == "input" and points["bias"].scale:
         names["bias"] = "bias"
     scales = {role: _of_gate(cell, name, number) for role, name in names.items()}
-    if not all(is_power_of_two(s) for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+    if not all(is_power_of_two(s) for s in (*points[codes].scale, *(s for v in scales.values() for s in v))):
         at = ", ".join((*names.values(), codes))
         yield ShiftRemark(
             f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
@@ -66,7 +66,7 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, position_of(points[codes]["scale"][0]), output, b)
+        before = ProductPositions(w, position_of(points[codes].scale[0]), output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -97,17 +97,17 @@ def _meets(cell: Cell, source: str, number: int) -> str:
 
 def _of_gate(cell: Cell, name: str, number: int) -> list[float]:
     """Scales of the columns of a gate; of a point with one scale as many times that."""
-    scale, size = cell.points[name]["scale"], cell.hidden_size
+    scale, size = cell.points[name].scale, cell.hidden_size
     return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
 
 
 def _set(cell: Cell, name: str, number: int, positions: Sequence[int]) -> None:
-    point, size = dict(cell.points[name]), cell.hidden_size
-    values = [scale_of(p) for p in positions]
+    point, size = cell.points[name], cell.hidden_size
+    held, values = point.complete, [scale_of(p) for p in positions]
     if name.endswith("_product"):
-        point["scale"] = values[:1]
+        held = replace(held, scale=tuple(values[:1]))
     else:
-        scale = list(point["scale"]) * (len(cell.type.gates) * size if len(point["scale"]) == 1 else 1)
+        scale = list(held.scale) * (len(cell.type.gates) * size if len(held.scale) == 1 else 1)
         scale[number * size : (number + 1) * size] = values
-        point |= {"scale": scale, "axis": 1 if name.endswith("weight") else 0}
-    cell.points[name] = point
+        held = replace(held, scale=tuple(scale), axis=1 if name.endswith("weight") else 0)
+    cell.points[name] = replace(point, format=held)

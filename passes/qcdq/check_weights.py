@@ -14,6 +14,7 @@ from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.compensation import bias_correction, squared_error
 from rnnqc.formats.format import Format
 from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import quantize_groups, quantize_matrix
 from rnnqc.ir import Value, constant_array, display_name
@@ -83,7 +84,7 @@ def check_codes(
         _check_half_steps(findings, what, own, point, codes[:, columns], part)
         return
     findings.compared += 1
-    again = weight_codes(some, part, moment)
+    again = weight_codes(PointFormat.from_dict(some), part, moment)
     own_codes = codes[:, columns]
     worse = np.asarray((own_codes != again).any(axis=0))
     if worse.any():  # the order of a sum may decide between two that are as good

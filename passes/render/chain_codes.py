@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.cells.cell_graphs import chain_sources, replace_cell
 from rnnqc.passes.cells.emit_cell import Boundary
@@ -44,7 +45,7 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
         site.numbers = replace(site.numbers, x_mode="codes")
         site.cell.x = site.at.x.name
         site.cell.integer = site.numbers.__dict__.copy()
-        site.cell.points["input"]["mode"] = "codes"
+        site.cell.points["input"] = replace(site.cell.points["input"], mode=CHAINED)
         changed |= {n: sites[n] for n in (name, *(s.cell.name for s in sources if s is not None))}
     for name, site in changed.items():
         target = codes.get(name)

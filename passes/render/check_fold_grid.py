@@ -220,7 +220,7 @@ class GridCheck:
 def check_knots(found: Findings, before: CellBefore, cell: Cell) -> None:
     """Compares piecewise-linear tables with their functions in binary64."""
     for name in (*cell.type.gates, *(("hidden",) if cell.output_activation is not None else ())):
-        point = before.cell.points.get(f"{name}.activation", {})
+        point = before.cell.point(f"{name}.activation")
         argument = before.steps.get("cell_state" if name == "hidden" else f"{name}.acc")
         gates = cell.type.gates
         activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation

@@ -112,16 +112,16 @@ class FuseQuantLstmCell(Pass):
 def _pack(model: Model, graph: Graph, cell: Cell) -> None:
     """Stores those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
     for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
-        point, name = cell.points.get(f"{key}.weight", {}), cell.operands[key]
+        point, name = cell.point(f"{key}.weight"), cell.operands[key]
         codes = constant_array(model.initializer(name, graph))
         if (
             codes is None
             or codes.dtype != np.int8
-            or (point.get("bits") or PACKED_BITS + 1) > PACKED_BITS
-            or point.get("wide_channels")
+            or (point.bits or PACKED_BITS + 1) > PACKED_BITS
+            or point.wide_channels
         ):
             continue
-        size = point.get("group_size", 0)
+        size = point.group_size
         if size:
             factors = factorize(codes, size)
             if factors is None:

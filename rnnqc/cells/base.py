@@ -9,6 +9,7 @@ from typing import Any
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT
 from rnnqc.cells.types import CELL_TYPES, GATES, LSTM, PEEPHOLE_GATES, CellType, QuantizationPoint
+from rnnqc.formats.point_format import FLOAT, PointFormat
 
 __all__ = [
     "CELL", "FORGET", "GATES", "INPUT", "LSTM_POINTS", "OUTPUT", "PEEPHOLE_GATES", "PRODUCT_POINTS", "Cell", "CellType",
@@ -56,7 +57,7 @@ class Cell:
         R: Initializer `[H, GH]` float32.
         B: Initializer `[GH]` float32, the two ONNX biases added.
         P: Initializer `[3H]` float32, or None.
-        points: What a recipe says about each quantization point, once resolved.
+        points: The format of each quantization point, once a recipe is resolved.
         form: `float`, `qcdq`, `integer`, `fused` or `qonnx`.
         kept: Why a pass left the cell in this form; not stored in files.
         integer: Scalars of the integer form.
@@ -90,7 +91,7 @@ class Cell:
     R: str
     B: str
     P: str | None
-    points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: dict[str, PointFormat] = field(default_factory=dict)
     form: str = "float"
     kept: str = ""
     integer: dict[str, Any] = field(default_factory=dict)
@@ -113,6 +114,10 @@ class Cell:
         """LSTM, GRU or RNN."""
         return CELL_TYPES.get(self.op, LSTM)  # others are cells of LSTMs
 
+    def point(self, name: str) -> PointFormat:
+        """The format of a quantization point; float where none is known."""
+        return self.points.get(name, FLOAT)
+
     @property
     def outputs(self) -> list[str]:
         """Names of the output values that exist."""
@@ -130,11 +135,9 @@ class Cell:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values. The per-channel scales of an integer form stand in its multipliers, and are left out."""
-        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "kept"}
-        if self.form in ("integer", "fused"):
-            for point in data["points"].values():
-                if len(point.get("scale") or []) > 1:
-                    del point["scale"]
+        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in ("kept", "points")}
+        folded = self.form in ("integer", "fused")
+        data["points"] = {n: (p.without_channel_scales() if folded else p).as_dict() for n, p in self.points.items()}
         return data
 
     @classmethod
@@ -143,6 +146,7 @@ class Cell:
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
         values["activations"] = tuple(Activation(**a) for a in data["activations"])
+        values["points"] = {n: PointFormat.from_dict(p) for n, p in data.get("points", {}).items()}
         return cls(**values)
 
 

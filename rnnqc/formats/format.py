@@ -14,7 +14,7 @@ Brevitas add it before rounding; their Quant nodes are in `rnnqc.formats.qonnx`.
 | `axis` | axis | the axis of `scale` that is not 1 | - |
 | `rounding` | always half_even | rounding_mode | round_method |
 
-One bit is binary: negative numbers become -1 and all others +1, so the scale is half the distance of the two values.
+One signed bit is binary: negative numbers become -1 and all others +1. The scale is half the distance of the two.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ class IntegerFormat:
     """The integers of a format. Their scale is known elsewhere: computed for each row, or folded into multipliers.
 
     Attributes:
-        bits: Width of a quantized value, 1 to 32; 1 is binary, the values -1 and +1 (signed, zero point 0).
+        bits: Width of a quantized value, 1 to 32; signed 1 is binary, the values -1 and +1 with zero point 0.
         signed: Whether they are two's complement.
         zero_point: The quantized value of the real 0.
         narrow: Leave out the lowest signed value, as symmetric weights do; no effect on unsigned formats.
         rounding: How reals become integers.
+        axis: The channel axis, where channels have scales of their own; else None.
+        zero_points: One for each channel along `axis`; empty: `zero_point` for all.
 
     Raises:
-        FormatError: `bits` or `zero_point` is out of range.
+        FormatError: `bits` or a zero point is out of range.
     """
 
     bits: int
@@ -57,35 +59,43 @@ class IntegerFormat:
     zero_point: int = field(default=0, kw_only=True)
     narrow: bool = field(default=False, kw_only=True)
     rounding: Rounding = field(default=Rounding.HALF_EVEN, kw_only=True)
+    axis: int | None = field(default=None, kw_only=True)
+    zero_points: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Checks the values; raises FormatError."""
         if not 1 <= self.bits <= 32:
             raise FormatError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
-        if self.bits == 1 and (not self.signed or any(self._zero_points)):
+        if self.binary and not self.is_symmetric:
             raise FormatError(
-                f"bits = 1 with signed = {str(self.signed).lower()}, zero_point = {self.zero_point}.",
-                supported="binary codes -1 and +1: signed, zero_point = 0",
+                f"bits = 1 with signed = true, zero_point = {self.zero_point}.",
+                supported="binary codes -1 and +1: zero_point = 0",
             )
         self._check_scale()
-        for zero_point in self._zero_points:
+        for zero_point in (self.zero_point, *self.zero_points):
             if not self.minimum <= zero_point <= self.maximum:
                 raise FormatError(
                     f"zero_point = {zero_point} is no code of this format.",
                     supported=f"{self.minimum} .. {self.maximum}",
                 )
 
-    @property
-    def _zero_points(self) -> tuple[int, ...]:
-        return (self.zero_point,)
-
     def _check_scale(self) -> None:
         pass
 
     @property
+    def binary(self) -> bool:
+        """Whether the quantized values are -1 and +1."""
+        return self.bits == 1 and self.signed
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether 0 is the quantized value of the real 0 in every channel, and there are negative ones."""
+        return self.signed and not any((self.zero_point, *self.zero_points))
+
+    @property
     def minimum(self) -> int:
         """The lowest quantized value."""
-        if self.bits == 1:
+        if self.binary:
             return -1
         lowest = -(2 ** (self.bits - 1)) if self.signed else 0
         return lowest + (1 if self.narrow and self.signed else 0)
@@ -93,14 +103,24 @@ class IntegerFormat:
     @property
     def maximum(self) -> int:
         """The highest quantized value."""
-        if self.bits == 1:
+        if self.binary:
             return 1
         return int(2 ** (self.bits - 1) - 1 if self.signed else 2**self.bits - 1)
 
     @property
+    def low(self) -> int:
+        """The lowest quantized value less the zero point: the lowest multiple of the scale."""
+        return self.minimum - self.zero_point
+
+    @property
+    def high(self) -> int:
+        """The highest quantized value less the zero point."""
+        return self.maximum - self.zero_point
+
+    @property
     def size(self) -> int:
         """How many quantized values there are."""
-        return 2 if self.bits == 1 else self.maximum - self.minimum + 1
+        return 2 if self.binary else self.maximum - self.minimum + 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -123,20 +143,12 @@ class Format(IntegerFormat):
     Attributes:
         scale: Real value of one quantized value, positive and finite; one number, or one for each channel along `axis`.
             Used as float32.
-        axis: The channel axis of per-channel scales; None for one scale.
-        zero_points: One for each channel along `axis`; empty: `zero_point` for all.
 
     Raises:
         FormatError: A scale is not positive and finite, a zero point is out of range, or their numbers do not fit.
     """
 
     scale: tuple[float, ...]
-    axis: int | None = field(default=None, kw_only=True)
-    zero_points: tuple[int, ...] = field(default=(), kw_only=True)
-
-    @property
-    def _zero_points(self) -> tuple[int, ...]:
-        return (self.zero_point, *self.zero_points)
 
     def _check_scale(self) -> None:
         if not all(math.isfinite(s) and s > 0 for s in self.scale):
@@ -152,17 +164,12 @@ class Format(IntegerFormat):
     def range(self) -> tuple[float, float]:
         """The lowest and the highest real value of a format with one scale."""
         (scale,) = self.scale
-        return scale * (self.minimum - self.zero_point), scale * (self.maximum - self.zero_point)
+        return scale * self.low, scale * self.high
 
     @property
     def all_zero_points(self) -> npt.NDArray[np.int64]:
         """The zero points: int64 `[n]` with one for each channel, else 0-d."""
         return np.asarray(self.zero_points or self.zero_point, np.int64)
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Whether 0 is the quantized value of 0 in every channel, and negative values exist."""
-        return self.signed and not any(self._zero_points)
 
     def _shaped(self, values: Constant, rank: int) -> Constant:
         """One value for each channel, shaped to broadcast against a tensor of `rank` dimensions."""
@@ -185,7 +192,7 @@ class Format(IntegerFormat):
     def quantize(self, values: npt.ArrayLike) -> Constant:
         """Quantized values of real `values` (any shape; computed in float32), as `dtype`."""
         x = np.asarray(values, dtype=np.float32)
-        if self.bits == 1:
+        if self.binary:
             return np.where(x < 0, -1, 1).astype(self.dtype)
         quantized = round_to_integer(x / self.scale_array(x.ndim), self.rounding).astype(np.float64)
         quantized = quantized + self.zero_point_array(x.ndim)

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding, round_to_integer
 
 FloatArray = npt.NDArray[np.float32]
@@ -101,15 +103,14 @@ class QonnxQuantizer:
             and (self.minimum, self.maximum) == (other.minimum, other.maximum)
         )
 
-    def as_point(self, axis: int | None = None) -> dict[str, Any]:
-        """What a cell's points say about it."""
-        return {
+    def format(self, **others: Any) -> PointFormat:
+        """The format of values on this grid, with `others` for fields of `Format`; one scale without them."""
+        made: dict[str, Any] = {
             "bits": self.bits,
             "signed": self.signed,
-            "narrow": self.narrow,
-            "scale": [float(s) for s in self.scale.ravel()],
+            "scale": tuple(float(s) for s in self.scale.ravel()),
             "zero_point": int(self.zero_point.ravel()[0]),
-            "axis": axis,
-            "rounding": self.rounding.value,
-            "mode": "static",
+            "narrow": self.narrow,
+            "rounding": self.rounding,
         }
+        return PointFormat.of(Format(**{**made, **others}))

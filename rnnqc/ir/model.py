@@ -15,6 +15,7 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.errors import MEMORY, CompileError, StructureError, located
+from rnnqc.formats.format import FormatError
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -83,7 +84,7 @@ class Model:
                 c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
             }
             self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, FormatError) as error:
             raise CompileError(
                 f"{source}: metadata {CELLS_KEY!r} or {PROVENANCE_KEY!r} is damaged ({error!r}).",
                 supported="what rnnqc writes there",

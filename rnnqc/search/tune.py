@@ -229,7 +229,7 @@ def cost_of(lowered: Lowered) -> int:
         again = 0.0
         for cell in cells:
             rows = {"input": cell.input_size, "hidden": cell.hidden_size}
-            wide = sum(n for k, n in rows.items() if (cell.points.get(k, {}).get("bits") or 0) > WIDE_BITS)
+            wide = sum(n for k, n in rows.items() if (cell.point(k).bits or 0) > WIDE_BITS)
             again += wide / (cell.input_size + cell.hidden_size) / len(cells)
         total += entry.bytes * (1 + again)
     return round(total)
