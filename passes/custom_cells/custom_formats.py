@@ -14,7 +14,7 @@ from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, Custo
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.formats.derived_formats import PRODUCT, product_format
 from rnnqc.passes.formats.format_checks import check_mode
-from rnnqc.passes.formats.formats import grid_of_points
+from rnnqc.passes.formats.formats import scale_of_points
 from rnnqc.passes.formats.point_format import integer_format, naming_point, static_format
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
 from rnnqc.recipes.recipe import Recipe, Settings, rounding_of
@@ -181,7 +181,7 @@ class _Resolver:
         if not seen:
             self.made.uncalibrated.append(point)
             return None
-        scale, zero_point = grid_of_points(seen, s, self.statistics)
+        scale, zero_point = scale_of_points(seen, s, self.statistics)
         return _static({**s, "zero_point": zero_point}, scale)
 
     def _weight(self, point: str, product: CustomProduct) -> PointFormat:

@@ -68,7 +68,7 @@ class StoredWeight:
     """The weights of a product.
 
     Attributes:
-        encoding: Their format.
+        format: Their format.
         codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
         scale: `[N]` or one number.
         zero_point: Of the codes as they are stored, in the same form.
@@ -77,7 +77,7 @@ class StoredWeight:
             ones; 0 if they are no bytes.
     """
 
-    encoding: Format
+    format: Format
     codes: Value
     scale: Value
     zero_point: Value
@@ -87,7 +87,7 @@ class StoredWeight:
     @property
     def nbytes(self) -> int:
         """Size of codes and scales."""
-        return int(self.array.nbytes) + 4 * len(self.encoding.scale)
+        return int(self.array.nbytes) + 4 * len(self.format.scale)
 
 
 def store_weight(
@@ -104,15 +104,15 @@ def store_weight(
         moment: Second moments of what they are multiplied with, or None.
         integer: Whether the product is one of codes.
     """
-    encoding, codes = point.complete, weight_codes(point, product.weights, moment)
-    scale, zero_point = encoding.linear_parameters()
+    format_, codes = point.complete, weight_codes(point, product.weights, moment)
+    scale, zero_point = format_.linear_parameters()
     stored, planes = codes, 0
-    if integer and encoding.bits <= WIDEST:
-        raised = MIDDLE if encoding.signed else 0
+    if integer and format_.bits <= WIDEST:
+        raised = MIDDLE if format_.signed else 0
         stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
         planes = 1
     elif integer and len(codes) * BYTE * BYTE < _LARGEST_SUM:
-        raised = WIDE_MIDDLE if encoding.signed else 0
+        raised = WIDE_MIDDLE if format_.signed else 0
         wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
         stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
         planes = 2
@@ -122,7 +122,7 @@ def store_weight(
         "zero_point": np.asarray(zero_point).astype(stored.dtype),
     }
     held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
-    return StoredWeight(encoding, **held, array=stored, planes=planes)
+    return StoredWeight(format_, **held, array=stored, planes=planes)
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ class Site:
     def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
         """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
         facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
-        if weight.encoding.signed:
+        if weight.format.signed:
             facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
         part = HIGH if weight.planes > 1 else CODES
         self.mark_taken(nodes, weight.codes, "weight", part, **facts)
-        if weight.encoding.all_zero_points.any():
+        if weight.format.all_zero_points.any():
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
 
     def mark_real(self, nodes: Iterable[Node], x: Value, point: PointFormat | None, y: Value) -> None:
@@ -241,7 +241,7 @@ def emit_half_quantized(
     w: Value = b.f32(product.weights)
     if weight is not None:
         held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
-        w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
+        w = emit_weight(b, "weight", held, weight.format, written_out=True)
         site.mark_weight(b.nodes, weight)
     y = b.op("MatMul", [x, w], "product")
     site.mark_real(b.nodes, x, point, y)
@@ -274,10 +274,10 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat
     """
     depth = weight.array.shape[0]
     held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
-    w = emit_weight(b, "weight", held, weight.encoding, written_out=not readable)
+    w = emit_weight(b, "weight", held, weight.format, written_out=not readable)
     bits = point.integers.bits
-    wide = max(bits, weight.encoding.bits) > WIDEST and point.static is not None
-    if not wide or bits + weight.encoding.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
+    wide = max(bits, weight.format.bits) > WIDEST and point.static is not None
+    if not wide or bits + weight.format.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
         return b.op("MatMul", [x, w], "product")
     exact = [b.cast(v, np.float64, f"{n}.float64") for n, v in (("hidden", x), ("weight", w))]
     return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
@@ -286,7 +286,7 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat
 def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
     """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
     depth = weight.array.shape[0]
-    w = weight.encoding
+    w = weight.format
     narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
     zeros = np.atleast_1d(w.all_zero_points)
     largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))

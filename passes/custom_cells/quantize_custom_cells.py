@@ -13,9 +13,9 @@ from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import FLOAT, STATIC, PointFormat
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell

@@ -27,9 +27,9 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.types import GRU, LSTM
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.format import Format
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import CHAINED, ROWS
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 

@@ -13,8 +13,8 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
 from rnnqc.passes.fold.grid_numbers import Grid
 from rnnqc.passes.formats.point_format import INDEX_BITS

@@ -20,9 +20,9 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.vitis_tables import STEP_BITS, UNIT, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.formats.format import symmetric_scale
-from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.format_request import MAX_CODE
 from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.passes.formats.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
 from rnnqc.passes.formats.format_checks import check_members, check_mode
 from rnnqc.passes.formats.point_format import (
@@ -34,8 +34,8 @@ from rnnqc.passes.formats.point_format import (
     static_format,
     weight_point,
 )
-from rnnqc.passes.formats.weight_formats import Scales, grid_format, weight_scales
-from rnnqc.recipes.ranges import RangeRule, grid_of_statistics
+from rnnqc.passes.formats.weight_formats import Scales, format_request, weight_scales
+from rnnqc.recipes.ranges import RangeRule, scale_of_statistics
 from rnnqc.recipes.recipe import Recipe, Settings, keys_of, rounding_of
 from rnnqc.recipes.sharing import merge_for_sharing
 
@@ -203,7 +203,7 @@ class _Resolver:
         elif bound is None:
             return self._row_scales(s)
         else:
-            like = grid_format({**s, "zero_point": None})
+            like = format_request({**s, "zero_point": None})
             made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
         return replace(made, rounded_output=bool(s.get("rounded_output")))
 
@@ -231,7 +231,7 @@ class _Resolver:
         return _static({**s, "zero_point": zero_point}, scale)
 
     def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
-        return grid_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
+        return scale_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
 
     def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
@@ -252,7 +252,7 @@ class _Resolver:
         return self.weights[key]
 
 
-def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
+def scale_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
     """Scale and zero point of a point, or of several that share them, by the recipe's `range`.
 
     Args:
@@ -286,7 +286,7 @@ def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | N
         limit=s.get("limit"),
         rounding=rounding_of(s),
     )
-    return grid_of_statistics(merged, rule, grid_format(s))
+    return scale_of_statistics(merged, rule, format_request(s))
 
 
 def _unused(cell: Cell, point: str) -> bool:

@@ -16,8 +16,8 @@ from rnnqc.cells.equations import UPDATE
 from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
-from rnnqc.formats.grids import multiplier_and_shift
 from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
+from rnnqc.formats.scales import multiplier_and_shift
 from rnnqc.formats.weights import group_scales, mixed_scales
 from rnnqc.recipes.recipe import Settings, require, rounding_of
 

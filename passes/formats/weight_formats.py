@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.grids import MAX_CODE, GridFormat
+from rnnqc.formats.format_request import MAX_CODE, FormatRequest
 from rnnqc.formats.point_format import FLOAT, PointFormat
-from rnnqc.formats.weight_scales import WeightRule, weight_grids
+from rnnqc.formats.weight_scales import WeightRule, fit_weights
 from rnnqc.passes.formats.point_format import naming_point, weight_point
 from rnnqc.recipes.recipe import Settings
 
@@ -45,12 +45,12 @@ def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
     rule = WeightRule(
         s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit"), gates
     )
-    return weight_grids(array, rule, grid_format(s))
+    return fit_weights(array, rule, format_request(s))
 
 
-def grid_format(s: Settings) -> GridFormat:
+def format_request(s: Settings) -> FormatRequest:
     """The format of a point, but for scale and zero point."""
-    return GridFormat(
+    return FormatRequest(
         bits=s["bits"],
         signed=bool(s.get("signed", True)),
         narrow=bool(s.get("narrow", False)),

@@ -13,7 +13,7 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.compensation import bias_correction, squared_error
 from rnnqc.formats.format import Format
-from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.format_request import MAX_CODE
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import quantize_groups, quantize_matrix

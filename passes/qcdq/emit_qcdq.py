@@ -134,48 +134,46 @@ def emit_accumulator(b: Builder, point: str, value: Value, points: Points) -> Va
     return b.op("Max", [below, b.f32(low)], f"{point}.limited")
 
 
-def emit_qcdq(b: Builder, point: str, value: Value, encoding: Format) -> Value:
+def emit_qcdq(b: Builder, point: str, value: Value, format_: Format) -> Value:
     """QuantizeLinear -> Clip (where the format is smaller than its type) -> DequantizeLinear."""
-    scale, zero_point = (b.model.constant(v, v.dtype) for v in encoding.linear_parameters())
-    attrs = {} if encoding.axis is None else {"axis": encoding.axis}
+    scale, zero_point = (b.model.constant(v, v.dtype) for v in format_.linear_parameters())
+    attrs = {} if format_.axis is None else {"axis": format_.axis}
     codes: Value = b.op("QuantizeLinear", [value, scale, zero_point], f"{point}.codes", **attrs)
-    return b.op(
-        "DequantizeLinear", [_clip(b, point, codes, encoding), scale, zero_point], f"{point}.quantized", **attrs
-    )
+    return b.op("DequantizeLinear", [_clip(b, point, codes, format_), scale, zero_point], f"{point}.quantized", **attrs)
 
 
 def emit_weight(
-    b: Builder, point: str, weight: QuantizedWeight, encoding: Format, *, written_out: bool = False
+    b: Builder, point: str, weight: QuantizedWeight, format_: Format, *, written_out: bool = False
 ) -> Value:
     """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits.
 
     The latter, too, if asked for: onnxruntime 1.31 makes MatMulNBits, which rounds the other operand to 8 bits in its
     own way, of a MatMul with a DequantizeLinear of weights alone.
     """
-    if encoding.bits > WIDEST or written_out:
+    if format_.bits > WIDEST or written_out:
         real: Value = b.cast(weight.codes, np.float32, f"{point}.float")
-        if encoding.all_zero_points.any():
+        if format_.all_zero_points.any():
             zero_point = b.cast(weight.zero_point, np.float32, f"{point}.zero_point.float")
             real = b.op("Sub", [real, zero_point], f"{point}.centred")
         return b.op("Mul", [real, weight.scale], f"{point}.quantized")
-    attrs = {} if encoding.axis is None else {"axis": encoding.axis}
-    codes = _clip(b, point, weight.codes, encoding)
+    attrs = {} if format_.axis is None else {"axis": format_.axis}
+    codes = _clip(b, point, weight.codes, format_)
     return b.op("DequantizeLinear", [codes, weight.scale, weight.zero_point], f"{point}.quantized", **attrs)
 
 
-def _clip(b: Builder, point: str, codes: Value, encoding: Format) -> Value:
-    if encoding.clip is None:
+def _clip(b: Builder, point: str, codes: Value, format_: Format) -> Value:
+    if format_.clip is None:
         return codes
-    low, high = (b.model.constant(v, encoding.dtype) for v in encoding.clip)
+    low, high = (b.model.constant(v, format_.dtype) for v in format_.clip)
     return b.op("Clip", [codes, low, high], f"{point}.clipped")
 
 
-def emit_fake_quant(b: Builder, point: str, value: Value, encoding: Format) -> Value:
+def emit_fake_quant(b: Builder, point: str, value: Value, format_: Format) -> Value:
     """Div, round, Clip, Mul."""
-    scale = b.f32(encoding.scale_array(2))
+    scale = b.f32(format_.scale_array(2))
     units = b.op("Div", [value, scale], f"{point}.units")
-    whole = emit_rounding(b, units, encoding.rounding, point)
-    codes = b.op("Clip", [whole, b.f32(encoding.low), b.f32(encoding.high)], f"{point}.clipped")
+    whole = emit_rounding(b, units, format_.rounding, point)
+    codes = b.op("Clip", [whole, b.f32(format_.low), b.f32(format_.high)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")
 
 

@@ -217,13 +217,3 @@ class Format(IntegerFormat):
         shape = () if self.axis is None else (len(self.scale),)
         scale = np.asarray(self.scale, np.float32).reshape(shape)
         return scale, np.broadcast_to(self.all_zero_points, shape).astype(self.dtype)
-
-
-SMALLEST_BOUND = 2.0**-100
-"""Bounds below count as zero: a scale and everything derived from it stay normal float32 numbers."""
-
-
-def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
-    """Scale of a symmetric format whose largest magnitude is `bound`; 1 where that is below `SMALLEST_BOUND`."""
-    b = np.asarray(bound, dtype=np.float64)
-    return np.asarray(np.where(b < SMALLEST_BOUND, 1.0, b / max(2 ** (bits - 1) - 1, 1)))

@@ -14,8 +14,8 @@ import numpy as np
 from rnnqc.cells.activations import Activation
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.errors import CompileError
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.recipes.recipe import Recipe, override_text
 
 Formats = Mapping[str, PointFormat]

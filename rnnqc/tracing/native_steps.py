@@ -11,8 +11,8 @@ import onnx
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
 from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.grid_numbers import GridNumbers
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, stored_numbers
 from rnnqc.tracing.program import Program

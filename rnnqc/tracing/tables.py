@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.fold_cell import CellNumbers
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.render.emit_integer_step import joint_gates

@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 
 import rnnqc.formats.compensation as module
 from rnnqc.formats.compensation import (
-    Grid,
+    Lattice,
     bias_correction,
     compensate,
     compensate_groups,
     compensate_matrix,
     squared_error,
 )
-from rnnqc.formats.format import Format, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import factorize
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import (
     group_multipliers,
     group_scales,
@@ -91,7 +92,7 @@ def test_both_steps_do_their_part() -> None:
     """Rounding in order gains most; choosing codes again gains alone and on top."""
     array, moment = _weights(96, 40), _moment(_inputs(500, 96))
     encoding = _encoding(array, 4)
-    plain, grid = quantize_matrix(encoding, array), Grid.of_encoding(encoding, array.shape)
+    plain, grid = quantize_matrix(encoding, array), Lattice.of_format(encoding, array.shape)
     in_order = _gain(array, encoding, compensate(array, plain, grid, moment, sweeps=0), moment)
     both = _gain(array, encoding, compensate(array, plain, grid, moment), moment)
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +106,7 @@ def test_no_channel_is_worse_than_codes_that_are_not_the_nearest() -> None:
     """Next to rounding down, less damped error can be more error of the data: that is compared at the end."""
     array, moment = _weights(6, 400), _moment(_inputs(100, 6))
     encoding = replace(_encoding(array, 3), rounding=Rounding.FLOOR)
-    plain, grid = quantize_matrix(encoding, array), Grid.of_encoding(encoding, array.shape)
+    plain, grid = quantize_matrix(encoding, array), Lattice.of_format(encoding, array.shape)
     gain = _gain(array, encoding, compensate(array, plain, grid, moment, damping=1.0), moment)
     assert gain.min() >= 1.0
     assert (gain == 1.0).any() and (gain > 2.0).any()
@@ -148,7 +149,7 @@ def test_codes_of_one_bit() -> None:
     array, moment = _weights(30, 12), _moment(_inputs(200, 30))
     step = np.abs(array).mean(axis=0, keepdims=True).astype(np.float64)
     ones = np.ones_like(step)
-    grid = Grid(step, -ones, ones, 0 * ones, np.zeros(30, np.int64), np.array([2]))
+    grid = Lattice(step, -ones, ones, 0 * ones, np.zeros(30, np.int64), np.array([2]))
     plain = np.where(array < 0, -1, 1)
     codes = compensate(array, plain, grid, moment)
     assert set(np.unique(codes)) == {-1, 1}

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from running import plain_session, run
 
 from rnnqc.errors import CompileError
-from rnnqc.formats.format import Format, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding, round_to_integer
+from rnnqc.formats.scales import symmetric_scale
 
 TABLE = {
     #     in the order of `Rounding`

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.format import Format, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import factorize
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import group_scales, largest_magnitudes, mixed_scales, quantize_groups, quantize_matrix
 
 FloatArray = npt.NDArray[np.float32]

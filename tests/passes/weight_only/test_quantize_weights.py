@@ -26,7 +26,8 @@ from running_lowered import all_nodes
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.formats.compensation import squared_error
-from rnnqc.formats.format import Format, symmetric_scale
+from rnnqc.formats.format import Format
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.ir import Model, graph_info, info
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
