@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
+from rnnqc.cells.base import FORGET, GATES, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED
-from rnnqc.passes.cells.emit_step import rounds_output
 from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
-from rnnqc.passes.fold.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
 from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -69,7 +69,7 @@ class FoldedGrid:
     hidden_bias: FloatArray | None = None
 
 
-def needs_grid(cell: Cell) -> bool:
+def needs_grid(cell: QuantizedCell) -> bool:
     """Whether a format of the cell is one that only the arithmetic "grid" has."""
     points, gates = cell.points, cell.type.gates
     exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
@@ -79,13 +79,15 @@ def needs_grid(cell: Cell) -> bool:
     signed += [points["cell_state"]] if cell.type.cell_state else []
     return bool(
         present
-        or rounds_output(cell)
+        or cell.rounds_output
         or any(a.static is not None or a.table == VITIS for a in activations)
         or any(p.format is not None and not p.format.is_symmetric for p in signed)
     )
 
 
-def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> FoldedGrid:
+def fold_grid(
+    cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
+) -> FoldedGrid:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -101,7 +103,9 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
     of_codes = _codes(cell)
     formats = {name: _format(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {n: Grid() if f is None else Grid.of(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()}
+    grids = {
+        n: Grid() if f is None else grid_of_format(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()
+    }
     if cell.input_forget:
         for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
@@ -121,7 +125,7 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
         gate_table_offset=offsets,
         one=float(one[0]),
         accumulator_bits=0 if accumulator is None else int(accumulator),
-        rounded_output=rounds_output(cell),
+        rounded_output=cell.rounds_output,
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
     if RESET in of_codes:
@@ -151,7 +155,7 @@ class _Weight:
     scale: npt.NDArray[np.float64]
 
 
-def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
+def _weight(cell: QuantizedCell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     held = cell.points[f"{name}.weight"].static
     if held is None or held.bits > WIDEST_WEIGHT:
         raise NotHandled(
@@ -169,19 +173,30 @@ def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     )
 
 
+def grid_of_format(format_: Format, shift: int = 0) -> Grid:
+    """The quantizer of a format with one scale, its quantized values raised by `shift`."""
+    return Grid(
+        format_.scale[0],
+        format_.zero_point + shift,
+        format_.minimum + shift,
+        format_.maximum + shift,
+        format_.rounding.value,
+    )
+
+
 def _raise(format_: Format) -> int:
     """What makes the quantized values of a format unsigned."""
     return int(2 ** (format_.bits - 1)) if format_.signed else 0
 
 
-def _codes(cell: Cell) -> tuple[str, ...]:
+def _codes(cell: QuantizedCell) -> tuple[str, ...]:
     """The quantizers of codes, which meet weights."""
     return (
         ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
     )
 
 
-def _format(cell: Cell, quantizer: str) -> Format | None:
+def _format(cell: QuantizedCell, quantizer: str) -> Format | None:
     """The format of a quantizer; None for one that passes values on."""
     if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None

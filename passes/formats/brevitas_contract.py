@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS, Cell
+from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import LSTM
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import PointFormat
@@ -57,14 +58,14 @@ class Misfit:
         return f"{self.point}: {self.found} (supported: {self.supported})"
 
 
-def misfits(cell: Cell) -> list[Misfit]:
+def misfits(cell: QuantizedCell) -> list[Misfit]:
     """What keeps the cell, whose points are resolved, from Brevitas' contract; empty if it fits."""
     if cell.type is not LSTM:
         return [Misfit("operator", cell.op, LSTM.op)]
     return [*_of_layer(cell), *_of_points(cell)]
 
 
-def _of_layer(cell: Cell) -> Iterator[Misfit]:
+def _of_layer(cell: QuantizedCell) -> Iterator[Misfit]:
     found = tuple(a.name for a in cell.activations)
     if cell.activations != ACTIVATIONS:
         yield Misfit("activations", ", ".join(found), ", ".join(a.name for a in ACTIVATIONS))
@@ -74,7 +75,7 @@ def _of_layer(cell: Cell) -> Iterator[Misfit]:
         yield Misfit("peepholes", "P", "none")
 
 
-def _of_points(cell: Cell) -> Iterator[Misfit]:
+def _of_points(cell: QuantizedCell) -> Iterator[Misfit]:
     gates = [g for k, g in enumerate(GATES) if not (cell.input_forget and k == FORGET)]
     for name in (*PRODUCT_POINTS, "accumulator"):
         if not cell.point(name).is_float:
@@ -110,7 +111,7 @@ def _of_activation(name: str, point: PointFormat, widest: int) -> Iterator[Misfi
         yield Misfit(name, f"rounding = {held.rounding.value}", names)
 
 
-def _differing(cell: Cell, name: str, others: tuple[str, ...], supported: str) -> Iterator[Misfit]:
+def _differing(cell: QuantizedCell, name: str, others: tuple[str, ...], supported: str) -> Iterator[Misfit]:
     first = cell.point(name).static
     for other in others:
         held = cell.point(other).static
@@ -121,7 +122,7 @@ def _differing(cell: Cell, name: str, others: tuple[str, ...], supported: str) -
                 yield Misfit(other, found, f"the format of {name}: {supported}")
 
 
-def _of_weights(cell: Cell) -> Iterator[Misfit]:
+def _of_weights(cell: QuantizedCell) -> Iterator[Misfit]:
     pair = [cell.point(f"{k}.weight") for k in ("W", "R")]
     for name, point in zip(("W.weight", "R.weight"), pair, strict=True):
         grouped = [k for k in ("group_size", "wide_channels") if getattr(point, k)]
@@ -164,7 +165,7 @@ def _quantizer(
     return QonnxQuantizer(scale, zero_point, held.bits, held.signed, narrow, rounding)
 
 
-def bias_quantizers(cell: Cell) -> list[QonnxQuantizer | None]:
+def bias_quantizers(cell: QuantizedCell) -> list[QonnxQuantizer | None]:
     """Of each gate, its scale `[1]` or `[H]`; None for a bias that is not quantized. Coupled gates have the same."""
     if cell.points["bias"].is_float:
         return [None] * len(GATES)
@@ -177,7 +178,7 @@ def bias_quantizers(cell: Cell) -> list[QonnxQuantizer | None]:
 
 
 def quant_lstm_of(
-    cell: Cell, w: npt.NDArray[np.integer[Any]], r: npt.NDArray[np.integer[Any]], bias: FloatArray
+    cell: QuantizedCell, w: npt.NDArray[np.integer[Any]], r: npt.NDArray[np.integer[Any]], bias: FloatArray
 ) -> QuantLstm:
     """A cell that fits, in Brevitas' terms. Its values stand for those that the cell names, without being them.
 
@@ -214,7 +215,7 @@ def quant_lstm_of(
     )
 
 
-def _parameters(held: Format, quantized: npt.NDArray[np.integer[Any]], cell: Cell) -> list[Parameter]:
+def _parameters(held: Format, quantized: npt.NDArray[np.integer[Any]], cell: QuantizedCell) -> list[Parameter]:
     """The gates' parts of a matrix, `[H,K]` each."""
     made = []
     for part, scale, zero in zip(

@@ -20,7 +20,7 @@ from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
+from rnnqc.passes.cells.float_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 SMALLEST_ROW = 2.0**-100

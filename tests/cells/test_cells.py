@@ -1,13 +1,11 @@
 """Cells and activations: what the passes read from.
 
 What these would catch: an activation that computes, or defaults to, something else than ONNX; bounds that its values
-leave; a cell that changes on its way through JSON; equations that are not ONNX's, or ask for a gate or point by another
-name.
+leave; equations that are not ONNX's, or ask for a gate or point by another name.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -27,8 +25,6 @@ from rnnqc.cells.activations import (
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.testing.float_layer import ACTIVATION_NAMES as ONNX_NAMES
 from rnnqc.testing.float_layer import USES_ALPHA, USES_BETA
 from rnnqc.testing.float_layer import Activation as OnnxActivation
@@ -150,35 +146,6 @@ def cell(**changes: object) -> Cell:
         "P": None,
     }
     return Cell(**{**values, **changes})  # type: ignore[arg-type]
-
-
-PER_CHANNEL = Format(8, True, (0.1, 0.2), axis=1)
-
-
-def test_cell_through_json() -> None:
-    points = {"input": PointFormat.of(Format(8, True, (0.1,))), "W.weight": PointFormat.of(PER_CHANNEL)}
-    for form in ("float", "qcdq"):
-        original = cell(points=points, form=form)
-        assert Cell.from_dict(json.loads(json.dumps(original.as_dict()))) == original
-
-
-def test_scales_of_channels_are_left_out_of_integer_cells() -> None:
-    points = {
-        "input": PointFormat.of(Format(8, True, (0.1,))),
-        "W.weight": PointFormat.of(PER_CHANNEL),
-        "R.weight": FLOAT,
-    }
-    original = cell(points=points, form="integer")
-    data = original.as_dict()
-    assert data["points"]["input"]["scale"] == [0.1]
-    assert data["points"]["W.weight"] == {k: v for k, v in points["W.weight"].as_dict().items() if k != "scale"}
-    assert data["points"]["R.weight"] == {"bits": None}
-    assert original.points["W.weight"].scale == (0.1, 0.2), "writing must not change the cell"
-    assert Cell.from_dict(data).as_dict() == data, "a file that is read is written again as it is"
-
-
-def test_unknown_entries_of_a_later_version_are_ignored() -> None:
-    assert Cell.from_dict({**cell().as_dict(), "from_the_future": 1}) == cell()
 
 
 def test_outputs_and_gate_activations() -> None:

@@ -10,17 +10,13 @@ import numpy as np
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_cell import positive_zeros
-from rnnqc.passes.fold.fold_cell import STATE_LIMIT, CellNumbers
+from rnnqc.passes.cells.loop_driver import joint_gates
+from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.formats.point_format import keeps_hidden_bounded
-
-
-def joint_gates(cell: Cell) -> int:
-    """How many gates, from the first on, have pre-activations that are sums of both products."""
-    return CANDIDATE if cell.type.reads_hidden else len(cell.type.gates)
 
 
 @dataclass(frozen=True)

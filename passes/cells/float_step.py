@@ -29,11 +29,6 @@ def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
     return value
 
 
-def rounds_output(cell: Cell) -> bool:
-    """Whether hidden states are rounded where they are made, and not where they are used."""
-    return cell.type.cell_state and cell.point("hidden").rounded_output
-
-
 def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:
     """The activation as standard operators."""
     a, beta = activation.alpha, activation.beta
@@ -93,7 +88,7 @@ class FloatStep:
             self._r = b.op("Slice", [r, bounds[1], bounds[2], b.i64([1])], f"{gates[CANDIDATE]}.R")
             r = b.op("Slice", [r, bounds[0], bounds[1], b.i64([1])], "R.of_gates")
             together = gates[:CANDIDATE]
-        h = states[0] if rounds_output(cell) else quantizer(body, "hidden", states[0])
+        h = states[0] if cell.rounds_output else quantizer(body, "hidden", states[0])
         product = quantizer(body, ACCUMULATORS[1], body.op("MatMul", [h, r], "hidden.product"))
         self._of_x: list[Value] = []
         self._of_h: list[Value] = []

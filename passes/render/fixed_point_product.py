@@ -9,11 +9,11 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.grid_numbers import BYTE, RESET, Grid, GridNumbers, is_exact_in_int32
 from rnnqc.ir import Value
-from rnnqc.passes.fold.grid_numbers import BYTE, RESET, Grid, GridNumbers, is_exact_in_int32
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter
-from rnnqc.passes.render.emit_integer_cell import unpacked
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
+from rnnqc.passes.render.lut_product import unpacked
 
 MIDDLE = 128
 

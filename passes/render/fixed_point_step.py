@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.grid_numbers import Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
-from rnnqc.passes.fold.fold_cell import STATE_LIMIT
-from rnnqc.passes.fold.grid_numbers import Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter, is_uniform
-from rnnqc.passes.render.emit_integer_step import joint_gates
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter, is_uniform
 
 
 @dataclass(frozen=True)

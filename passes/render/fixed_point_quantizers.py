@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.grid_numbers import Grid
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.fold.grid_numbers import Grid
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 

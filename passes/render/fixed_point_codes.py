@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
-from rnnqc.passes.cells.emit_cell import Boundary, lens64, state_shape
-from rnnqc.passes.fold.fold_cell import STATE_LIMIT
-from rnnqc.passes.fold.grid_numbers import GridNumbers
+from rnnqc.passes.cells.loop_driver import Loop
 from rnnqc.passes.render.emit_codes import without_nan
-from rnnqc.passes.render.emit_grid_product import GridProduct, codes_for
-from rnnqc.passes.render.emit_grid_quantizers import GridEmitter
+from rnnqc.passes.render.fixed_point_product import GridProduct, codes_for
+from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
 
 
-def input_codes(e: GridEmitter, cell: Cell, numbers: GridNumbers, at: Boundary, w: GridProduct) -> Value:
+def input_codes(e: GridEmitter, loop: Loop, numbers: GridNumbers, w: GridProduct) -> Value:
     """The sequence as `w` takes it, `[T,B,I]` in loop order."""
-    b, x = e.b, at.x
-    if cell.reverse and at.sequence_lens is not None:
-        x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
+    b, x = e.b, loop.sequence(e.b)
     if numbers.x_mode != "codes":
         return _cleaned_codes(e, w, x, "x")
     if w.integer:
@@ -24,9 +21,9 @@ def input_codes(e: GridEmitter, cell: Cell, numbers: GridNumbers, at: Boundary, 
     return b.op("Sub", [e.cast(x, "x.codes.real"), e.constant(w.codes.zero_point)], "x.multiples")
 
 
-def initial_states(e: GridEmitter, cell: Cell, numbers: GridNumbers, at: Boundary, r: GridProduct) -> list[Value]:
+def initial_states(e: GridEmitter, loop: Loop, numbers: GridNumbers, r: GridProduct) -> list[Value]:
     """What the loop starts from, `[B,H]`."""
-    b, type_ = e.b, cell.type
+    b, at, type_ = e.b, loop.at, loop.cell.type
     h0: Value | None = None
     c0: Value | None = None
     if at.initial_h is not None and type_.reads_hidden:
@@ -38,7 +35,7 @@ def initial_states(e: GridEmitter, cell: Cell, numbers: GridNumbers, at: Boundar
         real = e.cast(without_nan(b, at.initial_c, "initial_c"), "initial_c.real")
         c0 = e.quantized(real, numbers.grid("cell_state"), "initial_c")
     if h0 is None or (c0 is None and type_.cell_state):
-        shape = state_shape(b, cell, at.x)
+        shape = loop.state_shape(b)
         zero = b.f32(0.0) if type_.reads_hidden else b.u8(r.codes.zero_point) if r.integer else e.constant(0.0)
         h0 = h0 or b.op("Expand", [zero, shape], "hidden.zeros")
         if type_.cell_state:
