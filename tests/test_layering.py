@@ -14,11 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("proto",),
+    ("proto", "formats"),
     ("cells",),
     ("reference",),
     ("ir",),
-    ("formats",),
     ("data",),
     ("evaluation",),
     ("recipes",),
