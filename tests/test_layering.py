@@ -15,11 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("proto",),
+    ("proto", "formats"),
     ("cells",),
     ("reference",),
     ("ir",),
-    ("formats",),
     ("data",),
     ("evaluation",),
     ("recipes",),

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.weights import group_multipliers, quantize_matrix, quantize_with_multipliers
 
 FloatArray = npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ class Grid:
     stride: IntArray
 
     @classmethod
-    def of_encoding(cls, encoding: Encoding, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Grid:
+    def of_encoding(cls, encoding: Format, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Grid:
         """The grid of a number format.
 
         Args:
@@ -160,7 +161,7 @@ def compensate(
 
 
 def compensate_matrix(
-    encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
+    encoding: Format, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
     """Codes of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import SMALLEST_BOUND, Encoding
+from rnnqc.formats.format import SMALLEST_BOUND, Format
 
 Array = npt.NDArray[Any]
 MAX_CODE, HALF_RANGE, MIN_CODE = "max-code", "half-range", "min-code"
@@ -82,8 +82,8 @@ class GridFormat:
             raise UsageError(f"scale_bits = {self.scale_bits}.", supported=f"2 to {MULTIPLIER_BITS}")
 
     @property
-    def _codes(self) -> Encoding:
-        return Encoding(self.bits, self.signed, (1.0,), narrow=self.narrow)
+    def _codes(self) -> Format:
+        return Format(self.bits, self.signed, (1.0,), narrow=self.narrow)
 
     @cached_property
     def minimum(self) -> int:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.types import LSTM
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.percentile import kth_smallest
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
@@ -45,7 +44,7 @@ class WeightRule:
     granularity: str = "per-channel"
     percentile: float | None = None
     limit: float | None = None
-    gates: int = len(LSTM.gates)
+    gates: int = 1
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
+from rnnqc.formats.format import Format, symmetric_scale
 from rnnqc.formats.packing import LARGEST_MULTIPLIER
+from rnnqc.formats.rounding import Rounding, round_to_integer
 
 FloatArray = npt.NDArray[np.float32]
 BLOCK = 256
@@ -25,7 +26,7 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
-def quantize_matrix(encoding: Encoding, array: FloatArray) -> npt.NDArray[Any]:
+def quantize_matrix(encoding: Format, array: FloatArray) -> npt.NDArray[Any]:
     """Codes of a matrix, one scale or one for each channel."""
     codes = np.empty(array.shape, encoding.dtype)
     for rows in blocks(len(array)):
@@ -39,7 +40,7 @@ def largest_magnitudes(array: FloatArray) -> FloatArray:
 
 
 def mixed_scales(
-    array: FloatArray, encoding: Encoding, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
+    array: FloatArray, encoding: Format, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
 ) -> FloatArray:
     """Scales `[n]` of `encoding`, but of `wide_bits` for the channels that it hurts most.
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import fix_position, mode_of, position_of, scale_of
 from rnnqc.formats.grids import GridFormat, check_range
+from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.range_search import least_divergence, least_squared_error
 
 EMA_PERCENT, EMA_NEW = 99.999, 0.1

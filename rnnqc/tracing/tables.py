@@ -153,7 +153,7 @@ class TablesReader:
     def _activation(self, name: str, value: Array, activation: str, unit: np.float32 | None) -> Tensor:
         """The value of an activation, with codes where it stands on a grid."""
         real = value if unit is None else np.asarray(value * unit)
-        point = self.cell.points.get(name, {})
+        point = self.cell.point(name)
         step = PIECEWISE_LINEAR.get(activation) if point.get("table") == "piecewise-linear" else None
         divided = unit is not None and not is_power_of_two(unit)
         if step is None or divided:

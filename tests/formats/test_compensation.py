@@ -25,8 +25,9 @@ from rnnqc.formats.compensation import (
     compensate_matrix,
     squared_error,
 )
-from rnnqc.formats.encoding import Encoding, Rounding, symmetric_scale
+from rnnqc.formats.format import Format, symmetric_scale
 from rnnqc.formats.packing import factorize
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import (
     group_multipliers,
     group_scales,
@@ -55,13 +56,13 @@ def _moment(x: DoubleArray) -> DoubleArray:
     return np.asarray(x.T @ x / len(x))
 
 
-def _encoding(array: FloatArray, bits: int, *, per_channel: bool = True) -> Encoding:
+def _encoding(array: FloatArray, bits: int, *, per_channel: bool = True) -> Format:
     largest = largest_magnitudes(array) if per_channel else np.array([np.abs(array).max()])
     scale = symmetric_scale(largest, bits).astype(np.float32)
-    return Encoding(bits, True, tuple(map(float, scale)), narrow=True, axis=1 if per_channel else None)
+    return Format(bits, True, tuple(map(float, scale)), narrow=True, axis=1 if per_channel else None)
 
 
-def _gain(array: FloatArray, encoding: Encoding, codes: npt.NDArray[np.int64], moment: DoubleArray) -> DoubleArray:
+def _gain(array: FloatArray, encoding: Format, codes: npt.NDArray[np.int64], moment: DoubleArray) -> DoubleArray:
     """How much less the squared error is than with plain rounding, for each channel."""
     plain = encoding.dequantize(quantize_matrix(encoding, array)).astype(np.float64) - array
     error = encoding.dequantize(codes).astype(np.float64) - array
@@ -135,7 +136,7 @@ def test_nearly_the_best_of_all_codes() -> None:
 @pytest.mark.parametrize("zero_point", [3, 128, 200])
 def test_zero_points(zero_point: int) -> None:
     array, moment = _weights(40, 10), _moment(_inputs(200, 40))
-    encoding = Encoding(8, False, (0.01,), zero_point=zero_point)
+    encoding = Format(8, False, (0.01,), zero_point=zero_point)
     codes = compensate_matrix(encoding, array, moment)
     assert codes.dtype == np.uint8
     plain = squared_error(encoding.dequantize(encoding.quantize(array)).astype(np.float64) - array, moment)
@@ -173,7 +174,7 @@ def test_channels_between_wide_ones_stay_narrow() -> None:
     narrow = _encoding(array, 4)
     scales = mixed_scales(array, narrow, 8, 0.25, np.ones(20))
     wide = scales != np.float32(narrow.scale)
-    codes = compensate_matrix(Encoding(8, True, tuple(map(float, scales)), narrow=True, axis=1), array, moment, 4)
+    codes = compensate_matrix(Format(8, True, tuple(map(float, scales)), narrow=True, axis=1), array, moment, 4)
     largest = np.abs(codes.astype(int)).max(axis=0)
     assert wide.sum() == 5
     assert largest[~wide].max() <= 7 and largest[wide].min() > 100

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import LEVELS, GridFormat, grid_of, is_power_of_two, multiplier_and_shift, power_of_two_from
 
 _DECODER = (-16.018861770629883, 34.73637390136719)
@@ -94,7 +94,7 @@ def test_covers_the_range(format_: GridFormat, a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
     scale, zero_point = format_.grid(low, high)
     assert format_.minimum <= zero_point <= format_.maximum
-    encoding = Encoding(format_.bits, format_.signed, (scale,), zero_point, format_.narrow)
+    encoding = Format(format_.bits, format_.signed, (scale,), zero_point=zero_point, narrow=format_.narrow)
     values = np.array([low, high, 0.0], np.float32)
     error = np.abs(encoding.dequantize(encoding.quantize(values)).astype(np.float64) - values) / scale
     allowed = 0.5 if format_.symmetric else 1.0

@@ -15,13 +15,14 @@ import numpy.typing as npt
 import pytest
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding
 from rnnqc.formats.fix_position import fix_position
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.weight_scales import GRANULARITIES, WEIGHT_RULES, WeightRule, weight_grids
 
 FloatArray = npt.NDArray[np.float32]
 COLUMNS = 24
+GATES = 4
 NARROW8, NARROW4 = GridFormat(8, narrow=True), GridFormat(4, narrow=True)
 
 
@@ -48,14 +49,16 @@ def _errors(
     scale, zero_point = np.broadcast_to(scale, array.shape[1]), np.broadcast_to(zero_point, array.shape[1])
     errors = []
     for k in range(array.shape[1]):
-        encoding = Encoding(format_.bits, format_.signed, (float(scale[k]),), int(zero_point[k]), format_.narrow)
+        encoding = Format(
+            format_.bits, format_.signed, (float(scale[k]),), zero_point=int(zero_point[k]), narrow=format_.narrow
+        )
         error = encoding.dequantize(encoding.quantize(array[:, k])) - array[:, k]
         errors.append(float(np.square(error, dtype=np.float64).sum()))
     return errors
 
 
 def _rule(name: str, granularity: str) -> WeightRule:
-    return WeightRule(name, granularity, 99.0 if name == "percentile" else None)
+    return WeightRule(name, granularity, 99.0 if name == "percentile" else None, gates=GATES)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -105,8 +108,8 @@ def test_as_brevitas() -> None:
     ],
 )
 def test_least_squares_is_no_worse(format_: GridFormat, granularity: str) -> None:
-    plain = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("min-max", granularity), format_))
-    best = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("mse", granularity), format_))
+    plain = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("min-max", granularity, gates=GATES), format_))
+    best = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("mse", granularity, gates=GATES), format_))
     for columns in _groups(granularity):
         before, after = (sum(errors[k] for k in columns) for errors in (plain, best))
         assert after <= before * (1 + 1e-5)
@@ -161,7 +164,7 @@ def test_fix_positions(granularity: str) -> None:
     for rule, candidates in (("pow2-mse", 5), ("pow2-max", 1)):
         for cap in (None, 6):
             format_ = GridFormat(8, max_fix_position=cap)
-            scale, _ = weight_grids(WEIGHTS, WeightRule(rule, granularity), format_)
+            scale, _ = weight_grids(WEIGHTS, WeightRule(rule, granularity, gates=GATES), format_)
             expected = [fix_position(WEIGHTS[:, c], 8, candidates, largest=cap) for c in _groups(granularity)]
             found = np.broadcast_to(scale, COLUMNS)[[c[0] for c in _groups(granularity)]]
             assert found.tolist() == [2.0**-p for p in expected]
@@ -196,8 +199,8 @@ def test_asymmetric() -> None:
 
 def test_shared_by_two_matrices() -> None:
     other = WEIGHTS[:40] * np.float32(3.0)
-    scale, _ = weight_grids(np.concatenate([WEIGHTS, other]), WeightRule("min-max", "per-gate"), NARROW8)
-    both = [weight_grids(m, WeightRule("min-max", "per-gate"), NARROW8)[0] for m in (WEIGHTS, other)]
+    scale, _ = weight_grids(np.concatenate([WEIGHTS, other]), WeightRule("min-max", "per-gate", gates=GATES), NARROW8)
+    both = [weight_grids(m, WeightRule("min-max", "per-gate", gates=GATES), NARROW8)[0] for m in (WEIGHTS, other)]
     np.testing.assert_array_equal(scale, np.maximum(*both))
 
 
@@ -222,7 +225,7 @@ def test_refused_rules(arguments: dict[str, Any], message: str) -> None:
         (np.full((2, 4), np.nan), WeightRule(), NARROW8, "no matrix of finite numbers"),
         (np.zeros((0, 4)), WeightRule(), NARROW8, r"shape \[0, 4\]"),
         (np.zeros(4), WeightRule(), NARROW8, r"shape \[4\]"),
-        (np.zeros((2, 6)), WeightRule(granularity="per-gate"), NARROW8, "per-gate of 6 output channels"),
+        (np.zeros((2, 6)), WeightRule(granularity="per-gate", gates=GATES), NARROW8, "per-gate of 6 output channels"),
         (np.ones((2, 4)), WeightRule("mean"), NARROW4, "'mean' of weights with bits = 4"),
         (np.ones((2, 4)), WeightRule("pow2-mse"), GridFormat(8, symmetric=False), "symmetric = false"),
     ],

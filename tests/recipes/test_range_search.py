@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.histogram import Histogram
 from rnnqc.recipes.range_search import ENTROPY_BINS, SMOOTHING, bin_edges, least_divergence, squared_error
@@ -45,7 +45,7 @@ def test_squared_error_is_the_integral(
     zero_point = 0 if format_.symmetric and format_.signed else format_.minimum + zero
     edges = bin_edges(histogram, -100.0, 100.0)
     found = squared_error(edges, histogram.counts.astype(float), format_, scale, zero_point)
-    encoding = Encoding(format_.bits, format_.signed, (scale,), zero_point, format_.narrow)
+    encoding = Format(format_.bits, format_.signed, (scale,), zero_point=zero_point, narrow=format_.narrow)
     expected = 0.0
     for k, count in enumerate(counts):
         x = (first + k + (np.arange(POINTS) + 0.5) / POINTS) * 0.5

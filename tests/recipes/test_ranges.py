@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.formats.fix_position import fix_position
+from rnnqc.formats.format import Format
 from rnnqc.formats.grids import GridFormat
 from rnnqc.formats.histogram import Histogram
+from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.ranges import RULES, RangeRule, grid_of_statistics, limited, range_of
 
 SYMMETRIC, ASYMMETRIC = GridFormat(8), GridFormat(8, symmetric=False)
@@ -55,7 +56,7 @@ def observed(*calls: npt.ArrayLike) -> PointStatistics:
 
 
 def _error(values: npt.NDArray[np.float32], format_: GridFormat, grid: tuple[float, int]) -> float:
-    encoding = Encoding(format_.bits, format_.signed, (grid[0],), grid[1], format_.narrow)
+    encoding = Format(format_.bits, format_.signed, (grid[0],), zero_point=grid[1], narrow=format_.narrow)
     return float(np.square(encoding.dequantize(encoding.quantize(values)).astype(np.float64) - values).sum())
 
 
