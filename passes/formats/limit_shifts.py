@@ -14,8 +14,8 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.fix_position import position_of, scale_of
+from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.formats.scales import is_power_of_two
 from rnnqc.formats.shift_limits import ProductPositions, within_shift_limits
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 
@@ -107,7 +107,7 @@ def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:
 
 def _of_positions(cell: Cell, name: str, point: PointFormat, number: int, positions: Sequence[int]) -> PointFormat:
     """The format of a point with other fix positions of one gate."""
-    held, size = point.complete, cell.hidden_size
+    size, held = cell.hidden_size, point.complete
     values = [scale_of(p) for p in positions]
     if name.endswith("_product"):
         return replace(point, format=replace(held, scale=tuple(values[:1])))
