@@ -14,8 +14,8 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.fix_position import position_of, scale_of
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.formats.shift_limits import ProductPositions, within_shift_limits
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 
