@@ -110,6 +110,7 @@ def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path) -> None:
     expected = {path.relative_to(ROOT).as_posix().replace("passes/", "rnnqc/passes/") for path in sources}
     assert expected <= set(names)
     assert {"rnnqc/py.typed", "rnnqc/runtime_ops/librnnqc_ops.so"} <= set(names)
+    assert not [name for name in names if "librnnqc_ops_tests" in name]
 
 
 def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
