@@ -51,11 +51,13 @@ def place(old: str) -> Path:
     return found[0]
 
 
-def likely(path: Path) -> list[Path]:
-    """The test files to begin with."""
+def likely(path: Path) -> list[str]:
+    """The tests to begin with, for pytest; of an instruction set's own kernels those whose names have it."""
+    below = path.relative_to(SOURCES).with_suffix("")
     for part, names in LIKELY.items():
-        if part in path.relative_to(SOURCES).with_suffix("").as_posix():
-            return [TESTS / f"{name}.py" for name in names]
+        if part in below.as_posix():
+            own = below.parts[0] == "kernels" and len(below.parts) == 3 and below.parts[1] != "common"
+            return [*(str(TESTS / f"{name}.py") for name in names), *(("-k", below.parts[1]) if own else ())]
     return []
 
 
@@ -68,9 +70,9 @@ def build(folder: Path) -> None:
     subprocess.run(["cmake", "--build", str(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
-def fails(libraries: Path, files: list[Path]) -> bool:
-    """Whether a test of these files fails, or kills the process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)]
+def fails(libraries: Path, tests: list[str]) -> bool:
+    """Whether one of these tests fails, or kills the process."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "RNNQC_LIBRARY": str(libraries / PRODUCT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode in (0, 1) or done.returncode < 0:
@@ -78,8 +80,8 @@ def fails(libraries: Path, files: list[Path]) -> bool:
     raise RuntimeError(f"pytest ends with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def plant(defect: dict[str, str], folder: Path, libraries: Path) -> list[Path]:
-    """Build the libraries with the error; the test files to begin with."""
+def plant(defect: dict[str, str], folder: Path, libraries: Path) -> list[str]:
+    """Build the libraries with the error; the tests to begin with."""
     path = place(defect["old"])
     text = path.read_text(encoding="utf-8")
     try:
@@ -93,11 +95,11 @@ def plant(defect: dict[str, str], folder: Path, libraries: Path) -> list[Path]:
     return likely(path)
 
 
-def found(defect: dict[str, str], libraries: Path, first: list[Path]) -> bool:
+def found(defect: dict[str, str], libraries: Path, first: list[str]) -> bool:
     """Whether the tests find the error; says so."""
     # That every error has its place cannot be while one is planted.
-    others = set(TESTS.glob("test_*.py")) - {*first, TESTS / "test_planted_defects.py"}
-    seen = (bool(first) and fails(libraries, first)) or fails(libraries, sorted(others))
+    every = sorted(set(TESTS.glob("test_*.py")) - {TESTS / "test_planted_defects.py"})
+    seen = (bool(first) and fails(libraries, first)) or fails(libraries, [str(file) for file in every])
     print(f"found: {defect['name']}" if seen else f"MISSED: {defect['name']} ({defect['why']})", flush=True)
     shutil.rmtree(libraries)
     return seen
