@@ -1,16 +1,18 @@
 """Plant errors in the C++ sources, one at a time, and see that tests/runtime_ops finds each.
 
 The errors are those of tests/planted_defects/kernels.toml. Each is written into the checkout, the libraries are built
-in a folder of their own, the tests run, and the source is restored. The tests of the changed family run first, and all
-others only if these pass.
+in a folder of their own and copied, and the source is restored; then the tests run on the copies. The tests of the
+changed family run first, and all others only if these pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -21,6 +23,7 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "runtime_ops" / "src"
 TESTS = ROOT / "tests" / "runtime_ops"
+PRODUCT, OF_TESTS = "librnnqc_ops.so", "librnnqc_ops_tests.so"
 # Parts of a path, and the tests that call what is there.
 LIKELY = {
     "gemm": ("test_kernels", "test_int4_kernels"),
@@ -48,11 +51,13 @@ def place(old: str) -> Path:
     return found[0]
 
 
-def likely(path: Path) -> list[Path]:
-    """The test files to begin with."""
+def likely(path: Path) -> list[str]:
+    """The tests to begin with, for pytest; of an instruction set's own kernels those whose names have it."""
+    below = path.relative_to(SOURCES).with_suffix("")
     for part, names in LIKELY.items():
-        if part in path.relative_to(SOURCES).with_suffix("").as_posix():
-            return [TESTS / f"{name}.py" for name in names]
+        if part in below.as_posix():
+            own = below.parts[0] == "kernels" and len(below.parts) == 3 and below.parts[1] != "common"
+            return [*(str(TESTS / f"{name}.py") for name in names), *(("-k", below.parts[1]) if own else ())]
     return []
 
 
@@ -65,41 +70,45 @@ def build(folder: Path) -> None:
     subprocess.run(["cmake", "--build", str(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
-def fails(folder: Path, files: list[Path]) -> bool:
-    """Whether a test of these files fails, or kills the process."""
-    library = folder / "librnnqc_ops.so"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "RNNQC_LIBRARY": str(library)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def fails(libraries: Path, tests: list[str]) -> bool:
+    """Whether one of these tests fails, or kills the process."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "RNNQC_LIBRARY": str(libraries / PRODUCT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode in (0, 1) or done.returncode < 0:
         return done.returncode != 0
     raise RuntimeError(f"pytest ends with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def found(defect: dict[str, str], folder: Path) -> bool:
-    """Whether the tests find the error."""
+def plant(defect: dict[str, str], folder: Path, libraries: Path) -> list[str]:
+    """Build the libraries with the error; the tests to begin with."""
     path = place(defect["old"])
     text = path.read_text(encoding="utf-8")
-    first = likely(path)
     try:
         path.write_text(text.replace(defect["old"], defect["new"]), encoding="utf-8")
         build(folder)
-        rest = [file for file in sorted(TESTS.glob("test_*.py")) if file not in first]
-        return (bool(first) and fails(folder, first)) or fails(folder, rest)
     finally:
         path.write_text(text, encoding="utf-8")
+    libraries.mkdir(exist_ok=True)
+    for name in (PRODUCT, OF_TESTS):
+        shutil.copyfile(folder / name, libraries / name)
+    return likely(path)
+
+
+def found(defect: dict[str, str], libraries: Path, first: list[str]) -> bool:
+    """Whether the tests find the error; says so."""
+    # That every error has its place cannot be while one is planted.
+    every = sorted(set(TESTS.glob("test_*.py")) - {TESTS / "test_planted_defects.py"})
+    seen = (bool(first) and fails(libraries, first)) or fails(libraries, [str(file) for file in every])
+    print(f"found: {defect['name']}" if seen else f"MISSED: {defect['name']} ({defect['why']})", flush=True)
+    shutil.rmtree(libraries)
+    return seen
 
 
 def available(isa: str, folder: Path) -> bool:
     """Whether this machine has the instruction set."""
     program = "from rnnqc import runtime_ops; runtime_ops.isa()"
-    environment = {**os.environ, "RNNQC_LIBRARY": str(folder / "librnnqc_ops.so"), "RNNQC_ISA": isa}
+    environment = {**os.environ, "RNNQC_LIBRARY": str(folder / PRODUCT), "RNNQC_ISA": isa}
     return (
         subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False).returncode
         == 0
@@ -111,6 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of defects; all by default")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "planted", help="folder of the build")
+    parser.add_argument("--jobs", type=int, default=2, help="test processes at the same time")
     parser.add_argument("--check", action="store_true", help="only look for the places of all defects")
     options = parser.parse_args()
     defects = tomllib.loads((ROOT / "tests" / "planted_defects" / "kernels.toml").read_text(encoding="utf-8"))["defect"]
@@ -125,18 +135,17 @@ def main() -> int:
         stdout=subprocess.DEVNULL,
     )
     build(options.build)
-    missed = []
-    for defect in chosen:
-        if "isa" in defect and not available(defect["isa"], options.build):
-            print(f"not run, no {defect['isa']}: {defect['name']}", flush=True)
-            continue
-        if found(defect, options.build):
-            print(f"found: {defect['name']}", flush=True)
-        else:
-            missed.append(defect["name"])
-            print(f"MISSED: {defect['name']} ({defect['why']})", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = []
+        for k, defect in enumerate(chosen):
+            if "isa" in defect and not available(defect["isa"], options.build):
+                print(f"not run, no {defect['isa']}: {defect['name']}", flush=True)
+                continue
+            libraries = options.build / f"planted_{k}"
+            runs.append(pool.submit(found, defect, libraries, plant(defect, options.build, libraries)))
+        seen = [run.result() for run in runs]
     build(options.build)
-    return 1 if missed else 0
+    return 0 if all(seen) else 1
 
 
 if __name__ == "__main__":
