@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.base import GATES
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.brevitas.emit_qonnx import emit_quant
-from rnnqc.passes.cells.emit_cell import Boundary, emit_cell
-from rnnqc.passes.cells.emit_step import ONE, Quantizer
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.float_step import ONE, Quantizer
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.fold_quant_lstm import stored_weights
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -26,12 +30,12 @@ from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight,
 def emit_exported_cell(
     model: Model,
     graph: Graph,
-    cell: Cell,
+    cell: QuantizedCell,
     lstm: QuantLstm,
     at: Boundary,
     outer: Mapping[str, QonnxQuantizer],
-) -> list[Node]:
-    """The nodes of the cell between its boundary values; its parameters become initializers that the cell names.
+) -> tuple[list[Node], QuantizedCell]:
+    """The nodes of the cell between its boundary values, and the cell with the names of its parameters.
 
     Every operation is Brevitas', in float32 and in its order; matrix products are onnxruntime's.
 
@@ -43,20 +47,21 @@ def emit_exported_cell(
         at: Its boundary.
         outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
     """
-    cell.B = model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name
+    names = {"B": model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name}
     weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
     for key, parameters in (("W", lstm.W), ("R", lstm.R)):
         try:
             arrays, encoding = _weight(key, parameters)
         except NotHandled:
             values = np.ascontiguousarray(np.concatenate([p.values for p in parameters]).T)
-            setattr(cell, key, model.add_initializer(f"{cell.name}/{key}.float", values, graph).name)
+            names[key] = model.add_initializer(f"{cell.name}/{key}.float", values, graph).name
             continue
         held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
-        setattr(cell, key, held["codes"].name)
+        names[key] = held["codes"].name
     quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
-    return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
+    named = replace(cell, **names)
+    return emit_cell(model, named, at, FloatArithmetic(quantizer, bias_last=True)).nodes, named
 
 
 def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:

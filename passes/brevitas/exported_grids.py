@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rnnqc.cells.grid_numbers import Grid
 from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Value, constant_array
 from rnnqc.passes.fold.fold_quant_lstm import check_one_scale, grid_of
-from rnnqc.passes.fold.grid_numbers import Grid
 from rnnqc.passes.graph.layout_ops import MOVERS, sources_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import QuantLstm, is_quant, read_quant

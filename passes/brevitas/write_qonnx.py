@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QonnxCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.encoding import Rounding
@@ -15,8 +15,8 @@ from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
-from rnnqc.passes.cells.emit_cell import Boundary, boundary_of
 from rnnqc.passes.formats.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
 from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.passes.invariants import Property
@@ -55,7 +55,7 @@ class WriteQonnx(Pass):
         Raises:
             UsageError: A cell has formats, or a structure, that Brevitas' cell does not have.
         """
-        cells = [c for c in model.cells.values() if c.form == "qcdq"]
+        cells = [c for c in model.cells.values() if type(c) is QuantizedCell]
         for cell in cells:
             _check(cell)
         graphs = graphs_of_cells(model)
@@ -64,7 +64,7 @@ class WriteQonnx(Pass):
             graph = graphs[cell.name]
             b = _emit(model, graph, cell, boundary_of(model, graph, cell))
             replace_cell(model, graph, cell, b.nodes)
-            cell.form = "qonnx"
+            model.cells[cell.name] = QonnxCell.of_quantized(cell)
             remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, f"written as {CELL_OP} of {DOMAIN}."))
         if cells:
             model.import_domain(DOMAIN, DOMAIN_VERSION)
@@ -73,7 +73,7 @@ class WriteQonnx(Pass):
         return PassResult(bool(cells), tuple(remarks), {"cells": len(cells)})
 
 
-def _check(cell: Cell) -> None:
+def _check(cell: QuantizedCell) -> None:
     found = misfits(cell)
     if cell.sequence_lens is not None:
         found.insert(0, Misfit("sequence_lens", "an input of the layer", "whole sequences"))
@@ -92,7 +92,7 @@ def _check(cell: Cell) -> None:
     )
 
 
-def _emit(model: Model, graph: Graph, cell: Cell, at: Boundary) -> Builder:
+def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Builder:
     """The node of the cell between its boundary values, with the quantizers in front of it."""
     b = Builder(model, cell.name)
     w, r, bias = (constant_array(model.initializer(name, graph)) for name in (cell.W, cell.R, cell.B))

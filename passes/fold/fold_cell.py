@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
-from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
+from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.types import GRU, LSTM
+from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.formats.grids import is_power_of_two
@@ -33,7 +33,6 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
-STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset(
@@ -65,108 +64,6 @@ class TableSpec:
         return int(2**self.bits)
 
 
-_LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
-_GRU_ONLY = ("reset_scale", "reset_zero_point")
-_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
-# Attributes that are left out at their default: a library that does not know them runs files without them.
-_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
-
-
-@dataclass(frozen=True)
-class CellNumbers:
-    """The scalars of the integer form of one cell; JSON-ready.
-
-    Attributes:
-        x_mode: "dynamic_row", "static" or "codes".
-        x_scale: Scale of a static input.
-        x_zero_point: Zero point of the input's codes.
-        h_mode: "static" or "dynamic_row".
-        h_scale: Scale of static hidden codes.
-        h_zero_point: Zero point of the hidden codes.
-        cell_scale: Real value of one cell unit; 0 for a float cell.
-        cell_max: Largest cell code.
-        cell_index_scale: Float cell: codes of the output table per unit.
-        gate_kinds: How each gate is evaluated.
-        gate_min: Lower limit of each gate's pre-activation.
-        gate_max: Upper limit.
-        gate_table_offset: Entry at which each gate's table starts.
-        gate_table_size: Size of the gates' tables if all gates are look-ups in tables of one size, else 0.
-        gate_index_scale: Kind "relu_table": codes per unit.
-        gate_index_size: Kind "relu_table": number of codes.
-        cell_table_size: Entries of the output table, or 0.
-        zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
-        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
-        x_bits: Width of the input's codes, 8 or 16.
-        h_bits: Width of the hidden codes, 8 or 16.
-        reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
-        reset_zero_point: Their zero point.
-        h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
-            initial state, which may be larger; 0 where nothing is known of it.
-        h_is_data: Whether no tool can take the initial hidden state for a constant.
-    """
-
-    x_mode: str
-    x_scale: float
-    x_zero_point: int
-    h_mode: str
-    h_scale: float
-    h_zero_point: int
-    cell_scale: float
-    cell_max: float
-    cell_index_scale: float
-    gate_kinds: list[str]
-    gate_min: list[float]
-    gate_max: list[float]
-    gate_table_offset: list[int]
-    gate_table_size: int
-    gate_index_scale: list[float]
-    gate_index_size: list[int]
-    cell_table_size: int
-    zero_point_rows: int
-    w_group_size: int = 0
-    r_group_size: int = 0
-    x_bits: int = 8
-    h_bits: int = 8
-    reset_scale: float = 0.0
-    reset_zero_point: int = 128
-    h_bound: float = 0.0
-    h_is_data: bool = True
-
-    @property
-    def cell_is_wide(self) -> bool:
-        """Whether the limit of a quantized cell cannot be reached."""
-        return self.cell_max >= STATE_LIMIT
-
-    def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node."""
-        gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
-        left_out = {*_BODY_ONLY, *(() if cell.type is LSTM else _LSTM_ONLY), *_GRU_ONLY}
-        numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
-        common = {
-            "hidden_size": cell.hidden_size,
-            "direction": "reverse" if cell.reverse else "forward",
-            **numbers,
-            "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
-            "gate_alpha": [float(a.alpha) for a in gates],
-            "gate_beta": [float(a.beta) for a in gates],
-        }
-        output = cell.output_activation
-        if output is not None:
-            return {
-                **common,
-                "output_kind": output.kind,
-                "output_alpha": float(output.alpha),
-                "output_beta": float(output.beta),
-                "input_forget": int(cell.input_forget),
-                "one": 1.0,
-            }
-        if cell.type is not GRU:
-            return common
-        reset = {} if cell.linear_before_reset else {k: getattr(self, k) for k in _GRU_ONLY}
-        return {**common, "linear_before_reset": int(cell.linear_before_reset), **reset}
-
-
 @dataclass(frozen=True)
 class FoldedCell:
     """The integer form of one cell.
@@ -192,7 +89,7 @@ class FoldedCell:
     cell_table: TableSpec | None
 
 
-def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
+def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -275,7 +172,7 @@ class _Gates:
     tables: list[TableSpec] = field(default_factory=list)
 
 
-def _fold_gates(cell: Cell, c_unit: float) -> _Gates:
+def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
     made = _Gates()
     for k in range(len(cell.type.gates)):
         source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
@@ -304,7 +201,7 @@ def _fold_gates(cell: Cell, c_unit: float) -> _Gates:
     return made
 
 
-def _cell_table(cell: Cell, cell_scale: float) -> tuple[TableSpec | None, float]:
+def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | None, float]:
     """The table of the output activation and, for a float cell, its codes per unit."""
     output = cell.output_activation
     if output is None or output.kind not in (TABLE, RELU_TABLE):
@@ -316,7 +213,7 @@ def _cell_table(cell: Cell, cell_scale: float) -> tuple[TableSpec | None, float]
     return _table(cell, "hidden", output, INDEX_BITS, step, 1.0), 0.0 if cell_scale else 1.0 / step
 
 
-def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
+def _reset_format(cell: QuantizedCell, h_mode: str) -> tuple[float, int]:
     """Scale and zero point of the codes of `r * h` in a GRU with linear_before_reset = 0."""
     point = cell.points.get(RESET_HIDDEN)
     if point is None or cell.linear_before_reset:
@@ -331,7 +228,7 @@ def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
     return scale, zero
 
 
-def state_bound(cell: Cell, *, some: bool = False) -> float:
+def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
     """Magnitude up to which the hidden codes hold every state that steps make; 0 where no initial one is given.
 
     Also 0 where the range of the codes does not follow from the activations alone: of all codes of hidden states, or,
@@ -363,7 +260,7 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
     return int(2 ** max(2, (needed - 1).bit_length()))
 
 
-def _check_only_known_grids(cell: Cell) -> None:
+def _check_only_known_grids(cell: QuantizedCell) -> None:
     """Raises NotHandled for a quantized value that this form keeps exact."""
     for name, point in cell.points.items():
         on_grid = name.endswith(".activation") and ("scale" in point or point.get("table") == VITIS)
@@ -375,7 +272,7 @@ def _check_only_known_grids(cell: Cell) -> None:
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
 
 
-def _weight_encoding(cell: Cell, name: str) -> Encoding:
+def _weight_encoding(cell: QuantizedCell, name: str) -> Encoding:
     point = cell.points[f"{name}.weight"]
     if point["bits"] is None:
         raise NotHandled(
@@ -398,7 +295,7 @@ def _weight_encoding(cell: Cell, name: str) -> Encoding:
     return encoding_of(point)
 
 
-def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
+def _activation_format(cell: QuantizedCell, name: str) -> tuple[str, float, int]:
     point = cell.points[name]
     if point["bits"] not in (8, 16) or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
         raise NotHandled(
@@ -417,7 +314,7 @@ def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
     return mode, float(point["scale"][0]), int(point["zero_point"])
 
 
-def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
+def _gate_format(cell: QuantizedCell, k: int) -> tuple[float, int]:
     activation = cell.gate_activation(k)
     if activation.kind != TABLE:
         return 1.0, 0
@@ -444,7 +341,7 @@ def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
     return float(point["scale"][0]), int(point["bits"])
 
 
-def _cell_format(cell: Cell) -> tuple[float, float]:
+def _cell_format(cell: QuantizedCell) -> tuple[float, float]:
     point = cell.points["cell_state"]
     output = cell.activations[2]
     if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"]["bits"] is None:
@@ -468,7 +365,7 @@ def _cell_format(cell: Cell) -> tuple[float, float]:
     return float(point["scale"][0]), limit
 
 
-def _table(cell: Cell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
+def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
     linear = (
         cell.points[f"{name}.activation"]["table"] == "piecewise-linear"
         and activation.name in ("Sigmoid", "Tanh")

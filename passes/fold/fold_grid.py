@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
+from rnnqc.cells.base import FORGET, GATES, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.cells.emit_step import rounds_output
 from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
-from rnnqc.passes.fold.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
 from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
 from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -68,7 +68,7 @@ class FoldedGrid:
     hidden_bias: FloatArray | None = None
 
 
-def needs_grid(cell: Cell) -> bool:
+def needs_grid(cell: QuantizedCell) -> bool:
     """Whether a format of the cell is one that only the arithmetic "grid" has."""
     points, gates = cell.points, cell.type.gates
     exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
@@ -78,7 +78,7 @@ def needs_grid(cell: Cell) -> bool:
     signed += [points["cell_state"]] if cell.type.cell_state else []
     return bool(
         present
-        or rounds_output(cell)
+        or cell.rounds_output
         or any("scale" in a or a.get("table") == VITIS for a in activations)
         or any(_is_asymmetric(p) for p in signed)
     )
@@ -90,7 +90,9 @@ def _is_asymmetric(point: Mapping[str, Any]) -> bool:
     return bool(point["zero_point"] or any(point.get("zero_points", ())) or not point["signed"])
 
 
-def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> FoldedGrid:
+def fold_grid(
+    cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
+) -> FoldedGrid:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -106,7 +108,9 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
     of_codes = _codes(cell)
     encodings = {name: _encoding(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {n: Grid() if e is None else Grid.of(e, _raise(e) if n in of_codes else 0) for n, e in encodings.items()}
+    grids = {
+        n: Grid() if e is None else grid_of_encoding(e, _raise(e) if n in of_codes else 0) for n, e in encodings.items()
+    }
     if cell.input_forget:
         for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
@@ -126,7 +130,7 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
         gate_table_offset=offsets,
         one=float(one[0]),
         accumulator_bits=0 if accumulator is None else int(accumulator),
-        rounded_output=rounds_output(cell),
+        rounded_output=cell.rounds_output,
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
     if RESET in of_codes:
@@ -156,7 +160,7 @@ class _Weight:
     scale: npt.NDArray[np.float64]
 
 
-def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
+def _weight(cell: QuantizedCell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     point = cell.points[f"{name}.weight"]
     if point["bits"] is None or point["bits"] > WIDEST_WEIGHT:
         raise NotHandled(
@@ -177,19 +181,30 @@ def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
     )
 
 
+def grid_of_encoding(encoding: Encoding, shift: int = 0) -> Grid:
+    """The quantizer of a format with one scale, its codes raised by `shift`."""
+    return Grid(
+        float(encoding.scale[0]),
+        encoding.zero_point + shift,
+        encoding.minimum + shift,
+        encoding.maximum + shift,
+        encoding.rounding.value,
+    )
+
+
 def _raise(encoding: Encoding) -> int:
     """What makes the codes of a format unsigned."""
     return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
 
 
-def _codes(cell: Cell) -> tuple[str, ...]:
+def _codes(cell: QuantizedCell) -> tuple[str, ...]:
     """The quantizers of codes, which meet weights."""
     return (
         ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
     )
 
 
-def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
+def _encoding(cell: QuantizedCell, quantizer: str) -> Encoding | None:
     """The format of a quantizer; None for one that passes values on."""
     if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None

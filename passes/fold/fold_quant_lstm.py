@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
+from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
 from rnnqc.passes.fold.fold_grid import FoldedGrid
-from rnnqc.passes.fold.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.passes.fold.grid_tables import GridTable, place
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
 from rnnqc.formats.grids import is_power_of_two
 from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
-from rnnqc.passes.fold.grid_numbers import Grid
 from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 
@@ -62,7 +62,7 @@ def place(tables: list[GridTable], table: GridTable) -> int:
     return start
 
 
-def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) -> GridTable:
+def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument: Grid) -> GridTable:
     """The table of an activation, its values on the grid of `<name>.activation` if that has one.
 
     Raises:

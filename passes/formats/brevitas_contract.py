@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS, Cell
+from rnnqc.cells.base import FORGET, GATES, INPUT, PRODUCT_POINTS
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import LSTM
 from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.qonnx import FloatArray, QonnxQuantizer, QonnxRounding
@@ -55,14 +56,14 @@ class Misfit:
         return f"{self.point}: {self.found} (supported: {self.supported})"
 
 
-def misfits(cell: Cell) -> list[Misfit]:
+def misfits(cell: QuantizedCell) -> list[Misfit]:
     """What keeps the cell, whose points are resolved, from Brevitas' contract; empty if it fits."""
     if cell.type is not LSTM:
         return [Misfit("operator", cell.op, LSTM.op)]
     return [*_of_layer(cell), *_of_points(cell)]
 
 
-def _of_layer(cell: Cell) -> Iterator[Misfit]:
+def _of_layer(cell: QuantizedCell) -> Iterator[Misfit]:
     found = tuple(a.name for a in cell.activations)
     if cell.activations != ACTIVATIONS:
         yield Misfit("activations", ", ".join(found), ", ".join(a.name for a in ACTIVATIONS))
@@ -72,7 +73,7 @@ def _of_layer(cell: Cell) -> Iterator[Misfit]:
         yield Misfit("peepholes", "P", "none")
 
 
-def _of_points(cell: Cell) -> Iterator[Misfit]:
+def _of_points(cell: QuantizedCell) -> Iterator[Misfit]:
     points = cell.points
     gates = [g for k, g in enumerate(GATES) if not (cell.input_forget and k == FORGET)]
     for name in (*PRODUCT_POINTS, "accumulator"):
@@ -165,7 +166,7 @@ def _quantizer(
     return QonnxQuantizer(scale, zero_point, point["bits"], point["signed"], narrow, rounding)
 
 
-def bias_quantizers(cell: Cell) -> list[QonnxQuantizer | None]:
+def bias_quantizers(cell: QuantizedCell) -> list[QonnxQuantizer | None]:
     """Of each gate, its scale `[1]` or `[H]`; None for a bias that is not quantized. Coupled gates have the same."""
     point = cell.points["bias"]
     if point["bits"] is None:
@@ -179,7 +180,7 @@ def bias_quantizers(cell: Cell) -> list[QonnxQuantizer | None]:
 
 
 def quant_lstm_of(
-    cell: Cell, w: npt.NDArray[np.integer[Any]], r: npt.NDArray[np.integer[Any]], bias: FloatArray
+    cell: QuantizedCell, w: npt.NDArray[np.integer[Any]], r: npt.NDArray[np.integer[Any]], bias: FloatArray
 ) -> QuantLstm:
     """A cell that fits, in Brevitas' terms. Its values stand for those that the cell names, without being them.
 
@@ -216,7 +217,7 @@ def quant_lstm_of(
     )
 
 
-def _parameters(point: Mapping[str, Any], codes: npt.NDArray[np.integer[Any]], cell: Cell) -> list[Parameter]:
+def _parameters(point: Mapping[str, Any], codes: npt.NDArray[np.integer[Any]], cell: QuantizedCell) -> list[Parameter]:
     """The gates' parts of a matrix, `[H,K]` each."""
     zero_points = np.asarray(point.get("zero_points") or [point["zero_point"]])
     made = []

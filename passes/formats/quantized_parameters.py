@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.formats.compensation import bias_correction, compensate_groups, compensate_matrix
 from rnnqc.formats.encoding import Rounding
@@ -36,7 +36,7 @@ class QuantizedParameters:
 
 
 def quantize_parameters(
-    cell: Cell, arrays: Mapping[str, FloatArray], statistics: Statistics | None = None
+    cell: QuantizedCell, arrays: Mapping[str, FloatArray], statistics: Statistics | None = None
 ) -> QuantizedParameters:
     """Quantizes the parameters of a cell whose points are resolved.
 

@@ -11,7 +11,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.formats.encoding import Encoding
 from rnnqc.ir import Model, constant_array, display_name
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES, LARGEST_ROW, SMALLEST_ROW

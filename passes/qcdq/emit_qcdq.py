@@ -19,7 +19,7 @@ from rnnqc.errors import CompileError
 from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
+from rnnqc.passes.cells.float_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 

@@ -25,7 +25,7 @@ class WrittenQuantizer:
     """The nodes of one quantizer.
 
     Attributes:
-        point: Its quantization point, or what emit_step calls it.
+        point: Its quantization point, or what FloatStep calls it.
         nodes: By what their values are called behind the point: `codes`, `units`, `clipped`, `quantized`, ...
     """
 

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.grid_numbers import GRID32, RESET, GridNumbers
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.passes.base import MOVED, Equivalent
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
-from rnnqc.passes.fold.grid_numbers import GRID32, RESET, GridNumbers
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 
 STATES = (float("inf"), 0.25)
 """Tolerance of what makes up a state: tables round small values, and states drift apart; another gate is far off."""
 
 
-def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
+def products_in_steps(cell: QuantizedCell) -> Iterator[Equivalent]:
     """Products in real values, and in steps of the gates' quantizers from their lowest code on ("tables")."""
     points = [cell.points[f"{gate}.acc"] for gate in cell.type.gates]
     if any(p["bits"] is None or p["mode"] != "static" or len(p["scale"]) != 1 for p in points):
@@ -39,7 +40,7 @@ def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
 
 
-def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
+def real_products(cell: QuantizedCell, numbers: GridNumbers) -> Iterator[Equivalent]:
     """Products and their sums with the bias, which stay real values ("grid" and "grid32")."""
     gates, size = cell.type.gates, cell.hidden_size
     # A coupled forget gate has no products of its own; in Brevitas' arithmetic those of the input gate stand there.
@@ -76,7 +77,7 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
         yield biased(name, name, steps[CANDIDATE:])
 
 
-def states_in_units(cell: Cell, unit: float) -> Iterator[Equivalent]:
+def states_in_units(cell: QuantizedCell, unit: float) -> Iterator[Equivalent]:
     """What a step makes of the gates: the two parts of the state after it and, of an LSTM, the hidden state.
 
     Args:
@@ -95,5 +96,5 @@ def states_in_units(cell: Cell, unit: float) -> Iterator[Equivalent]:
         yield Equivalent(value, value, (times,) * size, None, size, tolerance=STATES)
 
 
-def _has_reset_product(cell: Cell) -> bool:
+def _has_reset_product(cell: QuantizedCell) -> bool:
     return cell.type.reads_hidden and not cell.linear_before_reset

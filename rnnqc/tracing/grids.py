@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.fold.grid_numbers import RESET, Grid, GridNumbers
-from rnnqc.passes.render.emit_integer_step import joint_gates
+from rnnqc.cells.grid_numbers import RESET, Grid, GridNumbers
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -25,7 +25,7 @@ class GridReader:
     Codes are in the format that the quantization point has: where a node stores signed codes raised, they are signed.
     """
 
-    def __init__(self, cell: Cell, numbers: GridNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: GridNumbers, constants: Mapping[str, Array]) -> None:
         self.cell, self.numbers, self.constants = cell, numbers, constants
         self.before = (
             "x.codes", "x.multiples", "x.product", "x.product.saturated", "x.product.scaled", "x.projection.exact",

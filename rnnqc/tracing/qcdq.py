@@ -1,4 +1,4 @@
-"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.emit_cell)."""
+"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.float_arithmetic)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.cells.emit_step import ACCUMULATORS, rounds_output
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.fold.fold_grid import needs_grid
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved
@@ -30,7 +31,7 @@ class QcdqReader:
 
     before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product", f"{_OF_X}.limited")
 
-    def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: QuantizedCell, numbers: Any, constants: Mapping[str, Array]) -> None:
         self.cell = cell
         # Only there do parts of pre-activations stand for the same values in the integer forms.
         self._grid = cell.op == CELL_OP or needs_grid(cell)
@@ -47,7 +48,7 @@ class QcdqReader:
             for k in range(len(cell.type.gates)):
                 if not self._is_coupled(k):
                     yield self._part(k, "input_product", values, values["x.projection.step"])
-        if rounds_output(cell):
+        if cell.rounds_output:
             yield self._rounded("hidden.previous", values["hidden.previous"])
             hidden = self._point("hidden", values, values["hidden.previous"])
         else:

@@ -237,7 +237,7 @@ def test_layers_and_directions() -> None:
 
 
 def modes_of_input(lowered: rnnqc.Lowered) -> list[str]:
-    return sorted((c.integer["x_mode"] for c in lowered.model.cells.values()), reverse=True)
+    return sorted((c.numbers.x_mode for c in lowered.model.cells.values()), reverse=True)
 
 
 STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -118,7 +118,7 @@ def test_other_formats(name: str) -> None:
         case.model(), [case.replace(seed=s).feeds() for s in range(2)], case.feeds(), overrides=VARIATIONS[name]
     )
     (cell,) = direct.model.cells.values()
-    assert cell.integer["arithmetic"] == "grid32"
+    assert cell.numbers.arithmetic == "grid32"
 
 
 @pytest.mark.parametrize("overrides", [[], VARIATIONS["16-bit states"], VARIATIONS["toward zero"]])

@@ -14,12 +14,13 @@ from pass_testing import INT8, apply, before, make_pass
 
 import rnnqc
 from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.tables import piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
-from rnnqc.passes.fold.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.testing.float_layer import Activation
 
@@ -200,7 +201,7 @@ def test_the_first_arithmetic_comes_first() -> None:
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
     model = before("fold-scales", LstmCase().model(), recipe)
     apply(make_pass("fold-scales", recipe), model)
-    assert "arithmetic" not in next(iter(model.cells.values())).integer
+    assert isinstance(next(iter(model.cells.values())).numbers, CellNumbers)
     recipe = INT8.with_overrides(["*.W.weight.bits=12"])
     model = before("fold-scales", LstmCase().model(), recipe)
     (remark,) = apply(make_pass("fold-scales", recipe), model).remarks

@@ -16,6 +16,7 @@ import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, input_names
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -174,7 +175,12 @@ def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
     names = input_names(cell.type)
     places = node.attrs.get(PLACES) or range(len(node.inputs))
     given = {names[p]: v.name for p, v in zip(places, node.inputs, strict=True)}
-    expected = {**cell.operands, "X": cell.x, "sequence_lens": cell.sequence_lens, "initial_h": cell.initial_h}
+    expected = {
+        **cell.operands.as_dict(),
+        "X": cell.x,
+        "sequence_lens": cell.sequence_lens,
+        "initial_h": cell.initial_h,
+    }
     assert given == {k: v for k, v in expected.items() if v is not None}
     assert input_names(cell.type)[7] == "hidden_bias"
     assert ("hidden_bias" in given) == case.linear_before_reset
@@ -204,10 +210,10 @@ def test_packed_weights_with_an_odd_number_of_columns(op: Op, groups: int) -> No
     cell = _cell(model)
     held = graph_info(model.graph).initializers
     for key, rows in (("W", 70), ("R", 35)):
-        stored = constant_array(held[cell.operands[key]])
+        stored = constant_array(held[getattr(cell.operands, key)])
         assert stored is not None
         assert (stored.dtype, stored.shape) == (np.uint8, (rows, (columns + 1) // 2))
-        multiplier = cell.operands.get(f"{key}_group_multiplier")
+        multiplier = cell.operands.as_dict().get(f"{key}_group_multiplier")
         factors = constant_array(held[multiplier]) if multiplier else None
         assert (factors is not None) == bool(groups)
         np.testing.assert_array_equal(weight_codes(stored, factors, groups, columns), expected[key])
@@ -224,7 +230,9 @@ def test_statistics_of_the_points(case: RecurrentCase) -> None:
     assert ("hidden_state" in found) == (case.op == "GRU")
 
 
-def _calibrated(case: RecurrentCase, *overrides: str) -> tuple[Cell, dict[str, Array], QuantizedParameters, Statistics]:
+def _calibrated(
+    case: RecurrentCase, *overrides: str
+) -> tuple[QuantizedCell, dict[str, Array], QuantizedParameters, Statistics]:
     """The quantized parameters of a case, on inputs with a mean that differs from 0."""
     feeds = [{"X": f["X"] + 0.7} | {k: v for k, v in f.items() if k != "X"} for f in (case.feeds(), case.feeds())]
     statistics = calibrate(case.model(), feeds)
@@ -233,8 +241,8 @@ def _calibrated(case: RecurrentCase, *overrides: str) -> tuple[Cell, dict[str, A
     recipe = INT8.with_overrides(overrides)
     points = resolve_formats([cell], recipe, {cell.name: arrays}, statistics)[cell.name]
     assert points is not None
-    cell.points = points
-    return cell, arrays, quantize_parameters(cell, arrays, statistics), statistics
+    quantized = QuantizedCell.of(cell, points)
+    return quantized, arrays, quantize_parameters(quantized, arrays, statistics), statistics
 
 
 @pytest.mark.parametrize("linear", [False, True])

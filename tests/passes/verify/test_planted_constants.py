@@ -45,7 +45,7 @@ def table_entry(key: str, index: int, delta: float) -> Edit:
 
     def edit(model: Model) -> bool:
         (cell,) = model.cells.values()
-        value = model.find(cell.operands[key])
+        value = model.find(getattr(cell.operands, key))
         assert value is not None
         if isinstance(value, Constant):
             held = np.array(value.values)
@@ -53,7 +53,7 @@ def table_entry(key: str, index: int, delta: float) -> Edit:
             value.values = held
             return True
         maker, right = value.inputs[0], Variable("right_table", dtype=np.float32)
-        spoilt = _size(model, cell.operands[key])
+        spoilt = _size(model, getattr(cell.operands, key))
         spoilt[index] = np.float32(delta)
         maker.outputs[maker.outputs.index(value)] = right
         position = next(k for k, n in enumerate(model.graph.nodes) if n is maker)
