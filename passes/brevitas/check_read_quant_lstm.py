@@ -12,8 +12,8 @@ import numpy.typing as npt
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import QONNX_ONLY, Rounding
 from rnnqc.ir import Model, display_name, output_or_none
 from rnnqc.passes.brevitas.exported_grids import Grids, input_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
@@ -91,7 +91,7 @@ def _zero(q: QonnxQuantizer) -> float:
 
 
 def _steps(q: QonnxQuantizer) -> Steps:
-    rounding = q.rounding if isinstance(q.rounding, Rounding) else None
+    rounding = None if q.rounding in QONNX_ONLY else q.rounding
     return Steps(q.scale.ravel()[:1].astype(np.float64), q.minimum - _zero(q), q.maximum - _zero(q), rounding)
 
 

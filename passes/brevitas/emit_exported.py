@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import GATES
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.ir.builder import Builder
@@ -48,7 +48,7 @@ def emit_exported_cell(
         outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
     """
     names = {"B": model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name}
-    weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
+    weights: dict[str, tuple[QuantizedWeight, Format]] = {}
     for key, parameters in (("W", lstm.W), ("R", lstm.R)):
         try:
             arrays, encoding = _weight(key, parameters)
@@ -76,18 +76,18 @@ def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
 
 
 def exported_quantizer(
-    quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
+    quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Format]]
 ) -> Quantizer:
     """A quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
 
     def is_plain(b: Builder, point: str) -> bool:
         """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
         q = quantizers.get(point)
-        if q is None or not isinstance(q.rounding, Rounding):
+        if q is None:
             return False
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        return plain and has_operators(b, q.bits, q.rounding, bool(q.signed))
+        return plain and has_operators(b, IntegerFormat(q.bits, q.signed, rounding=q.rounding))
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in weights:
@@ -98,7 +98,7 @@ def exported_quantizer(
             return value
         if is_plain(b, point):
             scale = (float(q.scale.ravel()[0]),)
-            return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
+            return emit_qcdq(b, point, value, Format(q.bits, q.signed, scale, narrow=q.narrow))
         target = b.value(f"{point}.quantized", np.float32)
         inner = Builder(b.model, b.cell, f"{b.prefix}/{point}")
         emit_quant(inner, q, value, target)
@@ -108,7 +108,7 @@ def exported_quantizer(
     return quantize
 
 
-def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Encoding]:
+def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Format]:
     """Codes `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
     codes, zero_points, scales = stored_weights(key, parameters)
     zeros = np.zeros(len(scales), np.int32) if zero_points is None else zero_points
@@ -121,7 +121,7 @@ def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.ND
     bits, signed, narrow = next(iter(formats))
     if len(formats) > 1 or not signed:
         bits, narrow = codes.dtype.itemsize * 8, False
-    encoding = Encoding(
+    encoding = Format(
         bits,
         True,
         tuple(np.atleast_1d(scales).tolist()),

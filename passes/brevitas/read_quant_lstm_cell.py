@@ -10,6 +10,8 @@ from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.format import FormatError
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import (
     FLOAT_TAG,
     Graph,
@@ -128,12 +130,8 @@ class ReadQuantLstmCell(Pass):
             model.remove_dead()
             model.sort()
             infer_output_shapes(model, grids.known)
-        widths = [
-            p["bits"]
-            for c in model.cells.values()
-            if isinstance(c, QuantizedCell) and c.op == CELL_OP
-            for p in c.points.values()
-        ]
+        held = [c for c in model.cells.values() if isinstance(c, QuantizedCell) and c.op == CELL_OP]
+        widths = [p.bits for c in held for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
         equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
         numerics = Lossy(20.0) if usual else None
@@ -166,11 +164,12 @@ def _lower(
     h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
     c0 = state_of(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
+    points = _points_of(read)
     name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
     at = Boundary(x, None, h0, c0, *made)
     bare = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
-    cell = QuantizedCell.of(bare, points_of(read))
+    cell = QuantizedCell.of(bare, points)
     site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
     if site is not None:
         model.cells[name] = site.cell
@@ -182,6 +181,13 @@ def _lower(
     model.insert_nodes(graph, node, [*before, *nodes, *after])
     model.remove_nodes(graph, [node])
     return site
+
+
+def _points_of(read: QuantLstm) -> dict[str, PointFormat]:
+    try:
+        return points_of(read)
+    except FormatError as error:
+        raise NotHandled("a quantizer has no format.", error.message, error.supported) from error
 
 
 def _cell(
@@ -246,7 +252,7 @@ def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: st
     states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
     at = Boundary(x, None, *states, *made)
     bare = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
-    cell = QuantizedCell.of(bare, {"hidden": {"rounded_output": True}})
+    cell = QuantizedCell.of(bare, {"hidden": PointFormat(rounded_output=True)})
     nodes, _ = emit_exported_cell(model, graph, cell, read, at, {})
     model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])
     model.remove_nodes(graph, [node])

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from rnnqc.cells.stages import QonnxCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
+from rnnqc.formats.point_format import CHAINED
+from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -26,7 +27,7 @@ DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2
 OUTPUTS = ("outputs", "hidden_state", "cell_state")
 _SHOWN = 5
 # QONNX knows no ROUND_TO_ZERO, which Brevitas writes.
-_QUANT_ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
+_QUANT_ROUNDING_NAMES: Mapping[Rounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
 
 
 class WriteQonnx(Pass):
@@ -103,7 +104,7 @@ def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Buil
     def stored(name: str, array: npt.NDArray[np.float32]) -> Constant:
         return model.add_initializer(f"{cell.name}/{name}", np.asarray(array, np.float32), graph)
 
-    chained = cell.points["input"]["mode"] == "codes"
+    chained = cell.points["input"].mode == CHAINED
     zeros: Value | None = None
     inputs: list[Value] = [at.x if chained else _quant(b, q["output"], at.x, "quant_input")]
     for value, name, quantizer in (

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Model, Value
 from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell, state_bound
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
@@ -55,8 +56,8 @@ def integer_form(
 def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedGrid:
     """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
     lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
-    chained = point["mode"] == "codes"
-    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or "on_grid" in point)
+    chained = point.mode == CHAINED
+    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
     folded = fold_quant_lstm(lstm, x)
     return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
 

@@ -1,6 +1,6 @@
-"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them.
+"""Lower fix positions of a cell's products until fixed-point hardware can shift between them.
 
-The limits are those of rnnqc/formats/shift_limits.py.
+The limits are in rnnqc/formats/shift_limits.py.
 
 Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
 """
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.stages import Point, QuantizedCell
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.fix_position import position_of, scale_of
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.formats.shift_limits import ProductPositions, within_shift_limits
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 
@@ -41,23 +42,23 @@ def limit_shifts(cell: QuantizedCell) -> tuple[QuantizedCell, list[ShiftRemark]]
     remarks: list[ShiftRemark] = []
     points = dict(cell.points)
     for key, source in MULTIPLIED.items():
-        if points[f"{key}.weight"].get("shift_limits"):
+        if points[f"{key}.weight"].shift_limits:
             for number in range(len(cell.type.gates)):
                 remarks += _limit(cell, points, f"{key}.weight", source, number)
     return (replace(cell, points=points) if remarks else cell), remarks
 
 
-def _limit(cell: Cell, points: dict[str, Point], weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
+def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
     """Changes the formats of one product in `points`; says what was changed."""
     gate = cell.type.gates[number]
     codes = _meets(cell, source, number)
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
-    if any("scale" not in points[p] for p in (*names.values(), codes)):
+    if not all(points[p].scale for p in (*names.values(), codes)):
         return
-    if source == "input" and "scale" in points["bias"]:
+    if source == "input" and points["bias"].scale:
         names["bias"] = "bias"
     scales = {role: _of_gate(cell, points[name], number) for role, name in names.items()}
-    if not all(is_power_of_two(s) for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+    if not all(is_power_of_two(s) for s in (*points[codes].scale, *(s for v in scales.values() for s in v))):
         at = ", ".join((*names.values(), codes))
         yield ShiftRemark(
             f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
@@ -69,7 +70,7 @@ def _limit(cell: Cell, points: dict[str, Point], weight: str, source: str, numbe
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, position_of(points[codes]["scale"][0]), output, b)
+        before = ProductPositions(w, position_of(points[codes].scale[0]), output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -98,18 +99,18 @@ def _meets(cell: Cell, source: str, number: int) -> str:
     return RESET_HIDDEN if source == "hidden" and resets_first and number == CANDIDATE else source
 
 
-def _of_gate(cell: Cell, point: Point, number: int) -> list[float]:
+def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:
     """Scales of the columns of a gate; of a point with one scale as many times that."""
-    scale, size = point["scale"], cell.hidden_size
+    scale, size = point.scale, cell.hidden_size
     return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
 
 
-def _of_positions(cell: Cell, name: str, point: Point, number: int, positions: Sequence[int]) -> Point:
+def _of_positions(cell: Cell, name: str, point: PointFormat, number: int, positions: Sequence[int]) -> PointFormat:
     """The format of a point with other fix positions of one gate."""
-    size = cell.hidden_size
+    held, size = point.complete, cell.hidden_size
     values = [scale_of(p) for p in positions]
     if name.endswith("_product"):
-        return {**point, "scale": values[:1]}
-    scale = list(point["scale"]) * (len(cell.type.gates) * size if len(point["scale"]) == 1 else 1)
+        return replace(point, format=replace(held, scale=tuple(values[:1])))
+    scale = list(held.scale) * (len(cell.type.gates) * size if len(held.scale) == 1 else 1)
     scale[number * size : (number + 1) * size] = values
-    return {**point, "scale": scale, "axis": 1 if name.endswith("weight") else 0}
+    return replace(point, format=replace(held, scale=tuple(scale), axis=1 if name.endswith("weight") else 0))

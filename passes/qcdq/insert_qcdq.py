@@ -18,6 +18,7 @@ from rnnqc.cells.vitis_tables import STEP_BITS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -36,7 +37,6 @@ from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input,
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
@@ -45,6 +45,7 @@ from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_q
 from rnnqc.recipes.clipping import find_clipping
 from rnnqc.recipes.recipe import Points, Recipe, Settings, keys_of
 
+Arrays = Mapping[str, npt.NDArray[np.float32]]
 EXACT, LINEAR = "exact", "piecewise-linear"
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
@@ -76,13 +77,7 @@ class InsertQcdq(Pass):
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
         cells = [c for c in model.cells.values() if c.form == "float" and c.name not in model.kept]
-        if self.recipe.overrides:
-            known = points_of_types(cells) | points_of_recurrences(model)
-            if known:
-                check_overrides(self.recipe, known)
-        remarks: list[Remark] = []
-        if cells and self.statistics is not None:
-            self.statistics.check_fits(cells)
+        self._check(model, cells)
         graphs = graphs_of_cells(model)
         effects = effects_of_overrides(
             self.recipe, lambda recipe: self._resolution(model, graphs, cells, recipe), self.statistics is not None
@@ -92,9 +87,7 @@ class InsertQcdq(Pass):
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
         given, notes = with_formats(model, graphs, cells, formats)
-        for cell, note in notes:
-            action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
-            remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action))
+        remarks = [self._of_shift(cell, note) for cell, note in notes]
         clipped = find_clipping(
             self.recipe,
             _by_path(formats),
@@ -115,8 +108,8 @@ class InsertQcdq(Pass):
         if made:
             model.remove_dead()
             model.sort()
-        widths = [p["bits"] for c in made for p in c.points.values() if p["bits"] is not None]
-        saturating = any(c.points.get("accumulator", {"bits": None})["bits"] is not None for c in made)
+        widths = [p.bits for c in made for p in c.points.values() if p.bits is not None]
+        saturating = any(not c.point("accumulator").is_float for c in made)
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
@@ -125,13 +118,17 @@ class InsertQcdq(Pass):
             bool(made), tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
         )
 
+    def _check(self, model: Model, cells: Sequence[Cell]) -> None:
+        """Raises UsageError for overrides of nothing, and CompileError for statistics of another model."""
+        if self.recipe.overrides:
+            known = points_of_types(cells) | points_of_recurrences(model)
+            if known:
+                check_overrides(self.recipe, known)
+        if cells and self.statistics is not None:
+            self.statistics.check_fits(cells)
+
     def _quantize(
-        self,
-        model: Model,
-        graph: Graph,
-        cell: QuantizedCell,
-        parameters: QuantizedParameters,
-        arrays: Mapping[str, npt.NDArray[np.float32]],
+        self, model: Model, graph: Graph, cell: QuantizedCell, parameters: QuantizedParameters, arrays: Arrays
     ) -> list[Remark]:
         """Rewrites the nodes of one cell with quantizers."""
         remarks: list[Remark] = []
@@ -157,6 +154,10 @@ class InsertQcdq(Pass):
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
         return InsertQcdqCheck(model, self.recipe, self.statistics)
+
+    def _of_shift(self, cell: Cell, note: ShiftRemark) -> Remark:
+        action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
+        return self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
 
     def _of_saturating_states(self, cell: Cell, bound: float) -> Remark:
         return self.remark(
@@ -216,26 +217,26 @@ class InsertQcdq(Pass):
         scales = self._channel_scales(model, graphs, cells, recipe)
         return Resolution(settings, made, {name: s.tolist() for name, s in scales.items()})
 
-    def _effective(self, cell: QuantizedCell, name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
         """A format without what has had its effect on others, and without what needs data that there is not."""
-        idle = {"chain", "shift_limits"}
+        made = replace(point, chain=None, shift_limits=False)
         if name in ("W.weight", "R.weight"):
             points = self.statistics.points if self.statistics is not None else {}
             source = f"{cell.name}.{MULTIPLIED[name[0]]}"
             seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            idle |= set() if any(s.second_moment is not None for s in seen) else {"compensation"}
-            idle |= set() if any(s.channel_mean is not None for s in seen) else {"bias_correction"}
-        made = {k: v for k, v in point.items() if k not in idle}
-        if "table" in made:
-            if "scale" not in made and made["bits"] is not None:
-                made["bits"] = 0  # values of the table itself
-            made["table"] = _table(cell, name, made["table"])
+            made = replace(
+                made,
+                compensation=made.compensation and any(s.second_moment is not None for s in seen),
+                bias_correction=made.bias_correction and any(s.channel_mean is not None for s in seen),
+            )
+        if made.table is not None:
+            made = replace(made, table=_table(cell, name, made.table))
+            if made.format is None and made.bits is not None:
+                made = replace(made, bits=0)  # values of the table itself
         return made
 
 
-def _saturates(
-    cell: QuantizedCell, parameters: QuantizedParameters, arrays: Mapping[str, npt.NDArray[np.float32]]
-) -> bool:
+def _saturates(cell: QuantizedCell, parameters: QuantizedParameters, arrays: Arrays) -> bool:
     """Whether the arithmetic that the cell's formats have holds no hidden states beyond their codes."""
     w, r = (parameters.codes.get(k, arrays[k]) for k in ("W", "R"))
     others = {k: arrays[k] for k in ("P",) if k in arrays}
@@ -252,11 +253,11 @@ def _table(cell: QuantizedCell, name: str, kind: str) -> str:
     if activation is None or activation.name not in STEP_BITS:
         return EXACT
     argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
-    if kind != LINEAR or len(argument.get("scale") or ()) != 1:
+    if kind != LINEAR or len(argument.scale) != 1:
         return kind
-    codes = encoding_of(argument)
-    bits = max(2, max(-codes.minimum, codes.maximum + 1, 1).bit_length())
-    return kind if linear_length(activation, bits, codes.scale[0]) is not None else EXACT
+    held = argument.complete
+    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT
 
 
 def with_formats(
@@ -276,7 +277,7 @@ def _nothing_to_quantize(cell: QuantizedCell | None) -> tuple[str, str, str] | N
     if cell is None:
         action = "calibrate with data that runs it, or choose a recipe that needs none"
         return "the recipe needs calibration data, and none reached it.", "no statistics", action
-    if all(p["bits"] is None for p in cell.points.values()):
+    if all(p.is_float for p in cell.points.values()):
         found = "bits = none at every quantization point"
         action = "choose another recipe, or give points bits with --set"
         return "the recipe quantizes nothing in it.", found, action
@@ -318,13 +319,13 @@ def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
     return {f"{c.name}.{gate}.acc": c.gate_activation(k) for c in cells for k, gate in enumerate(c.type.gates)}
 
 
-def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, Mapping[str, Any]]:
+def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, PointFormat]:
     return {f"{cell}.{p}": made for cell, points in formats.items() for p, made in (points or {}).items()}
 
 
 def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
     """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
-    products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
+    products = any(not cell.points[p].is_float for p in cell.type.product_points)
     return {"products": products, "bias_last": not misfits(cell)}
 
 
@@ -337,14 +338,8 @@ def _stored_weights(
     """
     weights: dict[str, QuantizedWeight] = {}
     for key, codes in parameters.codes.items():
-        encoding = encoding_of(cell.points[f"{key}.weight"])
-        channels = () if encoding.axis is None else (len(encoding.scale),)
-        zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
-        arrays = {
-            "codes": codes,
-            "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
-            "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
-        }
+        scale, zero_point = cell.points[f"{key}.weight"].complete.linear_parameters()
+        arrays = {"codes": codes, "scale": scale, "zero_point": zero_point}
         stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights

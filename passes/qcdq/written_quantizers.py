@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import CELL_TAG, Model, Node, Value, constant_array, info
 from rnnqc.passes.graph.point_names import alias
 

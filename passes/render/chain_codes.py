@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rnnqc.cells.grid_numbers import BYTE, GridNumbers
 from rnnqc.cells.stages import IntegerCell
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.cell_graphs import chain_sources, replace_cell
@@ -42,7 +43,7 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
             continue
         site.at = replace(site.at, x=pass_codes(model, site.graph, site.cell, site.at.x, codes))
         site.numbers = replace(site.numbers, x_mode="codes")
-        point = {**site.cell.points["input"], "mode": "codes"}
+        point = replace(site.cell.points["input"], mode=CHAINED)
         site.cell = replace(site.cell, x=site.at.x.name, numbers=site.numbers).with_point("input", point)
         changed |= {n: sites[n] for n in (name, *(s.cell.name for s in sources if s is not None))}
     for name, site in changed.items():

@@ -13,7 +13,7 @@ from rnnqc.cells.base import FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.formats.encoding import round_to_integer
+from rnnqc.formats.rounding import round_to_integer
 from rnnqc.ir import Model, Node, constant_array
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.qcdq.written_quantizers import Steps, nodes_of_cell
@@ -223,7 +223,7 @@ class GridCheck:
 def check_knots(found: Findings, before: CellBefore, cell: IntegerCell) -> None:
     """Compares piecewise-linear tables with their functions in binary64."""
     for name in (*cell.type.gates, *(("hidden",) if cell.output_activation is not None else ())):
-        point = before.cell.points.get(f"{name}.activation", {})
+        point = before.cell.point(f"{name}.activation")
         argument = before.steps.get("cell_state" if name == "hidden" else f"{name}.acc")
         gates = cell.type.gates
         activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.grid_numbers import Grid
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding

@@ -12,6 +12,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
@@ -88,15 +89,16 @@ class FoldScales(Pass):
         for cell in [c for c in cells if c.name in folded]:
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            if cell.points["input"]["mode"] == "codes":
+            entering = cell.points["input"]
+            if entering.mode == CHAINED:
                 sources = chain_sources(model, at.x) or []
-                short = cell.points["input"]["bits"] <= SHORT_BITS
+                short = entering.integers.bits <= SHORT_BITS
                 if sources and short and all(c.name in folded for c, _ in sources):
                     at = replace(at, x=pass_codes(model, graph, cell, at.x, codes))
                     cell = replace(cell, x=at.x.name)
                 else:
                     # The same codes, from the float hidden states.
-                    cell = cell.with_point("input", {**cell.points["input"], "mode": "static", "on_grid": True})
+                    cell = cell.with_point("input", replace(entering, mode=STATIC, on_grid=True))
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
@@ -111,7 +113,7 @@ class FoldScales(Pass):
         if sites:
             model.remove_dead()
             model.sort()
-        widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
+        widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         equivalents = [tuple(_equivalents(cell, folded[cell.name])) for cell, _, _ in sites]
         pairs, numerics = tuple(e for of_cell in equivalents for e in of_cell), Lossy(20.0) if usual else None

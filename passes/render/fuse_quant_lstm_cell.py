@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -112,16 +113,16 @@ class FuseQuantLstmCell(Pass):
 def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
     """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
     for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
-        point, name = cell.points.get(f"{key}.weight", {}), getattr(cell.operands, key)
+        point, name = cell.point(f"{key}.weight"), getattr(cell.operands, key)
         codes = constant_array(model.initializer(name, graph))
         if (
             codes is None
             or codes.dtype != np.int8
-            or (point.get("bits") or PACKED_BITS + 1) > PACKED_BITS
-            or point.get("wide_channels")
+            or (point.bits or PACKED_BITS + 1) > PACKED_BITS
+            or point.wide_channels
         ):
             continue
-        size = point.get("group_size", 0)
+        size: Any = point.group_size
         if size:
             factors = factorize(codes, size)
             if factors is None:

@@ -43,12 +43,12 @@ class CellBefore:
 
     def zero_point(self, point: str) -> int:
         """The unsigned code of 0 of a point."""
-        settings = self.cell.points.get(point, {"bits": None})
-        if settings["bits"] is None:
+        held = self.cell.point(point).format
+        if held is None:
             return 128
         if point not in self.steps:
-            return int(settings["zero_point"])
-        return int(settings["signed"] and settings["narrow"]) - int(self.steps[point].low)
+            return held.zero_point
+        return int(held.signed and held.narrow) - int(self.steps[point].low)
 
 
 def read_cell(model: Model, cell: QuantizedCell) -> CellBefore | None:

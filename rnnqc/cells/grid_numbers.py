@@ -54,7 +54,7 @@ class Grid:
         zero_point: Code of 0.
         minimum: Lowest code.
         maximum: Highest code.
-        rounding: A value of `rnnqc.formats.encoding.Rounding`.
+        rounding: A value of `rnnqc.formats.rounding.Rounding`.
         offset: Whole number that is added before rounding.
     """
 

@@ -15,14 +15,14 @@ from typing import Any, ClassVar, TypeVar
 from rnnqc.cells.base import PARAMETERS, Cell
 from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.formats.point_format import FLOAT, PointFormat
 
 Q = TypeVar("Q", bound="QuantizedCell")
 N = TypeVar("N", bound="IntegerCell")
 Numbers = CellNumbers | GridNumbers
 """The scalars of an integer cell: their type is its arithmetic."""
-Point = Mapping[str, Any]
-Points = Mapping[str, Point]
-"""The format of each quantization point, `{"bits": None}` for one that stays float."""
+Points = Mapping[str, PointFormat]
+"""The format of each quantization point."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,13 @@ class QuantizedCell(Cell):
     @property
     def rounds_output(self) -> bool:
         """Whether hidden states are rounded where they are made, and not where they are used."""
-        return self.type.cell_state and bool(self.points.get("hidden", {}).get("rounded_output"))
+        return self.type.cell_state and self.point("hidden").rounded_output
 
-    def with_point(self: Q, name: str, point: Point) -> Q:
+    def point(self, name: str) -> PointFormat:
+        """The format of a quantization point; float where none is known."""
+        return self.points.get(name, FLOAT)
+
+    def with_point(self: Q, name: str, point: PointFormat) -> Q:
         """The cell with another format at one point."""
         return replace(self, points={**self.points, name: point})
 

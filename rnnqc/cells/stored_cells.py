@@ -14,6 +14,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.grid_numbers import GRID, GRID32, GridNumbers
 from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
+from rnnqc.formats.point_format import PointFormat
 
 T = TypeVar("T")
 _STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
@@ -29,7 +30,10 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
     return {
         **data,
         "form": cell.form,
-        "points": {name: _point(point, integer is not None) for name, point in points.items()},
+        "points": {
+            name: (point if integer is None else point.without_channel_scales()).as_dict()
+            for name, point in points.items()
+        },
         "integer": vars(integer.numbers).copy() if integer is not None else {},
         "operands": integer.operands.as_dict() if integer is not None else {},
         "y_codes": integer.y_codes if integer is not None else None,
@@ -41,22 +45,18 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
 
     Raises:
         KeyError, TypeError, AttributeError: The values make no cell.
+        FormatError: The values of a point make no format.
     """
     stage = _STAGES[data.get("form", Cell.form)]
     values = {f.name: data[f.name] for f in fields(stage) if f.name in data and f.name not in _LATER}
     values["activations"] = tuple(Activation(**a) for a in data["activations"])
     if issubclass(stage, QuantizedCell):
-        values["points"] = data.get("points", {})
+        values["points"] = {name: PointFormat.from_dict(point) for name, point in data.get("points", {}).items()}
     if issubclass(stage, IntegerCell):
         values["numbers"] = _numbers(data["integer"])
         values["operands"] = _known(OperandNames, data["operands"])
         values["y_codes"] = data.get("y_codes")
     return stage(**values)
-
-
-def _point(point: Mapping[str, Any], is_folded: bool) -> dict[str, Any]:
-    left_out = {"scale"} if is_folded and len(point.get("scale") or []) > 1 else set()
-    return {k: v for k, v in point.items() if k not in left_out}
 
 
 def _numbers(data: Mapping[str, Any]) -> Numbers:

@@ -16,6 +16,7 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
 from rnnqc.errors import MEMORY, CompileError, StructureError, located
+from rnnqc.formats.format import FormatError
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -86,7 +87,7 @@ class Model:
             }
             self.kept: dict[str, str] = {}
             self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, FormatError) as error:
             raise CompileError(
                 f"{source}: metadata {CELLS_KEY!r} or {PROVENANCE_KEY!r} is damaged ({error!r}).",
                 supported="what rnnqc writes there",

@@ -13,8 +13,8 @@ from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
 from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.stages import FusedCell
 from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.render.cell_function import DIRECTION_AXES
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.tensors import Tensor

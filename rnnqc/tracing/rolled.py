@@ -11,8 +11,8 @@ import onnx
 
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import CompileError, StructureError
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.brevitas.emit_exported import exported_quantizer
@@ -108,7 +108,7 @@ def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: b
 
 def _exported(point: Mapping[str, Any]) -> QonnxQuantizer:
     """A quantizer of Brevitas, as a point describes it."""
-    kinds = [k for k in (Rounding, QonnxRounding) if point["rounding"] in {r.value for r in k}]
     scale, zero_point = (np.asarray(v, np.float32) for v in (point["scale"][0], point["zero_point"]))
-    rounding = kinds[0](point["rounding"])
-    return QonnxQuantizer(scale, zero_point, point["bits"], point["signed"], point["narrow"], rounding)
+    return QonnxQuantizer(
+        scale, zero_point, point["bits"], point["signed"], point["narrow"], Rounding(point["rounding"])
+    )

@@ -12,7 +12,7 @@ from rnnqc.cells.activations import TABLE
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS
@@ -153,7 +153,7 @@ class TablesReader:
     def _activation(self, name: str, value: Array, activation: str, unit: np.float32 | None) -> Tensor:
         """The value of an activation, with codes where it stands on a grid."""
         real = value if unit is None else np.asarray(value * unit)
-        point = self.cell.points.get(name, {})
+        point = self.cell.point(name)
         step = PIECEWISE_LINEAR.get(activation) if point.get("table") == "piecewise-linear" else None
         divided = unit is not None and not is_power_of_two(unit)
         if step is None or divided:

@@ -18,6 +18,9 @@ from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
 from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
+from rnnqc.formats.format import Format, IntegerFormat
+from rnnqc.formats.point_format import FLOAT as NO_FORMAT
+from rnnqc.formats.point_format import PointFormat
 
 FLOAT = Cell(
     name="lstm.forward", node="lstm", op="LSTM", hidden_size=4, input_size=3, reverse=False,
@@ -26,9 +29,9 @@ FLOAT = Cell(
     y_c="Y_c", W="w", R="r", B="b", P=None,
 )  # fmt: skip
 POINTS = {
-    "input": {"bits": 8, "scale": [0.1]},
-    "W.weight": {"bits": 8, "scale": [0.1, 0.2]},
-    "R.weight": {"bits": None},
+    "input": PointFormat.of(Format(8, True, (0.1,))),
+    "W.weight": PointFormat.of(Format(8, True, (0.1, 0.2), axis=1)),
+    "R.weight": NO_FORMAT,
 }
 LUT = CellNumbers(
     "static", 0.1, 128, "static", 0.01, 128, 0.0, 0.0, 1.0, ["table"] * 4, [0.0] * 4, [9.0] * 4, [0] * 4, 16, [0.0] * 4,
@@ -54,7 +57,7 @@ def test_a_cell_through_json(cell: Cell) -> None:
     assert (type(read), read.form) == (type(cell), cell.form)
     if isinstance(cell, IntegerCell):
         # Multipliers hold the scales of channels.
-        points = {**POINTS, "W.weight": {"bits": 8}}
+        points = {**POINTS, "W.weight": replace(POINTS["W.weight"], format=IntegerFormat(8, True, axis=1))}
         assert points_of(read) == points
         assert points_of(cell) == POINTS, "writing must not change the cell"
         cell = replace(cell, points=points)
@@ -107,8 +110,8 @@ def test_a_stage_has_everything_that_the_one_before_has() -> None:
 def test_a_stage_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         QUANTIZED.x = "other"  # type: ignore[misc]
-    other = QUANTIZED.with_point("R.weight", {"bits": 4})
-    assert (QUANTIZED.points["R.weight"], other.points["R.weight"]) == ({"bits": None}, {"bits": 4})
+    other = QUANTIZED.with_point("R.weight", PointFormat(4))
+    assert (QUANTIZED.points["R.weight"], other.points["R.weight"]) == (NO_FORMAT, PointFormat(4))
 
 
 def test_a_value_gets_another_name() -> None:

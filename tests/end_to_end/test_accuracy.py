@@ -18,7 +18,7 @@ from running import Array, options, plain_session, run, sqnr
 from running_lowered import STOCK, assert_all_lowered, session
 
 import rnnqc
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 from tests.laws.parametrize import every_pair, in_turn
 
 ALLOWED_BELOW_ONNXRUNTIME_DB = 0.5

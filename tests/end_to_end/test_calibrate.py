@@ -28,7 +28,7 @@ from running import save_arrays
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32

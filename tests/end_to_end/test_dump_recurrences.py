@@ -24,8 +24,8 @@ from lstm_models import RecurrentCase
 from running import save_arrays
 
 import rnnqc
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.nesting import condition, nested
+from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 
 Array = npt.NDArray[Any]

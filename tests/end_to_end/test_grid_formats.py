@@ -15,7 +15,7 @@ from running import plain_session, run, sqnr
 from running_lowered import STOCK, all_nodes, assert_equals_reference, session
 
 import rnnqc
-from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.float_layer import ACTIVATION_NAMES, Activation
 from tests.laws.formats import STATIC, fixed_point, static_formats
 from tests.laws.law import assert_on_grids, law
 from tests.laws.parametrize import in_turn

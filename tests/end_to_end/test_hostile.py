@@ -23,7 +23,7 @@ from running import Array, plain_session, run, save_arrays, sqnr
 from running_lowered import assert_all_lowered
 
 import rnnqc
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 Mutation = Callable[[onnx.ModelProto], None]
 CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)

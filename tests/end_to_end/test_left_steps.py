@@ -19,7 +19,7 @@ from running_lowered import NATIVE, STOCK, session
 from torch_exports import exported, needed
 
 import rnnqc
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 
 OPS = ("LSTM", "GRU")

@@ -17,9 +17,9 @@ from onnx import numpy_helper
 from running import Array, Outputs, plain_session, run
 
 import rnnqc
-from rnnqc import testing
 from rnnqc.evaluation.numerics import sqnr_db
-from rnnqc.testing.float_layer import Activation
+from tests import generate as testing
+from tests.generate.float_layer import Activation
 from tests.laws.parametrize import in_turn
 
 openvino = pytest.importorskip("openvino", reason="WARNING: openvino is absent, its results were NOT compared")

@@ -1,4 +1,4 @@
-"""`rnnqc.testing`: random valid models hold everything that is promised, and the checks find what does not hold.
+"""`tests.generate`: random valid models hold everything that is promised, and the checks find what does not hold.
 
 What these would catch: a combination of attributes, placement, names, recipe and operator set that a pass does not
 foresee; checks that pass whatever happens.
@@ -15,12 +15,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from rnnqc import testing
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
-from rnnqc.testing import checks, draws
-from rnnqc.testing.__main__ import main
-from rnnqc.testing.renaming import STYLES
+from tests import generate as testing
+from tests.generate import checks, draws
+from tests.generate.__main__ import main
+from tests.generate.renaming import STYLES
 from tests.laws.parametrize import in_turn
 
 CASES, GROUPS, QUICK, MANY = 64, 16, 4, 2000
@@ -165,7 +165,7 @@ def test_cases_cover_what_they_are_to_cover() -> None:
 
 
 def test_the_expression_of_a_case_makes_it_again() -> None:
-    from rnnqc.testing.float_layer import Activation
+    from tests.generate.float_layer import Activation
 
     names = {"Activation": Activation, **{n: getattr(testing, n) for n in ("Case", "RecurrentCase", "RecurrenceCase")}}
     for seed in range(60):

@@ -102,7 +102,7 @@ def test_every_point_can_be_turned_off_alone() -> None:
         changed = rnnqc.lower(CASE.model(), form="qcdq", overrides=[f"*.forward.{point.name}.bits=none"])
         for name, other in changed.model.cells.items():
             differing = {p for p, settings in other.points.items() if settings != base.model.cells[name].points[p]}
-            quantized = base.model.cells[name].points[point.name]["bits"] is not None
+            quantized = base.model.cells[name].points[point.name].bits is not None
             assert differing == ({point.name} if name.endswith(".forward") and quantized else set()), point.name
 
 

@@ -28,7 +28,7 @@ from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.subject import Options, Subject
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 
 T = 5

@@ -18,7 +18,7 @@ from running import assert_same_bits, options, run
 from running_lowered import INTEGER, NATIVE, STOCK, lower_all, session
 
 import rnnqc
-from rnnqc.testing.float_layer import Activation, Direction
+from tests.generate.float_layer import Activation, Direction
 from tests.laws.law import law
 
 OPS: tuple[dict[str, Any], ...] = (

@@ -21,7 +21,7 @@ from running_lowered import NATIVE, STOCK, all_nodes, session
 
 import rnnqc
 from rnnqc.cells.types import fused_type
-from rnnqc.testing.float_layer import DEFAULTS, Activation
+from tests.generate.float_layer import DEFAULTS, Activation
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
 

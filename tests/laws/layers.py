@@ -13,7 +13,7 @@ from running_lowered import INTEGER, UNROLLED
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 from tests.laws.formats import STATIC, TABLES, overrides
 from tests.laws.law import ALL_SETTINGS, Setting
 from tests.laws.pairwise import Row, pairwise

@@ -12,7 +12,7 @@ from lstm_models import LstmCase, stacked_model
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.lowering.inspection import inspect_layers
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 
 def weights_as_input() -> onnx.ModelProto:

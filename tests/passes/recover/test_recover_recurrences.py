@@ -23,7 +23,7 @@ from rnnqc.measure.verify import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.testing.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
+from tests.generate.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
 from tests.laws.parametrize import every_pair, in_turn
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")

@@ -21,7 +21,7 @@ from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.testing.recurrences import FORMS, RecurrenceCase
+from tests.generate.recurrences import FORMS, RecurrenceCase
 from tests.laws.parametrize import every_pair
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -19,7 +19,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.float_layer import ACTIVATION_NAMES, Activation
 
 CASE = LstmCase()
 
@@ -201,7 +201,7 @@ def test_first_layer_without_integer_form() -> None:
     recipe = INT8.with_overrides(["layer0*.acc.bits=none"])
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
     model = before("fold-scales", proto, recipe)
-    assert model.cells["layer1.forward"].points["input"]["mode"] == "codes"
+    assert model.cells["layer1.forward"].points["input"].mode == "codes"
     result = apply(FoldScales(), model)
     assert [r.node for r in result.remarks] == ["layer0"]
     assert {c.name: c.form for c in model.cells.values()} == {"layer0.forward": "qcdq", "layer1.forward": "integer"}

@@ -28,8 +28,8 @@ from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
-from rnnqc.testing.float_layer import Activation
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.float_layer import Activation
+from tests.generate.recurrences import RecurrenceCase
 
 LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 PEEPHOLES = LSTM.replace(peepholes=True)

@@ -26,7 +26,8 @@ from running_lowered import all_nodes
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.formats.compensation import squared_error
-from rnnqc.formats.encoding import Encoding, symmetric_scale
+from rnnqc.formats.format import Format
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.ir import Model, graph_info, info
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
@@ -107,7 +108,7 @@ def _plain(array: Array, bits: int) -> Array:
     planes = []
     for plane in array:
         scale = symmetric_scale(np.abs(plane).max(axis=1), bits).astype(np.float32)
-        encoding = Encoding(bits, True, tuple(map(float, scale)), narrow=True, axis=0)
+        encoding = Format(bits, True, tuple(map(float, scale)), narrow=True, axis=0)
         planes.append(encoding.dequantize(encoding.quantize(plane)))
     return np.stack(planes)
 

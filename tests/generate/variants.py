@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rnnqc.testing.draws import Draws
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.random_layers import may_multiply
-from rnnqc.testing.recurrences import BETWEEN, COUNTERS, INITIAL, RecurrenceCase
+from tests.generate.draws import Draws
+from tests.generate.layers import RecurrentCase
+from tests.generate.random_layers import may_multiply
+from tests.generate.recurrences import BETWEEN, COUNTERS, INITIAL, RecurrenceCase
 
 MAGNITUDES = (1.0, 0.125, 3.0, 30.0)
 

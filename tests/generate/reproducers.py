@@ -10,10 +10,10 @@ from typing import Any
 
 from rnnqc.data.feeds import npz_bytes
 from rnnqc.proto.files import serialized, write_atomically
-from rnnqc.testing.cases import Case
-from rnnqc.testing.checks import KINDS, Checked
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.cases import Case
+from tests.generate.checks import KINDS, Checked
+from tests.generate.layers import RecurrentCase
+from tests.generate.recurrences import RecurrenceCase
 
 MOST_TRIALS = 200
 USUAL = ("Sigmoid", "Tanh")

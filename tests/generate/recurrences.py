@@ -16,8 +16,8 @@ from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_v
 from onnx.numpy_helper import from_array
 
 from rnnqc.proto.graph_walks import reads
-from rnnqc.testing.equations import GATES as RANDOM_GATES
-from rnnqc.testing.equations import random_step
+from tests.generate.equations import GATES as RANDOM_GATES
+from tests.generate.equations import random_step
 
 T = TypeVar("T")
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding
-from rnnqc.formats.grids import LEVELS, GridFormat, grid_of, is_power_of_two, multiplier_and_shift, power_of_two_from
+from rnnqc.formats.format import Format
+from rnnqc.formats.format_request import LEVELS, FormatRequest
+from rnnqc.formats.scales import is_power_of_two, multiplier_and_shift, power_of_two_from
 
 _DECODER = (-16.018861770629883, 34.73637390136719)
 _DECODER_AVG = (-7.234289410796578, 18.421518564990844)
@@ -44,9 +45,9 @@ ASYMMETRIC: dict[str, Any] = {"symmetric": False}
 )
 def test_distiller(low: float, high: float, options: dict[str, Any], inverse: str, zero_point: int) -> None:
     """Its scales are the inverse of ours and its zero points have the other sign."""
-    scale, ours = GridFormat(8, **options).grids(low, high)
+    scale, ours = FormatRequest(8, **options).fit(low, high)
     assert (f"{1.0 / float(scale):.6f}", -int(ours)) == (inverse, zero_point)
-    assert grid_of(low, high, bits=8, **options) == (float(np.float32(scale)), -zero_point)
+    assert FormatRequest(8, **options).fit_one(low, high) == (float(np.float32(scale)), -zero_point)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,12 @@ def test_distiller(low: float, high: float, options: dict[str, Any], inverse: st
     ],
 )
 def test_formulas(low: float, high: float, options: dict[str, Any], scale: float, zero_point: int) -> None:
-    found = GridFormat(**{"bits": 8, **options}).grid(low, high)
+    found = FormatRequest(**{"bits": 8, **options}).fit_one(low, high)
     assert found == (pytest.approx(scale, rel=2.0**-23), zero_point)
 
 
 _FORMATS = st.builds(
-    lambda bits, signed, narrow, symmetric, pow2: GridFormat(bits, signed, narrow and signed, symmetric, pow2=pow2),
+    lambda bits, signed, narrow, symmetric, pow2: FormatRequest(bits, signed, narrow and signed, symmetric, pow2=pow2),
     st.integers(2, 16),
     st.booleans(),
     st.booleans(),
@@ -89,12 +90,12 @@ _ENDS = st.floats(-1e6, 1e6, width=32).map(lambda v: v if abs(v) > 1e-6 else 0.0
 
 
 @given(_FORMATS, _ENDS, _ENDS)
-def test_covers_the_range(format_: GridFormat, a: float, b: float) -> None:
+def test_covers_the_range(format_: FormatRequest, a: float, b: float) -> None:
     """Every value of the range is within half a code, but for the half code by which an asymmetric zero moves it."""
     low, high = min(a, b), max(a, b)
-    scale, zero_point = format_.grid(low, high)
+    scale, zero_point = format_.fit_one(low, high)
     assert format_.minimum <= zero_point <= format_.maximum
-    encoding = Encoding(format_.bits, format_.signed, (scale,), zero_point, format_.narrow)
+    encoding = Format(format_.bits, format_.signed, (scale,), zero_point=zero_point, narrow=format_.narrow)
     values = np.array([low, high, 0.0], np.float32)
     error = np.abs(encoding.dequantize(encoding.quantize(values)).astype(np.float64) - values) / scale
     allowed = 0.5 if format_.symmetric else 1.0
@@ -108,8 +109,8 @@ def test_covers_the_range(format_: GridFormat, a: float, b: float) -> None:
 def test_no_finer_scale_covers(bits: int, a: float, b: float) -> None:
     """A scale that is wider than needed would pass every other test."""
     low, high = min(a, b), max(a, b)
-    for format_ in (GridFormat(bits), GridFormat(bits, symmetric=False), GridFormat(bits, signed=False)):
-        scale, _ = format_.grid(low, high)
+    for format_ in (FormatRequest(bits), FormatRequest(bits, symmetric=False), FormatRequest(bits, signed=False)):
+        scale, _ = format_.fit_one(low, high)
         extent = max(high, 0.0) - min(low, 0.0)
         if extent == 0.0:
             continue
@@ -126,11 +127,11 @@ def test_arrays() -> None:
     low, high = np.sort(rng.standard_normal((2, 3, 5)), axis=0)
     low[0, 0] = high[0, 0] = 0.0
     for options in ({}, {"symmetric": False}, {"symmetric": False, "pow2": True}, {"scale_bits": 5}, {"signed": False}):
-        format_ = GridFormat(6, **options)
-        scale, zero_point = format_.grids(low, high)
+        format_ = FormatRequest(6, **options)
+        scale, zero_point = format_.fit(low, high)
         assert (scale.shape, zero_point.shape, zero_point.dtype) == ((3, 5), (3, 5), np.int64)
         for k in np.ndindex(3, 5):
-            assert (float(np.float32(scale[k])), int(zero_point[k])) == format_.grid(low[k], high[k])
+            assert (float(np.float32(scale[k])), int(zero_point[k])) == format_.fit_one(low[k], high[k])
 
 
 @pytest.mark.parametrize(
@@ -157,8 +158,8 @@ def test_multiplier_and_shift(scale: float, bits: int) -> None:
 
 
 def test_scales_as_multiplier_and_shift() -> None:
-    assert GridFormat(8, scale_bits=15).grid(-1.0, 1.0)[0] == math.floor(2**21 / 127) / 2**21
-    assert GridFormat(8, scale_bits=2).grid(-1.0, 1.0)[0] == 2.0**-7
+    assert FormatRequest(8, scale_bits=15).fit_one(-1.0, 1.0)[0] == math.floor(2**21 / 127) / 2**21
+    assert FormatRequest(8, scale_bits=2).fit_one(-1.0, 1.0)[0] == 2.0**-7
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_scales_as_multiplier_and_shift() -> None:
 )
 def test_refused_formats(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        GridFormat(**{"bits": 8, **options})
+        FormatRequest(**{"bits": 8, **options})
 
 
 @pytest.mark.parametrize(
@@ -194,4 +195,4 @@ def test_refused_formats(options: dict[str, Any], message: str) -> None:
 def test_refused_ranges(low: float, high: float, message: str) -> None:
     for symmetric in (True, False):
         with pytest.raises(UsageError, match=message):
-            grid_of(low, high, bits=8, symmetric=symmetric)
+            FormatRequest(8, symmetric=symmetric).fit_one(low, high)

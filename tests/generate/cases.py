@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.testing.draws import Draws, SeededDraws
-from rnnqc.testing.layers import WIRINGS, RecurrentCase, stacked_model, width_after
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.outer_forms import CALLS, DTYPES, SOURCES, called, retyped, stored_otherwise
-from rnnqc.testing.random_layers import draw_layer, is_unbounded
-from rnnqc.testing.recurrences import FORMS, GATES, RecurrenceCase
-from rnnqc.testing.renaming import STYLES, rename
-from rnnqc.testing.variants import vary_layer, vary_recurrence
+from tests.generate.draws import Draws, SeededDraws
+from tests.generate.layers import WIRINGS, RecurrentCase, stacked_model, width_after
+from tests.generate.nesting import condition, nested
+from tests.generate.outer_forms import CALLS, DTYPES, SOURCES, called, retyped, stored_otherwise
+from tests.generate.random_layers import draw_layer, is_unbounded
+from tests.generate.recurrences import FORMS, GATES, RecurrenceCase
+from tests.generate.renaming import STYLES, rename
+from tests.generate.variants import vary_layer, vary_recurrence
 
 Array = npt.NDArray[Any]
 # (name, whether statistics of the case's own feeds are given): recipes that need none, with and without, and the rest.

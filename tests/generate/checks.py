@@ -23,8 +23,8 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
 from rnnqc.proto.files import serialized
 from rnnqc.recipes.recipe import builtin_recipes
-from rnnqc.testing.cases import Case
-from rnnqc.testing.recurrences import GATES
+from tests.generate.cases import Case
+from tests.generate.recurrences import GATES
 
 Array = npt.NDArray[Any]
 Outputs = dict[str, Array]

@@ -1,4 +1,4 @@
-"""`python -m rnnqc.testing`: generates cases, checks them, and keeps what reproduces the findings.
+"""`python -m tests.generate`: generates cases, checks them, and keeps what reproduces the findings.
 
 Exit codes: 0 nothing was found; 1 something was; 2 bad usage.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rnnqc.errors import RnnqcError
 from rnnqc.recipes.recipe import builtin_recipes
-from rnnqc.testing.cases import NEED_DATA, Case, generate
-from rnnqc.testing.checks import Checked, examine
-from rnnqc.testing.reproducers import save, shrink
+from tests.generate.cases import NEED_DATA, Case, generate
+from tests.generate.checks import Checked, examine
+from tests.generate.reproducers import save, shrink
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 save(checked, a.output / str(seed))
             except RnnqcError as error:
-                print(f"rnnqc.testing: error: {error}", file=sys.stderr)
+                print(f"tests.generate: error: {error}", file=sys.stderr)
                 return 2
     layers = ", ".join(f"{form} {count}" for form, count in sorted(counted.items()))
     print(f"{a.cases} case(s) from seed {a.seed}: {found} with findings; layers: {layers or 'none'}")
@@ -73,7 +73,7 @@ def _line(text: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m rnnqc.testing", description="Checks rnnqc on random valid models with recurrent layers."
+        prog="python -m tests.generate", description="Checks rnnqc on random valid models with recurrent layers."
     )
     parser.add_argument("--cases", type=_count, default=100, metavar="N", help="how many, default 100")
     parser.add_argument("--seed", type=_count, default=0, metavar="S", help="the seed of the first, default 0")

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.testing.float_layer import LayerOutputs, run_node
-from rnnqc.testing.layer_models import layer_model
-from rnnqc.testing.layer_specs import INPUTS, ITERATIONS, Array, LayerSpec
+from tests.generate.float_layer import LayerOutputs, run_node
+from tests.generate.layer_models import layer_model
+from tests.generate.layer_specs import INPUTS, ITERATIONS, Array, LayerSpec
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rnnqc.testing.draws import Draws
-from rnnqc.testing.float_layer import ACTIVATION_NAMES, DEFAULTS, USES_ALPHA, USES_BETA, Activation
-from rnnqc.testing.layer_specs import OUTPUTS
-from rnnqc.testing.layers import RecurrentCase
+from tests.generate.draws import Draws
+from tests.generate.float_layer import ACTIVATION_NAMES, DEFAULTS, USES_ALPHA, USES_BETA, Activation
+from tests.generate.layer_specs import OUTPUTS
+from tests.generate.layers import RecurrentCase
 
 OUTPUT_SUBSETS = {
     count: tuple(tuple(n for k, n in enumerate(OUTPUTS[:count]) if mask >> k & 1) for mask in range(1, 1 << count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.testing.renaming import made_values, rename
+from tests.generate.renaming import made_values, rename
 
 
 def condition(level: int) -> str:

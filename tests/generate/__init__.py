@@ -1,15 +1,15 @@
 """Random valid recurrent models, and the checks that have to hold for every one of them; for tests of any compiler.
 
 `generate(seed)` makes a case, `check(case)` lowers it in every form and says what does not hold; `python -m
-rnnqc.testing` does so for many. See docs/testing.md.
+tests.generate` does so for many. See docs/testing.md.
 """
 
-from rnnqc.testing.cases import Case, draw_case, generate
-from rnnqc.testing.checks import KINDS, Checked, Finding, check, examine
-from rnnqc.testing.draws import Draws, SeededDraws
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.recurrences import RecurrenceCase
-from rnnqc.testing.reproducers import save, shrink
+from tests.generate.cases import Case, draw_case, generate
+from tests.generate.checks import KINDS, Checked, Finding, check, examine
+from tests.generate.draws import Draws, SeededDraws
+from tests.generate.layers import RecurrentCase
+from tests.generate.recurrences import RecurrenceCase
+from tests.generate.reproducers import save, shrink
 
 __all__ = [
     "KINDS",

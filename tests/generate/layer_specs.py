@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.testing.float_layer import GATES, USES_ALPHA, USES_BETA, Activation, Direction
+from tests.generate.float_layer import GATES, USES_ALPHA, USES_BETA, Activation, Direction
 
 Array = npt.NDArray[Any]
 Weights = Literal["initializer", "constant", "computed", "body"]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.testing.layer_specs import FEATURES, ITERATIONS, NODE_NAME, OUTPUTS, Array, LayerSpec
+from tests.generate.layer_specs import FEATURES, ITERATIONS, NODE_NAME, OUTPUTS, Array, LayerSpec
 
 # Of each operator: the ONNX gates in torch's order, and the ranges of torch's gates that make ONNX's order again.
 _FROM_TORCH = {
