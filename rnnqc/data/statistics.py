@@ -16,8 +16,8 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.data.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.errors import Remark, UsageError
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.histogram import HALF, Histogram
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.proto.files import write_atomically
 
 Vector = npt.NDArray[np.float64]
@@ -237,6 +237,11 @@ class Statistics:
 
     def __repr__(self) -> str:
         return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
+
+    @property
+    def second_moments(self) -> dict[str, Vector]:
+        """By point the mean of `x x'` over the rows, not centred, `[K,K]`; of the points that have one."""
+        return {name: p.second_moment for name, p in self.points.items() if p.second_moment is not None}
 
     @property
     def silent_cells(self) -> list[str]:

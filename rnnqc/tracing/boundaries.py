@@ -14,6 +14,7 @@ import onnxruntime as ort
 from onnx import TensorProto
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
 from rnnqc.evaluation.evaluate import run_session
@@ -138,8 +139,8 @@ def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
 def _kind(cell: Cell, name: str) -> int:
     if name == cell.sequence_lens:
         return int(TensorProto.INT32)
-    codes = cell.integer.get("x_mode") == "codes"
-    return int(TensorProto.UINT8 if name == cell.y_codes or (codes and name == cell.x) else TensorProto.FLOAT)
+    codes = {cell.y_codes, cell.x if cell.numbers.x_mode == "codes" else None} if isinstance(cell, IntegerCell) else {}
+    return int(TensorProto.UINT8 if name in codes else TensorProto.FLOAT)
 
 
 def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:

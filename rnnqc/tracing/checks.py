@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import CompileError, InternalError
 
 Array = npt.NDArray[Any]
@@ -63,8 +65,15 @@ def description_of(cell: Cell) -> dict[str, Any]:
         "op": cell.op,
         "form": cell.form,
         "direction": "reverse" if cell.reverse else "forward",
-        "arithmetic": cell.integer.get("arithmetic", "tables") if cell.integer else "float",
+        "arithmetic": _arithmetic(cell),
         "hidden_size": cell.hidden_size,
         "input_size": cell.input_size,
         **({"unused_columns": coupled} if coupled else {}),
     }
+
+
+def _arithmetic(cell: Cell) -> str:
+    """What an index calls the arithmetic of a cell."""
+    if not isinstance(cell, IntegerCell):
+        return "float"
+    return cell.numbers.arithmetic if isinstance(cell.numbers, GridNumbers) else "tables"

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.grids import is_power_of_two
-from rnnqc.passes.fold.grid_numbers import GridNumbers
-from rnnqc.passes.render.cell_function import DIRECTION_AXES, stored_numbers
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
+from rnnqc.passes.render.cell_function import DIRECTION_AXES
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.tensors import Tensor
 
@@ -23,13 +23,13 @@ Array = npt.NDArray[Any]
 _CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZERO.value}
 
 
-def steps_alone(cell: Cell) -> bool:
+def steps_alone(cell: IntegerCell) -> bool:
     """Whether a step can be run alone: its states, as floats, stand for the codes that the loop carries.
 
     Not for the arithmetic "grid" with roundings toward one side and scales that are no powers of two
     (docs/quant_lstm_cell.md, *After the loop*).
     """
-    numbers = stored_numbers(cell)
+    numbers = cell.numbers
     if not isinstance(numbers, GridNumbers) or not cell.type.cell_state:
         return True
     grids = [numbers.grid(n) for n in ("hidden", "cell_state")]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.qcdq_nodes import QcdqNodes
@@ -18,7 +19,7 @@ _REAL = {"B": "bias", "hidden_bias": "hidden_bias", "P": "peepholes"}
 _PASSED = ("Cast", "Clip", "Identity")
 
 
-def parameters_of_operator(cell: Cell, operands: Mapping[str, Array]) -> dict[str, Array]:
+def parameters_of_operator(cell: IntegerCell, operands: Mapping[str, Array]) -> dict[str, Array]:
     """The parameters of a cell in its integer form by their names in a dump; nothing if there are no operands.
 
     `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their zero points where these are not 0; `bias`,
@@ -30,11 +31,11 @@ def parameters_of_operator(cell: Cell, operands: Mapping[str, Array]) -> dict[st
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
     # In the arithmetic "tables" the others are in units of codes, with zero points.
-    has_real = cell.integer.get("arithmetic", "tables") != "tables"
+    has_real = isinstance(cell.numbers, GridNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
 
 
-def parameters_of_nodes(cell: Cell, nodes: QcdqNodes, constants: Mapping[str, Array]) -> dict[str, Array]:
+def parameters_of_nodes(cell: QuantizedCell, nodes: QcdqNodes, constants: Mapping[str, Array]) -> dict[str, Array]:
     """The same of a cell in form qcdq, and the scales of its weights.
 
     Args:
@@ -53,13 +54,13 @@ def _named(weights: Mapping[str, Mapping[str, Array]], others: Mapping[str, Arra
     return made | {_REAL[key]: array for key, array in others.items() if array is not None}
 
 
-def _of_operator(cell: Cell, key: str, operands: Mapping[str, Array]) -> dict[str, Array]:
+def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> dict[str, Array]:
     """Codes and zero points of W or R."""
     stored = operands.get(key)
     if stored is None or stored.dtype.kind not in "iu":
         return {}
     made = {} if f"{key}_zero_point" not in operands else {"zero_point": operands[f"{key}_zero_point"]}
-    size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
+    size = int(getattr(cell.numbers, f"{key.lower()}_group_size"))
     columns = len(cell.type.gates) * cell.hidden_size
     return {"codes": weight_codes(stored, operands.get(f"{key}_group_multiplier"), size, columns), **made}
 

@@ -10,10 +10,10 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import fused_outputs, given_inputs, input_names
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
-from rnnqc.passes.render.cell_function import stored_numbers
 from rnnqc.proto.graph_walks import blocks_of, reads
 from rnnqc.tracing.rolled import rolled
 
@@ -31,7 +31,7 @@ class Place:
         outputs: Names in the model, by the names of the operator's outputs.
     """
 
-    cell: Cell
+    cell: QuantizedCell
     nodes: Sequence[onnx.NodeProto]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
@@ -46,7 +46,8 @@ class Place:
     def attributes(self) -> dict[str, Any]:
         """Of the operator, in the forms fused and integer."""
         if self.node is None:
-            return stored_numbers(self.cell).attributes(self.cell)
+            assert isinstance(self.cell, IntegerCell)
+            return self.cell.numbers.attributes(self.cell)
         given = {a.name: onnx.helper.get_attribute_value(a) for a in self.node.attribute}
         return {k: v.decode() if isinstance(v, bytes) else v for k, v in given.items()}
 
@@ -78,24 +79,31 @@ def places_of_cells(model: Model, cells: Mapping[str, Cell], known: Collection[s
                 supported="files with the functions that `rnnqc lower` writes: they say what a cell computes",
                 action="lower the float model again",
             )
-        made[name] = _place(model, cells[name], nodes, known)
+        cell = cells[name]
+        if isinstance(cell, QuantizedCell):
+            made[name] = _place(model, cell, nodes, known)
     return made
 
 
-def _place(model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Place:
+def _place(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Place:
     type_ = fused_type(nodes[0].op_type) if nodes[0].domain == DOMAIN else None
     if type_ is not None:
         outputs = {f: v for f, v in zip(fused_outputs(type_), nodes[0].output, strict=False) if v}
         return Place(cell, nodes, given_inputs(nodes[0], input_names(type_)), outputs)
-    if cell.form == "qcdq":
+    if not isinstance(cell, IntegerCell):
         if not any(n.op_type == "Scan" for n in nodes):
             nodes = rolled(model, cell, nodes)
         made = {o for n in nodes for o in n.output}
         inputs = {i: i for n in nodes for i in sorted(reads(n)) if i not in made}
     else:
         data = {"X": cell.x, **{n: getattr(cell, n) for n in ("sequence_lens", "initial_h", "initial_c")}}
-        inputs = {k: n for k, n in {**data, **cell.operands}.items() if n is not None}
-    results = {"Y": cell.y, "Y_h": cell.y_h, "Y_c": cell.y_c, "Y_codes": cell.y_codes}
+        inputs = {k: n for k, n in {**data, **cell.operands.as_dict()}.items() if n is not None}
+    results = {
+        "Y": cell.y,
+        "Y_h": cell.y_h,
+        "Y_c": cell.y_c,
+        "Y_codes": cell.y_codes if isinstance(cell, IntegerCell) else None,
+    }
     outputs = {k: n for k, n in results.items() if n is not None}
     missing = sorted({*inputs.values(), *outputs.values()} - set(known))
     if missing:

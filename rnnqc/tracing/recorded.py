@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.formats.grids import is_power_of_two
-from rnnqc.passes.fold.fold_cell import CellNumbers
-from rnnqc.passes.fold.grid_numbers import GridNumbers, point_of, quantizers_of
+from rnnqc.cells.grid_numbers import GridNumbers, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, tensor_names
 from rnnqc.tracing.tensors import Tensor, dequantized
@@ -80,7 +81,7 @@ class RecordedTensors:
         KeyError: The cell's description lacks something.
     """
 
-    def __init__(self, cell: Cell, numbers: CellNumbers | GridNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: CellNumbers | GridNumbers, constants: Mapping[str, Array]) -> None:
         self._cell = cell
         left_out = cell.type.gates[FORGET] if cell.input_forget else None
         self._coupled = f"{left_out}.activation"
@@ -132,7 +133,7 @@ Steps = dict[str, tuple[np.float32, int, npt.DTypeLike]]
 """Of entries of tables that have codes: the scale, the zero point and the type of the codes."""
 
 
-def _columns(cell: Cell, name: str, per_column: Array) -> Array:
+def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
     """What belongs to the columns of a product."""
     first = CANDIDATE * cell.hidden_size
     if not cell.type.reads_hidden or cell.linear_before_reset or name == "x.product":
@@ -140,13 +141,13 @@ def _columns(cell: Cell, name: str, per_column: Array) -> Array:
     return per_column[first:] if name == f"{RESET_HIDDEN}.product" else per_column[:first]
 
 
-def _product_formats(cell: Cell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
+def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
     """Of sums of products, by the scales of the columns of W and R."""
     keys = {"x.product": "x_multiplier", "hidden.product": "h_multiplier", f"{RESET_HIDDEN}.product": "h_multiplier"}
     return {name: _Format(_columns(cell, name, scales[key]), real=real) for name, key in keys.items()}
 
 
-def _gate_step(cell: Cell, numbers: CellNumbers, k: int) -> float:
+def _gate_step(cell: IntegerCell, numbers: CellNumbers, k: int) -> float:
     """The real value of one unit of gate k's pre-activation."""
     if numbers.gate_kinds[k] != "table":
         return 1.0
@@ -154,7 +155,7 @@ def _gate_step(cell: Cell, numbers: CellNumbers, k: int) -> float:
     return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
 
 
-def _table_formats(cell: Cell, n: CellNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+def _table_formats(cell: IntegerCell, n: CellNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
     """Formats of the arithmetic "tables"."""
     steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
     units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
@@ -173,14 +174,14 @@ def _table_formats(cell: Cell, n: CellNumbers, constants: Mapping[str, Array]) -
     return made
 
 
-def _units(cell: Cell, n: CellNumbers) -> dict[str, np.float32]:
+def _units(cell: IntegerCell, n: CellNumbers) -> dict[str, np.float32]:
     """What one unit of values stands for that the operator does not hold as real ones."""
     if cell.type.cell_state and n.cell_scale:
         return dict.fromkeys(("cell_gate.activation", "cell_state.kept", "cell_state.added"), F32(n.cell_scale))
     return {RESET_PRODUCT: F32(_gate_step(cell, n, CANDIDATE))} if cell.type.reads_hidden else {}
 
 
-def _fixed_point_formats(cell: Cell, numbers: GridNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+def _fixed_point_formats(cell: IntegerCell, numbers: GridNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
     """Formats of the arithmetics "grid" and "grid32": codes are those of the quantization points.
 
     Where a node stores signed codes raised, they are signed here.
@@ -190,20 +191,26 @@ def _fixed_point_formats(cell: Cell, numbers: GridNumbers, constants: Mapping[st
     made = _product_formats(cell, multipliers, real)
     for name in quantizers_of(cell.type):
         point, grid = point_of(cell, name), numbers.grid(name)
-        zero = int(cell.points.get(point, {}).get("zero_point", grid.zero_point))
+        zero = _zero_point(cell, point, grid.zero_point)
         made[point] = _Format(F32(grid.scale), zero, zero - grid.zero_point, np.int64, real)
     made["hidden.previous"] = made["hidden"]
     return made
 
 
-def _table_steps(cell: Cell, *, is_fixed_point: bool) -> Steps:
+def _zero_point(cell: IntegerCell, point: str, otherwise: int) -> int:
+    """The zero point of a quantization point's format."""
+    held = cell.point(point).format
+    return otherwise if held is None else held.zero_point
+
+
+def _table_steps(cell: IntegerCell, *, is_fixed_point: bool) -> Steps:
     """Of tables that are piecewise linear; with fixed point of those whose entries have one scale."""
     activations = {f"{g}.activation": cell.gate_activation(k).name for k, g in enumerate(cell.type.gates)}
     if cell.output_activation is not None:
         activations["hidden.activation"] = cell.output_activation.name
     found: Steps = {}
     for point, name in activations.items():
-        settings = cell.points.get(point, {})
+        settings = cell.point(point)
         scales = settings.get("scale") or []
         if is_fixed_point and len(scales) == 1:
             found[point] = F32(scales[0]), int(settings.get("zero_point", 0)), np.int64

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
-from rnnqc.passes.render.cell_function import stored_numbers
 from rnnqc.reference.loop import ReferenceCell
 from rnnqc.reference.quant_gru_cell import reference_gru_or_rnn
 from rnnqc.reference.quant_lstm_cell import reference_lstm
@@ -44,9 +43,10 @@ class TracedCell:
     """
 
     def __init__(self, place: Place, proto: onnx.ModelProto, stored: Mapping[str, Array], native: bool) -> None:
-        self.place, self._proto = place, proto
+        assert isinstance(place.cell, IntegerCell)
+        self.place, self.cell, self._proto = place, place.cell, proto
         self._computed = {f for f, name in place.inputs.items() if name not in stored} - set(DATA)
-        self._wants_native = native and place.node is not None and steps_alone(place.cell)
+        self._wants_native = native and place.node is not None and steps_alone(self.cell)
         self._native: NativeSteps | None = None
         self._tensors: RecordedTensors | None = None
         self._operands: dict[str, Array] = {}
@@ -55,7 +55,7 @@ class TracedCell:
     def steps(self, run: Run) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
         """First step, number of steps of the run, and the tensors of some steps."""
         tensors = self._prepared(run)
-        lens, reverse = run.inputs.get("sequence_lens"), self.place.cell.reverse
+        lens, reverse = run.inputs.get("sequence_lens"), self.cell.reverse
         backwards = reverse and lens is None
         recording = Recording(backwards)
         with self._as_written():
@@ -84,12 +84,12 @@ class TracedCell:
                 yield part.start, reference.time, order.natural(part.start, piece)
         for first, piece in reversed(pieces):
             yield first, reference.time, order.natural(first, piece)
-        check_outputs(self.place.cell, run.outputs, reference.run())
+        check_outputs(self.cell, run.outputs, reference.run())
 
     @property
     def weights(self) -> dict[str, Array]:
         """Codes of W and R, unpacked, and the other parameters that the cell has as such."""
-        return parameters_of_operator(self.place.cell, self._operands)
+        return parameters_of_operator(self.cell, self._operands)
 
     @contextlib.contextmanager
     def _as_written(self) -> Iterator[None]:
@@ -99,13 +99,13 @@ class TracedCell:
                 yield
         except (KeyError, IndexError, ValueError) as error:
             raise CompileError(
-                f"Cell {self.place.cell.name!r}: its description and its constants do not fit together ({error}).",
+                f"Cell {self.cell.name!r}: its description and its constants do not fit together ({error}).",
                 supported="cells as this version of rnnqc writes them",
                 action="lower the float model again",
             ) from error
 
     def _reference(self, inputs: Mapping[str, Array], recording: Recording) -> ReferenceCell:
-        type_, attributes = self.place.cell.type, self.place.attributes
+        type_, attributes = self.cell.type, self.place.attributes
         if type_ is LSTM:
             return reference_lstm(inputs, attributes, recording)
         return reference_gru_or_rnn(type_, inputs, attributes, recording)
@@ -125,25 +125,25 @@ class TracedCell:
         if found is not None:
             step, name = found
             raise DeviationError(
-                f"Cell {self.place.cell.name!r}: the native library makes other bits than the specification, "
+                f"Cell {self.cell.name!r}: the native library makes other bits than the specification, "
                 f"first in step {first + step} of the loop, tensor {name!r}. "
                 "Resolution: report it, with the model and the data; --stock runs the specification."
             )
 
     def _prepared(self, run: Run) -> RecordedTensors:
-        cell = self.place.cell
+        cell = self.cell
         if self._tensors is None:
             self.constants = {n: run.inputs[n] for n in sorted(run.inputs) if n not in DATA}
             self._operands = {n: _weights(cell, n, a) if n in ("W", "R") else a for n, a in self.constants.items()}
             with self._as_written():
-                self._tensors = RecordedTensors(cell, stored_numbers(cell), self.constants)
+                self._tensors = RecordedTensors(cell, cell.numbers, self.constants)
             if self._wants_native:
                 self._native = NativeSteps(self.place, self._proto, self.constants)
         check_constants(cell, {n: run.inputs[n] for n in self._computed}, self.constants)
         return self._tensors
 
 
-def _weights(cell: Cell, key: str, stored: Array) -> Array:
+def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
     """W or R as the operator takes them, from what the cell has.
 
     Unrolled steps of the arithmetic "tables" multiply by uint8 codes, raised by 128, and W has further rows for the

@@ -44,7 +44,6 @@ class TracedQcdq:
         cell = self.cell
         if self._all is None:
             self._all = {n: v for n, v in run.inputs.items() if n not in self._data}
-            self.constants = {k: self._all[n] for k, n in sorted(cell.operands.items()) if n in self._all}
         check_constants(cell, {n: run.inputs[n] for n in self._computed}, self._all)
         made = self._nodes.run({n: run.inputs[n] for n in self._data if n in run.inputs}, self._all)
         x = run.inputs[cell.x]

@@ -20,8 +20,8 @@ from dumped import POWERS_OF_TWO, assert_follows_the_rule
 import rnnqc
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reference.grid_lstm import GridLstm
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.nesting import condition, nested
+from tests.generate.recurrences import RecurrenceCase
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]

@@ -31,7 +31,7 @@ from structure import restructure  # noqa: E402
 from target import WAYS, Target  # noqa: E402
 from texts import mutate_archive, mutate_text  # noqa: E402
 
-from rnnqc import testing  # noqa: E402
+from tests import generate as testing  # noqa: E402
 
 MUTANTS, GROUPS = 240, 8
 Change = Callable[[onnx.ModelProto], None]
@@ -248,7 +248,7 @@ def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise IndexError("planted")
 
-    monkeypatch.setattr("rnnqc.lowering.lower.recurrent_nodes", broken)
+    monkeypatch.setattr("rnnqc.lowering.run.recurrent_nodes", broken)
     with pytest.raises(IndexError, match="planted"):
         rnnqc.lower(LstmCase().model())
     model = LstmCase().model()

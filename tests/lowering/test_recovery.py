@@ -21,12 +21,12 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.lowering import recovery
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.passes.normalize import simplify_sequences
 from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, roll_steps
 from rnnqc.passes.recover.step_weights import StepNode, step_node
-from rnnqc.testing.recurrences import RecurrenceCase
-from rnnqc.testing.renaming import rename
+from tests.generate.recurrences import RecurrenceCase
+from tests.generate.renaming import rename
 
 SAYS = "does not compute the same as the original"
 
