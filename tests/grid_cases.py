@@ -22,9 +22,9 @@ from running import LEVELS, options
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION
+from rnnqc.cells.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
-from rnnqc.passes.fold.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
 from rnnqc.passes.render.cell_function import CellSite, cell_function
 
 ALL_PARAMETERS = (*PARAMETERS, "hidden_bias")

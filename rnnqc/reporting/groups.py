@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
 from rnnqc.recipes.recipe import KEYS, Rule, Settings, parse_override
 from rnnqc.reporting.budget import Budget

@@ -19,8 +19,10 @@ from typing import Any
 import onnx
 
 from rnnqc.calibration.float_cells import decompose
+from rnnqc.cells.stages import points_of
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
@@ -230,7 +232,7 @@ def cost_of(lowered: Lowered) -> int:
         again = 0.0
         for cell in cells:
             rows = {"input": cell.input_size, "hidden": cell.hidden_size}
-            wide = sum(n for k, n in rows.items() if (cell.points.get(k, {}).get("bits") or 0) > WIDE_BITS)
+            wide = sum(n for k, n in rows.items() if (points_of(cell).get(k, FLOAT).bits or 0) > WIDE_BITS)
             again += wide / (cell.input_size + cell.hidden_size) / len(cells)
         total += entry.bytes * (1 + again)
     return round(total)
