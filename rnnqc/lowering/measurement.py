@@ -1,4 +1,4 @@
-"""How close a lowered model comes to the float one on generated data of several magnitudes."""
+"""Measures the SQNR of a lowered model against the float one on generated data of several magnitudes."""
 
 from __future__ import annotations
 

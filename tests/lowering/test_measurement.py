@@ -1,4 +1,4 @@
-"""What lowering measures of itself.
+"""The measurement of a lowering.
 
 What these would catch: a poor model that passes in silence because its inputs were tame, a warning about an output that
 is nearly zero, a model that is not measured without that being said.
