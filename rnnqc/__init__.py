@@ -12,7 +12,8 @@ from rnnqc.ir.joining import name_functions
 from rnnqc.lowering.layer import layer
 from rnnqc.lowering.lower import Lowered, LowerOptions, lower
 from rnnqc.lowering.stack import stack
-from rnnqc.measure.verify import OutputComparison, StepComparison, compare_models
+from rnnqc.measure.compare import compare_models
+from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager
 from rnnqc.session import session
 from rnnqc.tracing.dump import dump

@@ -156,7 +156,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
 
 def _warn(a: argparse.Namespace, report: Report) -> None:
     """Prints what stayed float, the warnings, and what was not verified or measured."""
-    from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+    from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
     from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 
     texts = [e.explanation for e in report.entries if e.reason]

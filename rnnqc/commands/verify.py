@@ -19,8 +19,9 @@ from rnnqc.errors import CompileError, UsageError, located
 if TYPE_CHECKING:
     import onnx
 
-    from rnnqc.measure.comparison_feeds import Level
-    from rnnqc.measure.verify import LevelComparison, OutputComparison
+    from rnnqc.measure.compare import LevelComparison
+    from rnnqc.measure.differences import OutputComparison
+    from rnnqc.measure.feeds import Level
 
 FEEDS, STREAM = 2, 16
 """Generated feeds of each kind, or calls of a stream."""
@@ -89,13 +90,13 @@ class _Found:
     @property
     def worst(self) -> dict[str, tuple[str, OutputComparison]]:
         """Of each output the comparison with the least SQNR, with the name of its level."""
-        from rnnqc.measure.verify import worst_level
+        from rnnqc.measure.compare import worst_level
 
         return worst_level(self.levels)
 
     def failures(self, thresholds: Thresholds) -> list[str]:
         """A sentence for everything that is not as asked for."""
-        from rnnqc.evaluation.comparison import unlike_texts
+        from rnnqc.measure.differences import unlike_texts
 
         unlike = dict.fromkeys(text for level in self.levels for text in unlike_texts(level.outputs))
         return [*unlike, *thresholds.violations(self.levels), *_other_bits(self.native)]
@@ -179,7 +180,7 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
     """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
     from rnnqc.data.feeds import open_feeds, with_dimensions_of
     from rnnqc.data.streaming import checked, state_pairs
-    from rnnqc.measure.comparison_feeds import FeedGenerator, Level, generated_levels
+    from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
 
     carried = state_pairs(state, reference)
     if data is not None:
@@ -191,7 +192,7 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
 
 def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> _Found:
     """Compares the models, and with --native the lowered one without and with the native library."""
-    from rnnqc.measure.verify import LevelComparison, compare_levels, compare_models, compare_native
+    from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native
 
     names = (a.float_model, a.quantized_model)
     feeds = [feed for level in levels for feed in level.feeds]

@@ -26,14 +26,9 @@ from rnnqc.lowering.lowering_report import QONNX, WEIGHT_ONLY, outcomes
 from rnnqc.lowering.recovery import in_normal_form
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.sizes import contents
-from rnnqc.measure.comparison_feeds import (
-    CALIBRATION_DATA,
-    GENERATED_DATA,
-    FeedGenerator,
-    Remembered,
-    verification_feeds,
-)
-from rnnqc.measure.measurement import measure as measure_levels
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, Remembered, verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
+from rnnqc.measure.verdict import measure as measure_levels
 from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,

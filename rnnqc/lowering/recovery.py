@@ -13,7 +13,7 @@ from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import Array, max_abs
 from rnnqc.ir import Model
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
+from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights

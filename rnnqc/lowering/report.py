@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rnnqc.measure.measurement import Measured
+from rnnqc.measure.verdict import Measured
 
 
 @dataclass

@@ -19,9 +19,9 @@ from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs, calls_of, run_calls, state_pairs
 from rnnqc.data.user_code import importable_working_folder, named_object
 from rnnqc.errors import UsageError
-from rnnqc.evaluation.comparison import unlike_values
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.measure.differences import unlike_values
 
 Array = npt.NDArray[Any]
 Metric = Callable[[Sequence[Outputs], Sequence[Feeds]], float]

@@ -21,7 +21,7 @@ from report_pages import Page
 from running import Array, save_arrays
 
 import rnnqc
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Curve, Evidence, OutputEvidence, Repair, Sensitivity
 from rnnqc.reporting.gather import gather

@@ -21,7 +21,7 @@ from running import Array, save_arrays
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.lower import Lowered
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather

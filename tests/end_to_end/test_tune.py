@@ -21,7 +21,7 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.errors import UsageError
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import Rule, parse_recipe
 from rnnqc.search.tune import Tuned, recipe_text, tune
 

@@ -26,7 +26,8 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.lowering.lower import FORMS, LowerOptions, default_passes, lower
-from rnnqc.measure.comparison_feeds import FeedGenerator, verification_feeds
+from rnnqc.lowering.verification_feeds import verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.recipes.recipe import load_recipe
 

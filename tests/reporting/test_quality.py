@@ -14,7 +14,7 @@ import pytest
 from protos import parse
 
 from rnnqc.data.feeds import Feeds
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.quality import Quality
 from rnnqc.testing.recurrences import RecurrenceCase
 

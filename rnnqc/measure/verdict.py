@@ -11,9 +11,9 @@ from itertools import islice
 import onnx
 
 from rnnqc.errors import CompileError
-from rnnqc.evaluation.comparison import unlike_texts
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
-from rnnqc.measure.verify import LevelComparison, compare_levels, worst_level
+from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
+from rnnqc.measure.differences import unlike_texts
+from rnnqc.measure.feeds import FeedGenerator, generated_levels
 
 POOR_DB = 20.0
 """Below this a lowering is not passed over in silence."""
