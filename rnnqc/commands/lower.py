@@ -34,8 +34,8 @@ from rnnqc.errors import CompileError, UsageError
 if TYPE_CHECKING:
     from rnnqc.lowering.lower import Lowered
     from rnnqc.lowering.report import Report
-    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
+    from rnnqc.search.trials import Bounds
 
 PATIENCE = 4.0
 """How many times as long as the lowering the SQNR may be measured, where --min-sqnr does not ask for it."""

@@ -16,7 +16,7 @@ from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_
 from rnnqc.passes.normal_form import normal_form
 from rnnqc.recipes.recipe import Recipe, builtin_recipes
 from rnnqc.recipes.recipe_record import RecipeRecord
-from rnnqc.reporting.remaking import settings_text
+from rnnqc.search.overrides import settings_text
 
 
 def entries_of(quant: onnx.ModelProto) -> list[Entry]:

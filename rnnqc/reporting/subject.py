@@ -10,7 +10,7 @@ import onnx
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.report import Report
-from rnnqc.reporting.budget import Bounds
+from rnnqc.search.trials import Bounds
 
 Tell = Callable[[str, int, int | None], None]
 

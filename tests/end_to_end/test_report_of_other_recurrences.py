@@ -22,12 +22,12 @@ import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.lower import Lowered
 from rnnqc.measure.compare import compare_models
-from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
-from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.subject import Options, Subject
+from rnnqc.search.recurrences import recurrences_of
+from rnnqc.search.trials import Bounds
 from rnnqc.testing.recurrences import RecurrenceCase
 
 pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
