@@ -28,7 +28,9 @@ class Cleanup(Pass):
     5. Nodes are sorted topologically.
     """
 
-    info = PassInfo(name="cleanup", summary="remove dead nodes, join equal constants, sort", numerics=Bitwise())
+    info = PassInfo(
+        name="cleanup", summary="remove dead nodes, deduplicate constants, sort topologically", numerics=Bitwise()
+    )
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """What integer cells hold stays as it is."""

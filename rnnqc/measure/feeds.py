@@ -25,7 +25,7 @@ from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of, stored_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)

@@ -23,7 +23,7 @@ from rnnqc.data.feeds import true_inputs
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
 

@@ -15,13 +15,13 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
+from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import Lowered, brings_its_own, executable
-from rnnqc.lowering.lowering_report import WEIGHT_ONLY
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.executable import brings_its_own, executable
+from rnnqc.lowering.report import Lowered, Report
 from rnnqc.measure.feeds import generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes

@@ -16,7 +16,7 @@ from rnnqc.data.streaming import Outputs
 from rnnqc.data.user_code import importable_working_folder, named_object
 from rnnqc.errors import UsageError
 from rnnqc.evaluation.numerics import sqnr_db
-from rnnqc.lowering.lower import executable
+from rnnqc.lowering.executable import executable
 from rnnqc.measure.differences import unlike_values
 from rnnqc.measure.runs import Calls, Runner, has_native
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Quality, Score

@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Sequence
 import onnx
 
 from rnnqc.bench import bound_run, session_options, take_turns
+from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import Lowered, lower
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
 from rnnqc.measure.runs import Calls, Data, State, has_native
-from rnnqc.passes.normal_form import decompose
 from rnnqc.recipes.recipe import KINDS, Recipe, Rule, load_recipe
 from rnnqc.search.greedy import Assignment, Measured, search
 from rnnqc.search.quality import Metric, Quality

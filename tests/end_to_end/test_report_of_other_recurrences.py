@@ -20,7 +20,7 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather

@@ -20,11 +20,11 @@ from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node
-from rnnqc.lowering.lower import default_passes, exported_passes
 from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.base import Equivalent
 from rnnqc.passes.fold.grid_numbers import quantizers_of
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.passes.verify.equivalents import compare_equivalents
 from rnnqc.recipes.recipe import load_recipe
 
