@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("session",),
     ("bench", "tracing"),
     ("search",),
-    ("reporting", "testing"),
+    ("reporting", "testing", "tune"),
     ("commands",),
     ("cli",),
 )

@@ -40,7 +40,9 @@ def add(commands: Commands) -> None:
         text = f"fail (exit code 1) if an output, or output NAME, {measure.help}"
         add_repeated(parser, measure.option, f"[NAME=]{measure.unit}", text)
     parser.add_argument(
-        "--native", action="store_true", help="also fail if the native library gives other bits than standard operators"
+        "--native",
+        action="store_true",
+        help="also fail if the native library is not bit-exact with the standard operators",
     )
     parser.add_argument("--json", action="store_true", help="every figure, of every step")
     parser.set_defaults(command=run)
@@ -215,8 +217,8 @@ def _other_bits(native: Sequence[OutputComparison]) -> list[str]:
         if not c.same_bits:
             step = next((t for t, share in enumerate(c.steps.equal) if share < 1.0), None) if c.steps else None
             where = f", first at {c.steps.unit} {step}" if c.steps and step is not None else ""
-            share = f"{1 - c.equal:.2%} of values{where}"
-            texts.append(f"output {c.name!r}: the native library gives other bits ({share}).")
+            share = f"{1 - c.equal:.2%} of values differ{where}"
+            texts.append(f"output {c.name!r}: the native library is not bit-exact ({share}).")
     return texts
 
 
@@ -224,10 +226,10 @@ def _print_native(native: Sequence[OutputComparison], optimized: Sequence[Output
     """What of the two ways to run a model was compared, and is the same."""
     inner = len(native) - len(optimized)
     cells = f"all outputs and the {inner} inner results of its cells" if inner else "all outputs"
-    out(f"native library: the same bits in {cells}, without onnxruntime's graph optimizations")
+    out(f"native library: bit-exact in {cells}, without onnxruntime's graph optimizations")
     other = [c for c in optimized if not c.same_bits]
     if not other:
-        out("with onnxruntime's graph optimizations: the same bits in all outputs")
+        out("with onnxruntime's graph optimizations: bit-exact in all outputs")
         return
     texts = ", ".join(f"{escape(c.name)} by up to {c.max_abs:.3g}" for c in other)
     out(
@@ -255,7 +257,7 @@ def _print_levels(compared: Sequence[LevelComparison]) -> None:
 
 
 def _print(comparison: Sequence[OutputComparison]) -> None:
-    columns = ["output", "SQNR dB", "max |difference|", "cosine", "equal"]
+    columns = ["output", "SQNR dB", "max abs difference", "cosine", "equal"]
     codes = any(c.equal_codes is not None for c in comparison)
     table = Table(*columns, *(["equal codes"] if codes else []), box=None, pad_edge=False)
     for c in comparison:

@@ -46,8 +46,9 @@ def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
 
 
 def is_builtin(recipe: Recipe) -> bool:
-    """Whether its name means this recipe: a file of the user may have the name of a built-in one."""
-    return recipe in builtin_recipes()
+    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
+    rules = recipe.rules[recipe.overrides :]
+    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
 
 
 @dataclass
