@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import make_activation
-from rnnqc.formats.encoding import Rounding
+from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import QONNX_ONLY, Rounding
 from rnnqc.ir import Model, display_name, output_or_none
 from rnnqc.passes.brevitas.exported_grids import Grids, input_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
-from rnnqc.passes.fold.grid_numbers import GRID32, QUANTIZERS
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.qcdq.written_quantizers import Steps
@@ -53,10 +54,12 @@ class ReadQuantLstmCheck(ConstantCheck):
     def findings(self, after: Model) -> Findings:
         """Compares every cell that the pass has made an integer one."""
         found = Findings()
-        cells = [c for c in after.cells.values() if c.op == CELL_OP and c.form == "integer" and c.node in self._before]
+        cells = [
+            c for c in after.cells.values() if c.op == CELL_OP and type(c) is IntegerCell and c.node in self._before
+        ]
         operands = operands_of(after, cells)
         for cell in cells:
-            found.word(f"arithmetic of {cell.name}", cell.integer.get("arithmetic"), GRID32, node=cell.name)
+            found.word(f"arithmetic of {cell.name}", vars(cell.numbers).get("arithmetic"), GRID32, node=cell.name)
             GridCheck(found, self._before[cell.node], cell, operands[cell.name]).run(after)
         return found
 
@@ -88,7 +91,7 @@ def _zero(q: QonnxQuantizer) -> float:
 
 
 def _steps(q: QonnxQuantizer) -> Steps:
-    rounding = q.rounding if isinstance(q.rounding, Rounding) else None
+    rounding = None if q.rounding in QONNX_ONLY else q.rounding
     return Steps(q.scale.ravel()[:1].astype(np.float64), q.minimum - _zero(q), q.maximum - _zero(q), rounding)
 
 

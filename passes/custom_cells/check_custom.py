@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, graph_info
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
 from rnnqc.passes.analysis.custom_points import custom_cells_of
@@ -27,7 +29,6 @@ from rnnqc.passes.render.check_tables import TINY
 from rnnqc.recipes.recipe import Recipe
 
 Array = npt.NDArray[Any]
-Format = dict[str, Any]
 _VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
 
 
@@ -40,7 +41,7 @@ class _Product:
 
     weights: list[Array] = field(default_factory=list)
     biases: list[Array] = field(default_factory=list)
-    codes: list[Format | None] = field(default_factory=list)
+    codes: list[PointFormat | None] = field(default_factory=list)
 
 
 class CustomCellsCheck(ConstantCheck):
@@ -53,7 +54,7 @@ class CustomCellsCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
-        self._points: dict[str, Format] = {}
+        self._points: dict[str, PointFormat] = {}
         self._products: dict[str, _Product] = {}
         self._seen = statistics.points if statistics is not None else {}
         for cell in custom_cells_of(model):
@@ -203,7 +204,7 @@ def _add_best(found: Findings, results: Sequence[Findings]) -> None:
     found.wrong += best.wrong
 
 
-def _decoded(stored: Array, e: Encoding, columns: int) -> Array:
+def _decoded(stored: Array, e: Format, columns: int) -> Array:
     """Codes from bytes, raised to begin at 0, and side by side if there are two of each."""
     if stored.dtype != np.uint8 or (not e.signed and stored.shape[-1] == columns) or (e.signed and e.dtype == np.uint8):
         return stored.astype(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.cells.cell_graphs import chain_input, graphs_of_cells, parameters_of
@@ -41,31 +41,29 @@ class InsertQcdqCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
-        cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
-        self._cells = {c.name: copy.deepcopy(c) for c in cells}
+        cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
+        self._cells = {c.name: c for c in cells}
         self._arrays = {c.name: dict(parameters_of(model, c)) for c in cells}
         self._recipe, self._statistics = recipe, statistics
 
     def findings(self, after: Model) -> Findings:
         """Compares formats, quantizers, weights and biases of every cell that the pass has quantized."""
         found = Findings()
-        cells = {n: replace(c) for n, c in self._cells.items() if n in after.cells}
+        cells = {n: c for n, c in self._cells.items() if n in after.cells}
         arrays = {n: dict(a) for n, a in self._arrays.items()}
         statistics = self._statistics
         for cell in cells.values():
             statistics = self._equalized(found, after, cell, arrays[cell.name], statistics)
         formats = resolve_formats(list(cells.values()), self._recipe, arrays, statistics)
         graphs = graphs_of_cells(after)
-        for cell in cells.values():
-            cell.points = formats[cell.name] or {}
-            if cell.points and cell.name in graphs:
-                chain_input(after, graphs[cell.name], cell)
-                limit_shifts(cell)
-        for cell in cells.values():
-            made = after.cells[cell.name]
-            if made.form == "qcdq":
-                _check_points(found, cell, made)
-                self._check_cell(found, after, made, cell.points, arrays[cell.name], statistics)
+        for name, cell in cells.items():
+            made, points = after.cells[name], formats[name]
+            if type(made) is QuantizedCell:
+                expected = QuantizedCell.of(cell, points or {})
+                if points and name in graphs:
+                    expected, _ = limit_shifts(chain_input(after, graphs[name], expected, {}))
+                _check_points(found, expected, made)
+                self._check_cell(found, after, made, expected.points, arrays[name], statistics)
         return found
 
     def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
@@ -143,7 +141,7 @@ def _initializer(model: Model, name: str | None) -> npt.NDArray[Any] | None:
     return constant_array(model.find(name)) if name is not None else None
 
 
-def _check_points(found: Findings, expected: Cell, made: Cell) -> None:
+def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:
     """Compares the formats that the cell says it has with the ones it should have."""
     for name in dict.fromkeys((*expected.points, *made.points)):
         a, b = made.points.get(name, FLOAT), expected.points.get(name, FLOAT)

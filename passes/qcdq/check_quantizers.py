@@ -9,9 +9,9 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
 from rnnqc.ir import Model, constant_array, display_name
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES, LARGEST_ROW, SMALLEST_ROW
@@ -54,7 +54,7 @@ def check_quantizers(findings: Findings, model: Model, cell: Cell, points: Point
     return written
 
 
-def check_static(findings: Findings, what: str, quantizer: WrittenQuantizer, e: Encoding) -> None:
+def check_static(findings: Findings, what: str, quantizer: WrittenQuantizer, e: Format) -> None:
     """Compares a quantizer with one scale: scales, zero points, limits and rounding."""
     nodes, last = quantizer.nodes, quantizer.last
     scale, zero = np.asarray(e.scale, np.float32), float(e.zero_point)

@@ -12,8 +12,10 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.compensation import bias_correction, squared_error
-from rnnqc.formats.encoding import Encoding, Rounding
-from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.format import Format
+from rnnqc.formats.format_request import MAX_CODE
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import quantize_groups, quantize_matrix
 from rnnqc.ir import Value, constant_array, display_name
 from rnnqc.passes.constant_checks import Findings, WrongConstant
@@ -82,7 +84,7 @@ def check_codes(
         _check_half_steps(findings, what, own, point, codes[:, columns], part)
         return
     findings.compared += 1
-    again = weight_codes(some, part, moment)
+    again = weight_codes(PointFormat.from_dict(some), part, moment)
     own_codes = codes[:, columns]
     worse = np.asarray((own_codes != again).any(axis=0))
     if worse.any():  # the order of a sum may decide between two that are as good
@@ -93,14 +95,14 @@ def check_codes(
         findings.array(f"codes of {what}", np.where(worse, own_codes, again), again, node=what)
 
 
-def _plain(e: Encoding, point: Point, weights: Array) -> Array:
+def _plain(e: Format, point: Point, weights: Array) -> Array:
     if point.get("group_size"):
         scale, rounding = np.asarray(e.scale, np.float32), Rounding(point["rounding"])
         return quantize_groups(weights, scale, point["bits"], point["group_size"], rounding)
     return quantize_matrix(e, weights)
 
 
-def _check_half_steps(findings: Findings, what: str, e: Encoding, point: Point, codes: Array, weights: Array) -> None:
+def _check_half_steps(findings: Findings, what: str, e: Format, point: Point, codes: Array, weights: Array) -> None:
     """No code is further from its weight than half a step, unless the format ends there."""
     if point.get("group_size") or e.bits == 1:
         return

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import CELL_TAG, Model, Node, Value, constant_array, info
 from rnnqc.passes.graph.point_names import alias
 
@@ -25,7 +25,7 @@ class WrittenQuantizer:
     """The nodes of one quantizer.
 
     Attributes:
-        point: Its quantization point, or what emit_step calls it.
+        point: Its quantization point, or what FloatStep calls it.
         nodes: By what their values are called behind the point: `codes`, `units`, `clipped`, `quantized`, ...
     """
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, INPUT, Cell
+from rnnqc.cells.base import FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.formats.encoding import round_to_integer
+from rnnqc.cells.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.formats.rounding import round_to_integer
 from rnnqc.ir import Model, Node, constant_array
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.fold.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of
 from rnnqc.passes.qcdq.written_quantizers import Steps, nodes_of_cell
 from rnnqc.passes.render.check_tables import TINY, check_near, table_values
 from rnnqc.passes.render.read_cell import CellBefore
@@ -111,7 +112,9 @@ class GridCheck:
         operands: Its constants by the name of the input.
     """
 
-    def __init__(self, findings: Findings, before: GridBefore, cell: Cell, operands: Mapping[str, Array]) -> None:
+    def __init__(
+        self, findings: Findings, before: GridBefore, cell: IntegerCell, operands: Mapping[str, Array]
+    ) -> None:
         self.found, self.before, self.cell, self.operands = findings, before, cell, operands
         self.names = quantizers_of(cell.type)
         resets = cell.type.reads_hidden and not cell.linear_before_reset
@@ -126,7 +129,7 @@ class GridCheck:
             self._node(name, node)
 
     def _array(self, key: str, wanted: npt.ArrayLike, ulps: float = 0.0) -> None:
-        name = self.cell.operands.get(key, "")
+        name = self.cell.operands.as_dict().get(key, "")
         what = f"{key} of {self.cell.name}"
         self.found.array(what, self.operands.get(key), wanted, node=self.cell.name, constant=name, ulps=ulps)
 
@@ -146,13 +149,13 @@ class GridCheck:
             held, zero = self.operands.get(weights), self.operands.get(f"{weights}_zero_point", np.zeros(1, np.int64))
             what = f"{weights} of {cell.name} less its zero points"
             centred = None if held is None else held.astype(np.int64) - zero
-            constant = cell.operands.get(weights, "")
+            constant = cell.operands.as_dict().get(weights, "")
             self.found.array(what, centred, before.weights[weights], node=cell.name, constant=constant)
         for key, values in before.floats.items():
             self._array(key, values)
 
     def _numbers(self) -> None:
-        n = self.cell.integer
+        n = vars(self.cell.numbers)
         for k, name in enumerate(self.names):
             steps, what = self.before.steps[name], f"{self.cell.name}.{name}"
             self._number(f"scale of {what}", n["grid_scale"][k], 0.0 if steps is None else steps.step)
@@ -173,7 +176,7 @@ class GridCheck:
 
     def _tables(self) -> None:
         cell, type_ = self.cell, self.cell.type
-        offsets = zip(type_.gates, cell.integer["gate_table_offset"], strict=True)
+        offsets = zip(type_.gates, cell.numbers.gate_table_offset, strict=True)
         sites = [("gate_table", f"{g}.acc", o) for g, o in offsets]
         sites += [("cell_table", "cell_state", 0)] if cell.output_activation is not None else []
         for (key, argument, offset), table in zip(sites, self.before.tables, strict=True):
@@ -184,7 +187,7 @@ class GridCheck:
             part = None if held is None else held[int(offset) : int(offset) + len(codes)]
             what = f"table of {cell.name}.{'hidden' if key == 'cell_table' else argument.removesuffix('.acc')}"
             node = f"{cell.name}, from entry {offset} on" if offset else cell.name
-            self.found.array(what, part, table(codes), node=node, constant=cell.operands.get(key, ""))
+            self.found.array(what, part, table(codes), node=node, constant=cell.operands.as_dict().get(key, ""))
 
     def _node(self, name: str, node: Node) -> None:
         """Compares scales and limits of the quantizers that are written out."""
@@ -217,10 +220,10 @@ class GridCheck:
         return [s for n in names if (s := steps.get(n)) is not None]
 
 
-def check_knots(found: Findings, before: CellBefore, cell: Cell) -> None:
+def check_knots(found: Findings, before: CellBefore, cell: IntegerCell) -> None:
     """Compares piecewise-linear tables with their functions in binary64."""
     for name in (*cell.type.gates, *(("hidden",) if cell.output_activation is not None else ())):
-        point = before.cell.points.get(f"{name}.activation", {})
+        point = before.cell.point(f"{name}.activation")
         argument = before.steps.get("cell_state" if name == "hidden" else f"{name}.acc")
         gates = cell.type.gates
         activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation

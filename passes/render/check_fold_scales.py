@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GRID, GRID32
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.ir import Model
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
-from rnnqc.passes.fold.grid_numbers import GRID, GRID32
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.render.check_fold_grid import GridCheck, check_knots, grid_before
 from rnnqc.passes.render.check_fold_tables import TablesCheck
@@ -20,12 +20,12 @@ from rnnqc.passes.render.read_cell import constants_of, read_cell
 TABLES = ("gate_table", "cell_table")
 
 
-def operands_of(model: Model, cells: Sequence[Cell]) -> dict[str, dict[str, npt.NDArray[Any]]]:
+def operands_of(model: Model, cells: Sequence[IntegerCell]) -> dict[str, dict[str, npt.NDArray[Any]]]:
     """The constants of integer cells and the tables that nodes make, by the cell's name and that of the operand."""
-    tables = values_of_tables(model, [c.operands[k] for c in cells for k in TABLES if k in c.operands])
-    found = {c.name: constants_of(model, c.operands) for c in cells}
+    tables = values_of_tables(model, [n for c in cells for k, n in c.operands.as_dict().items() if k in TABLES])
+    found = {c.name: constants_of(model, c.operands.as_dict()) for c in cells}
     for cell in cells:
-        found[cell.name] |= {k: tables[cell.operands[k]] for k in TABLES if cell.operands.get(k) in tables}
+        found[cell.name] |= {k: tables[n] for k, n in cell.operands.as_dict().items() if k in TABLES and n in tables}
     return found
 
 
@@ -37,20 +37,20 @@ class FoldScalesCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model) -> None:
-        cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
+        cells = [c for c in model.cells.values() if type(c) is QuantizedCell and c.name not in model.kept]
         self._before = {c.name: read_cell(model, c) for c in cells}
 
     def findings(self, after: Model) -> Findings:
         """Compares every cell that the pass has folded."""
         found = Findings()
-        cells = [c for n, c in after.cells.items() if n in self._before and c.form == "integer"]
+        cells = [c for n, c in after.cells.items() if n in self._before and type(c) is IntegerCell]
         of_cells = operands_of(after, cells)
         for cell in cells:
             before, operands = self._before[cell.name], of_cells[cell.name]
             if before is None:
                 found.passed_over.append(f"{cell.name} (weights that are no codes)")
                 continue
-            arithmetic = cell.integer.get("arithmetic")
+            arithmetic = vars(cell.numbers).get("arithmetic")
             if arithmetic in (GRID, GRID32):
                 float32 = not misfits(before.cell)
                 found.word(f"arithmetic of {cell.name}", arithmetic, GRID32 if float32 else GRID, node=cell.name)

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE
-from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
+from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.lut_numbers import STATE_LIMIT
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Model, Node, constant_array
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.fold.fold_cell import GATE_LIMIT, RESIDUAL_BITS, STATE_LIMIT
+from rnnqc.passes.fold.fold_cell import GATE_LIMIT, RESIDUAL_BITS
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.qcdq.written_quantizers import nodes_of_cell
 from rnnqc.passes.render.check_tables import TINY, check_near, check_table, table_values
@@ -35,7 +37,9 @@ class TablesCheck:
         operands: Its constants by the name of the input.
     """
 
-    def __init__(self, findings: Findings, before: CellBefore, cell: Cell, operands: Mapping[str, Array]) -> None:
+    def __init__(
+        self, findings: Findings, before: CellBefore, cell: IntegerCell, operands: Mapping[str, Array]
+    ) -> None:
         self.found, self.before, self.cell, self.operands = findings, before, cell, operands
         type_, points = cell.type, before.cell.points
         self.sources = [INPUT if cell.input_forget and k == FORGET else k for k in range(len(type_.gates))]
@@ -68,7 +72,7 @@ class TablesCheck:
             self.found.word(f"limits of {self.cell.name}/{name}", "missing", "there", node=self.cell.name)
 
     def _array(self, key: str, wanted: npt.ArrayLike, ulps: float = 0.0) -> None:
-        name = self.cell.operands.get(key, "")
+        name = self.cell.operands.as_dict().get(key, "")
         what = f"{key} of {self.cell.name}"
         self.found.array(what, self.operands.get(key), wanted, node=self.cell.name, constant=name, ulps=ulps)
 
@@ -101,7 +105,7 @@ class TablesCheck:
         self._array(key, codes)
 
     def _number(self, key: str, wanted: npt.ArrayLike) -> None:
-        held = np.asarray(self.cell.integer[key], np.float64)
+        held = np.asarray(vars(self.cell.numbers)[key], np.float64)
         self.found.array(f"{key} of {self.cell.name}", held, np.asarray(wanted, np.float64), node=self.cell.name)
 
     def _limits(self, k: int) -> tuple[float, float]:
@@ -113,7 +117,10 @@ class TablesCheck:
 
     def _limiting(self) -> set[str]:
         """Values that are limited, so that codes and entries of tables are those that there are."""
-        type_, uniform = self.cell.type, self.cell.integer["gate_table_size"] > 0 and "P" not in self.before.floats
+        type_, uniform = (
+            self.cell.type,
+            vars(self.cell.numbers)["gate_table_size"] > 0 and "P" not in self.before.floats,
+        )
         joint = (CANDIDATE if type_.reads_hidden else len(type_.gates)) if uniform else 0
         coupled = FORGET if self.cell.input_forget else -1
         names = {f"{gate}.limited" for k, gate in enumerate(type_.gates) if k >= joint and k != coupled}
@@ -122,7 +129,7 @@ class TablesCheck:
         return names | ({"cell_state"} if type_.cell_state and not wide else set())
 
     def _numbers(self) -> None:
-        n, points = self.cell.integer, self.before.cell.points
+        n, points = vars(self.cell.numbers), self.before.cell.points
         static = n["x_mode"] == "static"
         self._number("x_scale", self.scales["input"] if static else 0.0)
         self._number("x_zero_point", self.zeros["input"])
@@ -142,7 +149,7 @@ class TablesCheck:
 
     def _tables(self) -> None:
         """Every entry of every gate's table, and of that of the output activation."""
-        cell, n = self.cell, self.cell.integer
+        cell, n = self.cell, vars(self.cell.numbers)
         held = self.operands.get("gate_table")
         for k, source in enumerate(self.sources):
             activation, kind = cell.gate_activation(source), self.kinds[k]
@@ -186,7 +193,7 @@ class TablesCheck:
         wanted = table_values(activation, kind, codes, step, bits=bits, residual=residual)
         what = f"table of {activation.name} of {cell.name}.{name}"
         part = None if held is None or held.ndim != 1 else held[offset : offset + len(codes)]
-        constant = cell.operands.get(key, "")
+        constant = cell.operands.as_dict().get(key, "")
         node = f"{cell.name}, from entry {offset} on" if offset else cell.name
         check_table(self.found, what, part, wanted, unit=unit, node=node, constant=constant)
         if kind == "piecewise-linear" and not residual:
@@ -231,7 +238,7 @@ class TablesCheck:
 
     def _beyond(self, wanted: dict[tuple[str, str], dict[int, Any]]) -> None:
         """What takes the part of hidden states that their codes lose."""
-        bound = self.cell.integer.get("h_bound")
+        bound = vars(self.cell.numbers).get("h_bound")
         for source, name in (("hidden", "hidden"), ("hidden", "initial_h"), (RESET_HIDDEN, RESET_HIDDEN)):
             scale, zero = self.scales[source], self.zeros[source]
             if not scale or not bound:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.ir import CELL_TAG, Model, attribute, display_name, info
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.render.check_fold_scales import operands_of
 
 Array = npt.NDArray[Any]
-INTEGER = ("integer", "fused")
 _PACKED = {"W": "w_group_size", "R": "r_group_size"}
 
 
@@ -24,14 +24,14 @@ class KeptConstantsCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model) -> None:
-        cells = [c for c in model.cells.values() if c.form in INTEGER]
+        cells = [c for c in model.cells.values() if isinstance(c, IntegerCell)]
         self._operands = operands_of(model, cells)
-        self._numbers = {c.name: dict(c.integer) for c in cells}
+        self._numbers = {c.name: vars(c.numbers) for c in cells}
 
     def findings(self, after: Model) -> Findings:
         """Compares every cell that is still there."""
         found = Findings()
-        cells = [c for n, c in after.cells.items() if n in self._operands and c.form in INTEGER]
+        cells = [c for n, c in after.cells.items() if n in self._operands and isinstance(c, IntegerCell)]
         operands = operands_of(after, cells)
         nodes = {info(n).metadata.get(CELL_TAG): n for g in after.graphs() for n in g.nodes if n.op.startswith("Quant")}
         for cell in cells:
@@ -39,11 +39,11 @@ class KeptConstantsCheck(ConstantCheck):
             for key, array in before.items():
                 held = now.get(key)
                 if held is not None and key in _PACKED and held.dtype == np.uint8 != array.dtype:
-                    size = cell.integer[_PACKED[key]]
+                    size = vars(cell.numbers)[_PACKED[key]]
                     held = _unpacked(held, now.get(f"{key}_group_multiplier"), array.shape, size)
-                what, name = f"{key} of {cell.name}", cell.operands.get(key, "")
+                what, name = f"{key} of {cell.name}", cell.operands.as_dict().get(key, "")
                 found.array(what, held, array, node=cell.name, constant=name)
-            node = nodes.get(cell.name) if cell.form == "fused" else None
+            node = nodes.get(cell.name) if isinstance(cell, FusedCell) else None
             for key, number in self._numbers[cell.name].items() if node is not None else ():
                 given = attribute(node, key, None)
                 if given is not None and key not in _PACKED.values() and _is_numeric(number) and _is_numeric(given):

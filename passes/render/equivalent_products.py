@@ -7,29 +7,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.grid_numbers import GRID32, RESET, GridNumbers
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.formats.point_format import ROWS
+from rnnqc.formats.rounding import Rounding
 from rnnqc.passes.base import MOVED, Equivalent
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
-from rnnqc.passes.fold.grid_numbers import GRID32, RESET, GridNumbers
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 
 STATES = (float("inf"), 0.25)
 """Tolerance of what makes up a state: tables round small values, and states drift apart; another gate is far off."""
 
 
-def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
+def products_in_steps(cell: QuantizedCell) -> Iterator[Equivalent]:
     """Products in real values, and in steps of the gates' quantizers from their lowest code on ("tables")."""
-    points = [cell.points[f"{gate}.acc"] for gate in cell.type.gates]
-    if any(p["bits"] is None or p["mode"] != "static" or len(p["scale"]) != 1 for p in points):
+    points = [f for gate in cell.type.gates if (f := cell.points[f"{gate}.acc"].static) is not None]
+    if len(points) < len(cell.type.gates) or any(len(f.scale) != 1 for f in points):
         return
-    steps = np.repeat([p["scale"][0] for p in points], cell.hidden_size)
+    steps = np.repeat([f.scale[0] for f in points], cell.hidden_size)
     factor = tuple((1.0 / steps).tolist())
     offset = None
-    if all(p["rounding"] == "half_up" and p["signed"] and not p["narrow"] for p in points):
-        offset = tuple(np.repeat([2.0 ** (p["bits"] - 1) + 0.5 for p in points], cell.hidden_size).tolist())
+    if all(f.rounding is Rounding.HALF_UP and f.signed and not f.narrow for f in points):
+        offset = tuple(np.repeat([2.0 ** (f.bits - 1) + 0.5 for f in points], cell.hidden_size).tolist())
     size = cell.hidden_size
-    after = "x.projection.steps" if cell.points["input"]["mode"] == "dynamic-row" else "x.projection"
+    after = "x.projection.steps" if cell.points["input"].mode == ROWS else "x.projection"
     yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size, source=cell.x)
     if _has_reset_product(cell):
         first, last = factor[:-size], factor[-size:]
@@ -39,15 +42,15 @@ def products_in_steps(cell: Cell) -> Iterator[Equivalent]:
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
 
 
-def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
+def real_products(cell: QuantizedCell, numbers: GridNumbers) -> Iterator[Equivalent]:
     """Products and their sums with the bias, which stay real values ("grid" and "grid32")."""
     gates, size = cell.type.gates, cell.hidden_size
     # A coupled forget gate has no products of its own; in Brevitas' arithmetic those of the input gate stand there.
     unused = FORGET if cell.input_forget and numbers.arithmetic == GRID32 else None
-    limited = cell.points.get("accumulator", {"bits": None})["bits"] is not None
+    limited = not cell.point("accumulator").is_float
     steps = [numbers.grid(f"{gate}.acc").scale for gate in gates]
 
-    vitis = VITIS in {p.get("table") for p in cell.points.values()}
+    vitis = VITIS in {p.table for p in cell.points.values()}
 
     def product(before: str, accumulator: str, after: str, count: int) -> Equivalent:
         name = f"{accumulator}.limited" if limited else before
@@ -76,7 +79,7 @@ def real_products(cell: Cell, numbers: GridNumbers) -> Iterator[Equivalent]:
         yield biased(name, name, steps[CANDIDATE:])
 
 
-def states_in_units(cell: Cell, unit: float) -> Iterator[Equivalent]:
+def states_in_units(cell: QuantizedCell, unit: float) -> Iterator[Equivalent]:
     """What a step makes of the gates: the two parts of the state after it and, of an LSTM, the hidden state.
 
     Args:
@@ -95,5 +98,5 @@ def states_in_units(cell: Cell, unit: float) -> Iterator[Equivalent]:
         yield Equivalent(value, value, (times,) * size, None, size, tolerance=STATES)
 
 
-def _has_reset_product(cell: Cell) -> bool:
+def _has_reset_product(cell: QuantizedCell) -> bool:
     return cell.type.reads_hidden and not cell.linear_before_reset

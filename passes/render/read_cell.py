@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.qcdq.check_quantizers import WEIGHTS
 from rnnqc.passes.qcdq.written_quantizers import Steps, WrittenQuantizer, steps_of, written_quantizers
@@ -23,7 +22,7 @@ class CellBefore:
     """A cell in form qcdq, as its graph has it.
 
     Attributes:
-        cell: The cell, a copy.
+        cell: The cell.
         steps: Of its static quantizers, by point.
         weight_scales: Of W and R, float64 `[n]` or `[1]`.
         weight_zero_points: Of W and R, int64 `[n]` or `[1]`.
@@ -31,7 +30,7 @@ class CellBefore:
         floats: B `[GH]`, and P and hidden_bias where it has them, float64.
     """
 
-    cell: Cell
+    cell: QuantizedCell
     steps: Mapping[str, Steps]
     weight_scales: Mapping[str, Array]
     weight_zero_points: Mapping[str, Array]
@@ -44,15 +43,15 @@ class CellBefore:
 
     def zero_point(self, point: str) -> int:
         """The unsigned code of 0 of a point."""
-        settings = self.cell.points.get(point, {"bits": None})
-        if settings["bits"] is None:
+        held = self.cell.point(point).format
+        if held is None:
             return 128
         if point not in self.steps:
-            return int(settings["zero_point"])
-        return int(settings["signed"] and settings["narrow"]) - int(self.steps[point].low)
+            return held.zero_point
+        return int(held.signed and held.narrow) - int(self.steps[point].low)
 
 
-def read_cell(model: Model, cell: Cell) -> CellBefore | None:
+def read_cell(model: Model, cell: QuantizedCell) -> CellBefore | None:
     """Reads a cell in form qcdq; None where its weights are not codes."""
     written = written_quantizers(model, cell)
     weights = {key: _weight(written[name][0]) for name, key in WEIGHTS.items() if name in written}
@@ -63,7 +62,7 @@ def read_cell(model: Model, cell: Cell) -> CellBefore | None:
     names = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
     floats = {k: a.astype(np.float64) for k, n in names.items() if n and (a := _constant(model, n)) is not None}
     scales, zeros, codes = ({k: w[i] for k, w in found.items()} for i in range(3))
-    return CellBefore(copy.deepcopy(cell), steps, scales, zeros, codes, floats)
+    return CellBefore(cell, steps, scales, zeros, codes, floats)
 
 
 def _weight(quantizer: WrittenQuantizer) -> tuple[Array, Array, Array] | None:

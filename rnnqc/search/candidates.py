@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.grids import is_power_of_two, power_of_two_from
+from rnnqc.formats.scales import is_power_of_two, power_of_two_from
 from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
 from rnnqc.recipes.recipe import KEYS, Recipe, Rule, Settings, keys_of
 from rnnqc.search.findings import PointEvidence

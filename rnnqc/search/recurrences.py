@@ -9,6 +9,7 @@ from typing import Any
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import points_of
 from rnnqc.data.statistics import identity
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT
@@ -75,7 +76,7 @@ class Recurrence:
 
 def recurrences_of(model: Model) -> dict[str, Recurrence]:
     """Every lowered recurrence of a model, by its name."""
-    found = {c.name: Recurrence(c.name, c.node, c.points, identity(c), c) for c in model.cells.values()}
+    found = {c.name: Recurrence(c.name, c.node, points_of(c), identity(c), c) for c in model.cells.values()}
     for record in custom_cells(model).values():
         sizes = {"op": record["op"], "points": sorted(record["points"])}
         found[record["name"]] = Recurrence(record["name"], record["path"], record.get("formats", {}), sizes)

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rnnqc.cells.stages import points_of
 from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import Rule
 from rnnqc.search.overrides import settings_text
@@ -114,7 +116,7 @@ def cost_of(lowered: Lowered) -> int:
         again = 0.0
         for cell in cells:
             rows = {"input": cell.input_size, "hidden": cell.hidden_size}
-            wide = sum(n for k, n in rows.items() if (cell.points.get(k, {}).get("bits") or 0) > WIDE_BITS)
+            wide = sum(n for k, n in rows.items() if (points_of(cell).get(k, FLOAT).bits or 0) > WIDE_BITS)
             again += wide / (cell.input_size + cell.hidden_size) / len(cells)
         total += entry.bytes * (1 + again)
     return round(total)

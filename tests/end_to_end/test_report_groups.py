@@ -28,7 +28,7 @@ from rnnqc.reporting.page import page
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.search.findings import Repair, Sensitivity
 from rnnqc.search.trials import Bounds
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 T, B, I, H = 12, 2, 6, 8  # noqa: E741
 Feeds = list[dict[str, Array]]

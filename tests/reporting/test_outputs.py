@@ -19,7 +19,7 @@ from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.reporting.outputs import output_evidence
 from rnnqc.search.quality import Quality
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)
