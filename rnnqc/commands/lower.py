@@ -33,8 +33,8 @@ from rnnqc.errors import CompileError, UsageError
 if TYPE_CHECKING:
     from rnnqc.lowering.failures import Failure
     from rnnqc.lowering.report import Lowered, Report
-    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
+    from rnnqc.search.trials import Bounds
 
 PATIENCE = 4.0
 """The SQNR is measured for at most so many times the time of the lowering, unless --min-sqnr asks for it."""

@@ -14,7 +14,7 @@ from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import Given, LowerOptions
-from rnnqc.measure.comparison_feeds import Remembered
+from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.invariants import Property

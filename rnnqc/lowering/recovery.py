@@ -15,7 +15,7 @@ from rnnqc.evaluation.numerics import Array, max_abs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
+from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights

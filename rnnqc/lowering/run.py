@@ -15,7 +15,8 @@ from rnnqc.ir import FLOAT_TAG, Model, info
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.recovery import in_normal_form
-from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA, FeedGenerator, verification_feeds
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.graph.quant_operators import CELL_OP

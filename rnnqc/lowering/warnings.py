@@ -11,7 +11,7 @@ from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.run import Passed
-from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import idle_overrides

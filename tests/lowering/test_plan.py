@@ -23,7 +23,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.run import run
-from rnnqc.measure.comparison_feeds import Remembered
+from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe

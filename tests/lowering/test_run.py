@@ -19,7 +19,7 @@ from rnnqc.lowering import run as running
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.run import run
-from rnnqc.measure.comparison_feeds import FeedGenerator
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.recover import loop_layers
