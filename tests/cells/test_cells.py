@@ -25,9 +25,9 @@ from rnnqc.cells.activations import (
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.testing.float_layer import ACTIVATION_NAMES as ONNX_NAMES
-from rnnqc.testing.float_layer import USES_ALPHA, USES_BETA
-from rnnqc.testing.float_layer import Activation as OnnxActivation
+from tests.generate.float_layer import ACTIVATION_NAMES as ONNX_NAMES
+from tests.generate.float_layer import USES_ALPHA, USES_BETA
+from tests.generate.float_layer import Activation as OnnxActivation
 
 Array = npt.NDArray[np.float64]
 X = np.linspace(-40.0, 40.0, 4001)

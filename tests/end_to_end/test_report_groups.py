@@ -27,7 +27,7 @@ from rnnqc.reporting.evidence import Curve, Evidence, OutputEvidence, Repair, Se
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.subject import Options, Subject
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 T, B, I, H = 12, 2, 6, 8  # noqa: E741
 Feeds = list[dict[str, Array]]

@@ -21,8 +21,8 @@ from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.layers import RecurrentCase
+from tests.generate.recurrences import RecurrenceCase
 
 LSTM = RecurrentCase(T=3, B=2, I=4, H=5)
 LOOP = RecurrenceCase(op="highway", form="scan", time=4)

@@ -23,7 +23,7 @@ from rnnqc.measure.comparison_feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.recover import loop_layers
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 LSTM = LstmCase(T=4, dynamic_time=True)
 LOOP = RecurrenceCase(form="scan", dynamic_time=True, batch="B")

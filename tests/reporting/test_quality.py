@@ -16,7 +16,7 @@ from protos import parse
 from rnnqc.data.feeds import Feeds
 from rnnqc.measure.verify import compare_models
 from rnnqc.reporting.quality import Quality
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 TANH = Activation("Tanh")
 

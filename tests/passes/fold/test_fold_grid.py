@@ -23,7 +23,7 @@ from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 STATIC = (
     *("*.input.mode=static", "*.input.scale=0.125", "*.hidden.mode=static", "*.hidden.scale=0.015625"),

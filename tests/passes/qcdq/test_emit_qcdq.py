@@ -17,6 +17,7 @@ from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.qcdq.emit_qcdq import emit_fake_quant
+from tests.laws.parametrize import in_turn
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))
@@ -37,8 +38,7 @@ def test_fake_quant_is_the_encoding(bits: int, signed: bool, zero_point: int, ro
     np.testing.assert_array_equal(run(plain_session(model.proto), {"x": x})["y"], expected)
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("recipe", ["distiller-avg", "distiller-sym", "pow2-int8", "brevitas-int8"])
+@in_turn(recipe=["distiller-avg", "distiller-sym", "pow2-int8", "brevitas-int8"], op=["LSTM", "GRU", "RNN"])
 def test_signed_codes_in_new_operator_sets(recipe: str, op: Op) -> None:
     """Optimized and not, operator set 21 gives the bits of 20: onnxruntime moves Q and DQ there and breaks models."""
     outputs = []

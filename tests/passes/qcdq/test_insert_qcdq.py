@@ -27,7 +27,7 @@ from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
 from rnnqc.passes import InsertQcdq
 from rnnqc.passes.cells.cell_graphs import chain_sources
 from rnnqc.recipes.recipe import Recipe, parse_override
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 CASE = LstmCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))

@@ -19,7 +19,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.float_layer import ACTIVATION_NAMES, Activation
 
 CASE = LstmCase()
 

@@ -27,7 +27,7 @@ from rnnqc.ir import CELL_TAG, DOMAIN, Model, Node, Value, constant_array, graph
 from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 CASE = LstmCase()
 

@@ -27,7 +27,7 @@ from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.integer_cell import weight_codes
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)
