@@ -13,7 +13,6 @@ In a GRU with linear_before_reset = 0 the columns of the hidden gate have the sc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,23 +22,14 @@ import numpy.typing as npt
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
+from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import CHAINED, ROWS
-from rnnqc.formats.rounding import Rounding
-from rnnqc.formats.scales import is_power_of_two
-from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded, stored_multiplier
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.fold.lut_formats import LutFormats, gate_format, state_bound
+from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
 RESIDUAL_BITS = 13
-WIDE_CELL_BITS = 24
-EXACT_POINTS = frozenset(
-    ("accumulator", "cell_state.kept", "cell_state.added", "hidden_state.kept", "hidden_state.added", "hidden_state")
-)
 
 
 @dataclass(frozen=True)
@@ -102,31 +92,56 @@ def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[
     Raises:
         NotHandled: The formats of the cell have no integer form.
     """
-    _check_only_known_grids(cell)
-    h, names = cell.hidden_size, cell.type.gates
-    w_format, r_format = (_weight_format(cell, k) for k in ("W", "R"))
-    x_mode, x_scale, x_zero = _activation_format(cell, "input")
-    h_mode, h_scale, h_zero = _activation_format(cell, "hidden")
-    reset_scale, reset_zero = _reset_format(cell, h_mode)
-    cell_scale, cell_max = _cell_format(cell) if cell.type.cell_state else (0.0, 0.0)
-    gates = _fold_gates(cell, cell_scale or 1.0)
+    f = LutFormats.of(cell)
+    h, columns = cell.hidden_size, len(cell.type.gates) * cell.hidden_size
+    gates = _fold_gates(cell, f.cell_scale or 1.0)
+    table = _cell_table(cell, f.cell_scale)
     s_g = np.repeat(gates.step, h)
-    columns = len(names) * h
-    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (w_format, r_format))
-    code_scale = np.full(columns, h_scale or 1.0)
+    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (f.W, f.R))
+    s_h = np.full(columns, f.h.scale or 1.0)
     if RESET_HIDDEN in cell.points and not cell.linear_before_reset:
-        code_scale[CANDIDATE * h :] = reset_scale or 1.0
-    cell_table, cell_index_scale = _cell_table(cell, cell_scale)
+        s_h[CANDIDATE * h :] = f.reset.scale or 1.0
+    b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
+    assert b is not None
+    if p is not None:
+        unit = f.cell_scale or 1.0
+        parts = [p[k * h : (k + 1) * h] * unit / gates.step[k] for k in cell.type.peephole_gates]
+        p = np.concatenate(parts).astype(np.float32)
+    return FoldedCell(
+        numbers=_numbers(cell, f, gates, table, zero_point_rows_needed(w) if f.x.mode == "dynamic_row" else 0),
+        x_multiplier=stored_multiplier(w_scale * (f.x.scale or 1.0) / s_g),
+        h_multiplier=stored_multiplier(r_scale * s_h / s_g),
+        B=(b.astype(np.float64) / s_g + np.repeat(gates.zero, h)).astype(np.float32),
+        P=p,
+        hidden_bias=None if inner is None else (inner / gates.step[CANDIDATE]).astype(np.float32),
+        gate_tables=tuple(gates.tables),
+        cell_table=table[0],
+    )
+
+
+def _numbers(
+    cell: QuantizedCell, f: LutFormats, gates: _Gates, table: tuple[TableSpec | None, float], zero_point_rows: int
+) -> CellNumbers:
+    """The scalars of a cell.
+
+    Args:
+        cell: The cell.
+        f: Its formats.
+        gates: How its gates are evaluated.
+        table: That of the output activation, and a float cell state's steps per unit.
+        zero_point_rows: How many rows hold the column sums of W.
+    """
+    cell_table, cell_index_scale = table
     sizes = {t.size for t in gates.tables}
-    numbers = CellNumbers(
-        x_mode=x_mode,
-        x_scale=x_scale if x_mode == "static" else 0.0,
-        x_zero_point=x_zero,
-        h_mode=h_mode,
-        h_scale=h_scale,
-        h_zero_point=h_zero,
-        cell_scale=cell_scale,
-        cell_max=cell_max,
+    return CellNumbers(
+        x_mode=f.x.mode,
+        x_scale=f.x.scale if f.x.mode == "static" else 0.0,
+        x_zero_point=f.x.zero_point,
+        h_mode=f.h.mode,
+        h_scale=f.h.scale,
+        h_zero_point=f.h.zero_point,
+        cell_scale=f.cell_scale,
+        cell_max=f.cell_max,
         cell_index_scale=cell_index_scale,
         gate_kinds=gates.kinds,
         gate_min=gates.low,
@@ -136,27 +151,12 @@ def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[
         gate_index_scale=gates.index_scale,
         gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in gates.kinds],
         cell_table_size=cell_table.size if cell_table is not None else 0,
-        zero_point_rows=zero_point_rows_needed(w) if x_mode == "dynamic_row" else 0,
-        x_bits=cell.points["input"].integers.bits,
-        h_bits=cell.points["hidden"].integers.bits,
-        reset_scale=reset_scale,
-        reset_zero_point=reset_zero,
+        zero_point_rows=zero_point_rows,
+        x_bits=f.x.bits,
+        h_bits=f.h.bits,
+        reset_scale=f.reset.scale,
+        reset_zero_point=f.reset.zero_point,
         h_bound=state_bound(cell),
-    )
-    b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
-    assert b is not None
-    c_unit, peepholes = cell_scale or 1.0, cell.type.peephole_gates
-    return FoldedCell(
-        numbers=numbers,
-        x_multiplier=stored_multiplier(w_scale * (x_scale or 1.0) / s_g),
-        h_multiplier=stored_multiplier(r_scale * code_scale / s_g),
-        B=(b.astype(np.float64) / s_g + np.repeat(gates.zero, h)).astype(np.float32),
-        P=None
-        if p is None
-        else np.concatenate([p[k * h : (k + 1) * h] * c_unit / gates.step[k] for k in peepholes]).astype(np.float32),
-        hidden_bias=None if inner is None else (inner / gates.step[CANDIDATE]).astype(np.float32),
-        gate_tables=tuple(gates.tables),
-        cell_table=cell_table,
     )
 
 
@@ -179,7 +179,7 @@ def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
     for k in range(len(cell.type.gates)):
         source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
         activation = cell.gate_activation(source)
-        step, bits = _gate_format(cell, source)
+        step, bits = gate_format(cell, source)
         clip = cell.clip if cell.clip is not None else GATE_LIMIT
         kind, zero, offset = activation.kind, 0.0, 0
         if kind == TABLE:
@@ -215,41 +215,6 @@ def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | Non
     return _table(cell, "hidden", output, INDEX_BITS, step, 1.0), 0.0 if cell_scale else 1.0 / step
 
 
-def _reset_format(cell: QuantizedCell, h_mode: str) -> tuple[float, int]:
-    """Scale and zero point of the codes of `r * h` in a GRU with linear_before_reset = 0."""
-    point = cell.points.get(RESET_HIDDEN)
-    if point is None or cell.linear_before_reset:
-        return 0.0, 128
-    mode, scale, zero = _activation_format(cell, RESET_HIDDEN)
-    hidden = cell.points["hidden"]
-    if mode != h_mode or point.bits != hidden.bits:
-        raise NotHandled(
-            "the hidden state and r * h have different formats.",
-            f"hidden: {hidden.bits} bits, {h_mode}; {RESET_HIDDEN}: {point.bits} bits, {mode}",
-            "give both the same bits and mode, or use --form qcdq",
-        )
-    return scale, zero
-
-
-def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
-    """Magnitude up to which the hidden codes hold every state that steps make; 0 where no initial one is given.
-
-    Also 0 where the range of the codes does not follow from the activations alone: of all codes of hidden states, or,
-    with `some`, of all or some of those of a GRU.
-    """
-    points = [cell.points["hidden"]]
-    if cell.type.reads_hidden and not cell.linear_before_reset:
-        points.append(cell.points[RESET_HIDDEN])
-    bounds = [p.bound or 0.0 for p in points]
-    if cell.initial_h is None or not (any if some else all)(bounds):
-        return 0.0
-    bound = float(np.float32(max(bounds)))
-    if cell.type.reads_hidden and not is_power_of_two(bound):
-        # Roundings of (1 - z) * n + z * h add up to a little more than the largest n.
-        return float(np.float32(bound * (1.0 + 2.0**-8)))
-    return bound
-
-
 def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
     """`codes` `[I,GH]` and `count` rows that add up to minus its column sums; what the function body computes."""
     sums = codes.sum(axis=0, dtype=np.int64)
@@ -261,110 +226,6 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
     """How many rows hold the column sums of `codes`: a power of two, so that cells of one size share a function."""
     needed = -(-int(np.abs(codes.sum(axis=0, dtype=np.int64)).max()) // 127)
     return int(2 ** max(2, (needed - 1).bit_length()))
-
-
-def _check_only_known_grids(cell: QuantizedCell) -> None:
-    """Raises NotHandled for a quantized value that this form keeps exact."""
-    for name, point in cell.points.items():
-        on_grid = name.endswith(".activation") and (point.static is not None or point.table == VITIS)
-        exact = name in EXACT_POINTS or name in cell.type.product_points or on_grid
-        if not point.is_float and exact:
-            action = "leave it float, or use --form qcdq"
-            raise NotHandled(f"{name} is quantized.", f"{name}.bits = {point.bits}", action)
-    if cell.points["hidden"].rounded_output:
-        raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
-
-
-def _weight_format(cell: QuantizedCell, name: str) -> Format:
-    point = cell.points[f"{name}.weight"]
-    held = point.static
-    if held is None:
-        raise NotHandled(
-            f"{name} stays float in this recipe.",
-            f"{name}.weight.bits = none",
-            "quantize the weights, or use --form qcdq",
-        )
-    if held.binary or not held.is_symmetric:
-        raise NotHandled(
-            f"{name} is not symmetric, or binary.",
-            f"{name}.weight: {point.bits} bits, signed = {held.signed}, zero_point = {held.zero_point}",
-            "signed codes around 0 have an integer form; use --form qcdq",
-        )
-    if held.bits > 8:
-        raise NotHandled(
-            f"{name} has {held.bits} bits.",
-            f"{name}.weight.bits = {held.bits}",
-            "up to 8 bits have an integer form; use --form qcdq",
-        )
-    return held
-
-
-def _activation_format(cell: QuantizedCell, name: str) -> tuple[str, float, int]:
-    """How `name` becomes integers: the mode, the scale (0 for one of each row) and the zero point."""
-    point, held = cell.points[name], cell.points[name].format
-    if held is None or held.bits not in (8, 16) or held.signed or held.rounding is not Rounding.HALF_EVEN:
-        found = "float" if held is None else f"{point.bits} bits, signed = {held.signed}, {held.rounding.value}"
-        raise NotHandled(
-            f"the {name} has a format without integer form.",
-            f"{name}: {found}",
-            "unsigned codes of 8 or 16 bits, rounded half to even, have one; use --form qcdq",
-        )
-    if point.mode == ROWS:
-        return "dynamic_row", 0.0, held.zero_point
-    return "codes" if point.mode == CHAINED else "static", float(point.complete.scale[0]), held.zero_point
-
-
-def _gate_format(cell: QuantizedCell, k: int) -> tuple[float, int]:
-    """Scale and bits of the pre-activation of a gate that is tabulated; 1 and 0 of another one."""
-    activation = cell.gate_activation(k)
-    if activation.kind != TABLE:
-        return 1.0, 0
-    name = cell.type.gates[k]
-    point, value = cell.points[f"{name}.acc"], cell.points[f"{name}.activation"]
-    held = point.static
-    if held is None or value.is_float or held.rounding is not Rounding.HALF_UP:
-        rounding = None if held is None else held.rounding.value
-        raise NotHandled(
-            f"the {name.replace('_', ' ')} is not tabulated.",
-            f"{name}: acc.bits = {point.bits}, activation.bits = {value.bits}, {rounding}",
-            "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
-        )
-    if not held.is_symmetric:
-        raise NotHandled(
-            f"the {name.replace('_', ' ')} has codes that are not around 0.",
-            f"{name}.acc: signed = {held.signed}, zero_point = {held.zero_point}",
-            "symmetric pre-activations have an integer form; use --form qcdq",
-        )
-    if held.bits > INDEX_BITS:
-        raise NotHandled(
-            f"the {name.replace('_', ' ')} has too large a table.",
-            f"{name}.acc.bits = {held.bits}",
-            f"pre-activations of up to {INDEX_BITS} bits have an integer form; use --form qcdq",
-        )
-    return held.scale[0], held.bits
-
-
-def _cell_format(cell: QuantizedCell) -> tuple[float, float]:
-    """Scale and largest multiple of the cell state; zeros for a float one."""
-    held, output = cell.points["cell_state"].static, cell.activations[2]
-    if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"].is_float:
-        raise NotHandled(
-            "the output activation is not tabulated.",
-            "hidden.activation.bits = none",
-            "tabulate it, or use --form qcdq",
-        )
-    if held is None:
-        return 0.0, 0.0
-    gate = cell.gate_activation(CELL)
-    if held.rounding is not Rounding.HALF_EVEN or output.kind == RELU_TABLE or gate.kind != TABLE:
-        raise NotHandled(
-            "the cell state has a format without integer form.",
-            f"cell_state: {held.bits} bits, {held.rounding.value}, gate {gate.name}, output {output.name}",
-            "whole numbers rounded half to even, with tabulated activations, have one; use --form qcdq",
-        )
-    # float32 holds whole numbers of 24 bits: such a cell needs no limit but the one that keeps it finite.
-    wide = held.bits == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)
-    return held.scale[0], STATE_LIMIT if wide else 2.0 ** (held.bits - 1) - 1
 
 
 def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:

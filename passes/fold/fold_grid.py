@@ -26,8 +26,9 @@ from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED
-from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
+from rnnqc.passes.fold.fold_cell import FloatArray
 from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.fold.lut_formats import EXACT_POINTS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 

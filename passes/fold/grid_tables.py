@@ -20,6 +20,9 @@ from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.lstm_node import NotHandled
 
+EXACT, LINEAR = "exact", "piecewise-linear"
+"""Kinds of tables, beside `VITIS`."""
+
 
 @dataclass(frozen=True)
 class VitisSteps:
@@ -71,14 +74,14 @@ def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument:
     point = cell.points[f"{name}.activation"]
     codes = np.arange(argument.low, argument.high + 1)
     bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
-    kind = point.table or "exact"
+    kind = point.table or EXACT
     n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
     if kind == VITIS and activation.name in STEP_BITS:
         values, steps = _vitis_values(name, activation, argument, codes)
         quantized = on_activation_grid(point, values)
         pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
         return GridTable(quantized, steps if pays else None)
-    if kind == "piecewise-linear" and n is not None:
+    if kind == LINEAR and n is not None:
         tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
         values = (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32)
     else:
@@ -104,3 +107,17 @@ def _vitis_values(
 def on_activation_grid(point: PointFormat, values: FloatArray) -> FloatArray:
     """`values` in the format of an activation's point; themselves without one."""
     return values if point.static is None else point.static.fake_quantize(values)
+
+
+def table_kind(cell: QuantizedCell, name: str, kind: str) -> str:
+    """How the activation at the point `name` is tabulated: exactly where the table of that kind does not exist."""
+    gate, gates = name.rpartition(".")[0], cell.type.gates
+    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+    if activation is None or activation.name not in STEP_BITS:
+        return EXACT
+    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
+    if kind != LINEAR or len(argument.scale) != 1:
+        return kind
+    held = argument.complete
+    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT

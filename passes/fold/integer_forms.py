@@ -12,9 +12,10 @@ import numpy.typing as npt
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Model, Value
-from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell, state_bound
+from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, grid_of
+from rnnqc.passes.fold.lut_formats import state_bound
 from rnnqc.passes.formats.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -60,6 +61,20 @@ def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[A
     x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
     folded = fold_quant_lstm(lstm, x)
     return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
+
+
+def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether the arithmetic that the cell's formats have holds no hidden states beyond its quantized values.
+
+    Args:
+        cell: With its formats.
+        parameters: Quantized values of W and R, and B, P and hidden_bias where the cell has them.
+    """
+    others = {k: a for k, a in parameters.items() if k in ("B", "P", "hidden_bias")}
+    try:
+        return isinstance(integer_form(cell, parameters["W"], parameters["R"], others), FoldedGrid)
+    except NotHandled:
+        return False
 
 
 def is_within(model: Model, state: Value, bound: float) -> bool:
