@@ -1,4 +1,4 @@
-"""The formats that the arithmetic "tables" has: which cells it computes, and the scales and limits of their values."""
+"""The formats that look-up arithmetic has: which cells it computes, and the scales and limits of their values."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.grid_tables import table_kind
+from rnnqc.passes.fold.fixed_point_tables import table_kind
 from rnnqc.passes.fold.integer_forms import bound_to_exceed, loses_states
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.formats.derived_formats import Points as FormatsOfCell

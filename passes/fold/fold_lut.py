@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.passes.fold.lut_formats import LutFormats, gate_format, state_bound
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
@@ -57,7 +57,7 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
-class FoldedCell:
+class FoldedLut:
     """The integer form of one cell.
 
     Attributes:
@@ -71,7 +71,7 @@ class FoldedCell:
         cell_table: The table of the output activation, or None.
     """
 
-    numbers: CellNumbers
+    numbers: LutNumbers
     x_multiplier: FloatArray
     h_multiplier: FloatArray
     B: FloatArray
@@ -81,7 +81,7 @@ class FoldedCell:
     cell_table: TableSpec | None
 
 
-def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
+def fold_lut(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedLut:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -107,7 +107,7 @@ def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[
         unit = f.cell_scale or 1.0
         parts = [p[k * h : (k + 1) * h] * unit / gates.step[k] for k in cell.type.peephole_gates]
         p = np.concatenate(parts).astype(np.float32)
-    return FoldedCell(
+    return FoldedLut(
         numbers=_numbers(cell, f, gates, table, zero_point_rows_needed(w) if f.x.mode == "dynamic_row" else 0),
         x_multiplier=stored_multiplier(w_scale * (f.x.scale or 1.0) / s_g),
         h_multiplier=stored_multiplier(r_scale * s_h / s_g),
@@ -121,7 +121,7 @@ def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[
 
 def _numbers(
     cell: QuantizedCell, f: LutFormats, gates: _Gates, table: tuple[TableSpec | None, float], zero_point_rows: int
-) -> CellNumbers:
+) -> LutNumbers:
     """The scalars of a cell.
 
     Args:
@@ -133,7 +133,7 @@ def _numbers(
     """
     cell_table, cell_index_scale = table
     sizes = {t.size for t in gates.tables}
-    return CellNumbers(
+    return LutNumbers(
         x_mode=f.x.mode,
         x_scale=f.x.scale if f.x.mode == "static" else 0.0,
         x_zero_point=f.x.zero_point,

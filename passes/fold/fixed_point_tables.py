@@ -1,4 +1,4 @@
-"""Activation tables of the arithmetic "grid": the values for all codes of an argument."""
+"""Activation tables of fixed-point arithmetic: the values for all codes of an argument."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
+from rnnqc.passes.fold.fold_lut import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.lstm_node import NotHandled
 
@@ -42,7 +42,7 @@ class VitisSteps:
 
 
 @dataclass(frozen=True, eq=False)
-class GridTable:
+class FixedPointTable:
     """One table.
 
     Attributes:
@@ -54,7 +54,7 @@ class GridTable:
     vitis: VitisSteps | None = None
 
 
-def place(tables: list[GridTable], table: GridTable) -> int:
+def place(tables: list[FixedPointTable], table: FixedPointTable) -> int:
     """The entry at which the table starts among `tables`, where it is put unless it is there."""
     start = 0
     for other in tables:
@@ -65,7 +65,9 @@ def place(tables: list[GridTable], table: GridTable) -> int:
     return start
 
 
-def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument: Grid) -> GridTable:
+def fixed_point_table(
+    cell: QuantizedCell, name: str, activation: Activation, argument: FixedPointQuantizer
+) -> FixedPointTable:
     """The table of an activation, its values on the grid of `<name>.activation` if that has one.
 
     Raises:
@@ -80,17 +82,17 @@ def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument:
         values, steps = _vitis_values(name, activation, argument, codes)
         quantized = on_activation_grid(point, values)
         pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
-        return GridTable(quantized, steps if pays else None)
+        return FixedPointTable(quantized, steps if pays else None)
     if kind == LINEAR and n is not None:
         tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
         values = (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32)
     else:
         values = np.asarray(activation(codes * argument.scale), np.float64).astype(np.float32)
-    return GridTable(on_activation_grid(point, values))
+    return FixedPointTable(on_activation_grid(point, values))
 
 
 def _vitis_values(
-    name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]
+    name: str, activation: Activation, argument: FixedPointQuantizer, codes: npt.NDArray[Any]
 ) -> tuple[FloatArray, VitisSteps]:
     half = 2 ** (INDEX_BITS - 1)
     if not is_power_of_two(argument.scale) or codes[0] < -half or codes[-1] >= half:
