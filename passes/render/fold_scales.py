@@ -43,9 +43,9 @@ class FoldScales(Pass):
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
     * Formats of look-up arithmetic come first (fold_lut.py), then those of fixed-point arithmetic
-      (fold_fixed_point.py); a cell with all the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic (fold_quant_lstm.py). A cell whose
-      formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
-      remark.
+      (fold_fixed_point.py); a cell with all the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic
+      (fold_quant_lstm.py). A cell whose formats have no integer form (a float gate, one scale for each row and 16-bit
+      weights, ...) stays as it is, with a remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
       them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
       hidden states.
