@@ -1,13 +1,14 @@
 """Plants small defects in the product, one at a time, and says which test finds each.
 
-    python scripts/planted_defects.py                    # all of tests/planted_defects.toml
-    python scripts/planted_defects.py --only 'kernel*'   # some, by name
+    python scripts/planted_defects.py                    # all of tests/planted_defects/*.toml
+    python scripts/planted_defects.py kernel 'AVX2 *'    # some, by the beginnings of their names
     python scripts/planted_defects.py --check            # only: is every text still there, once?
     python scripts/planted_defects.py --root ../other    # the defects of this checkout in another one, with its tests
 
 A defect is a text of the product, what stands there instead, why it matters, and the tests that are likely to find it.
 Texts are searched in all sources, so that a defect survives a move. Each is planted in a copy of the checkout; there
-its tests run until one fails, and all others if none does. A defect of the native library is compiled first.
+its tests run until one fails, and all others if none does. A defect of the native library is compiled first; where it
+shows on processors of one instruction set alone, `isa` names that.
 
 Exit code 0: every defect was found. 1: one was not. 2: a text is missing, or stands in several places.
 """
@@ -37,12 +38,24 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"passes": (".py",), "rnnqc": (".py", ".toml"), "runtime_ops": (".py", ".cc", ".h", ".inc")}
 LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
-SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
+# Parts of a path below runtime_ops/src, and the tests that call what is there.
+LIKELY = {
+    "gemm": ("test_kernels", "test_int4_kernels"),
+    "dot": ("test_int4_kernels",),
+    "quantize": ("test_kernels", "test_wide_kernels"),
+    "gru_rnn": ("test_hidden_kernels", "test_quant_gru_cell"),
+    "fixed_point": ("test_grid_kernels", "test_grid_bytes", "test_grid"),
+    "kernels": ("test_kernels", "test_hidden_kernels"),
+    "team": ("test_threads",),
+    "layer": ("test_threads", "test_quant_gru_cell", "test_grid"),
+    "driver": ("test_quant_lstm_cell", "test_quant_gru_cell", "test_states_beyond_the_bound", "test_threads"),
+    "lstm": ("test_quant_lstm_cell",),
+}
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
 """
 """Takes the editable installation of another checkout out of the way; Python runs it at its start."""
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,20 +67,32 @@ class Defect:
         old: A text that stands in one place of the sources.
         new: What stands there instead.
         why: Why it matters.
-        tests: Files or folders below `tests` that are likely to find it, of which those that are there count.
+        tests: Files or folders below `tests` that are likely to find it, of which those that are there count; if there
+            are none, those of the source's family.
+        isa: The instruction set that it takes to see it; none for all.
     """
 
     name: str
     old: str
     new: str
     why: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    isa: str | None = None
 
 
-def defects(path: Path) -> list[Defect]:
-    """All defects of a file."""
-    held = tomllib.loads(path.read_text(encoding="utf-8"))["defect"]
-    return [Defect(d["name"], d["old"], d["new"], d["why"], tuple(d["tests"])) for d in held]
+def defects(folder: Path) -> list[Defect]:
+    """All defects of the files of a folder."""
+    held = [d for path in sorted(folder.glob("*.toml")) for d in tomllib.loads(path.read_text("utf-8"))["defect"]]
+    return [Defect(**{**d, "tests": tuple(d.get("tests", ()))}) for d in held]
+
+
+def likely_tests(defect: Defect, place: Path) -> tuple[str, ...]:
+    """The tests to begin with, below `tests`."""
+    if defect.tests or place.suffix not in COMPILED:
+        return defect.tests
+    below = place.with_suffix("").as_posix().removeprefix("runtime_ops/src/")
+    names = next((names for part, names in LIKELY.items() if part in below), ())
+    return (*(f"runtime_ops/{name}.py" for name in names), "runtime_ops")
 
 
 def place_of(defect: Defect, root: Path) -> Path | str:
@@ -118,16 +143,22 @@ class Copy:
         return match[1]
 
     def compile(self) -> str | None:
-        """Compiles the library, hardly optimized and without the kernels that take longest; what the compiler said."""
+        """Compiles the library, hardly optimized; what the compiler said, if it refused."""
         build = self.folder / "build" / "planted"
         if not (build / "build.ninja").is_file():
-            options = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
-            options += [f"-DRNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED]
+            options = ["-DRNNQC_TESTS=ON", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
             command = ["cmake", "-S", "runtime_ops", "-B", str(build), "-G", "Ninja", *options]
             subprocess.run(command, cwd=self.folder, capture_output=True, check=True)
         done = subprocess.run(["cmake", "--build", str(build)], cwd=self.folder, capture_output=True, text=True)
         self.library = build / "librnnqc_ops.so"
         return None if done.returncode == 0 else done.stdout[-300:]
+
+    def has(self, isa: str) -> bool:
+        """Whether this machine has an instruction set."""
+        program = "from rnnqc import runtime_ops; runtime_ops.isa()"
+        environment = os.environ | {"RNNQC_LIBRARY": str(self.library), "RNNQC_ISA": isa}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+        return done.returncode == 0
 
     def find(self, defect: Defect, rest: bool) -> str | None:
         """The test that finds a defect; None if no test does."""
@@ -140,7 +171,9 @@ class Copy:
             source.write_text(text.replace(defect.old, defect.new), encoding="utf-8")
             if source.suffix in COMPILED and (said := self.compile()) is not None:
                 return f"the compiler: {said}"
-            likely = [f"tests/{t}" for t in defect.tests if (self.folder / "tests" / t).exists()]
+            if defect.isa is not None and not self.has(defect.isa):
+                return f"not run: no {defect.isa} here"
+            likely = [f"tests/{t}" for t in likely_tests(defect, place) if (self.folder / "tests" / t).exists()]
             found = self.run(likely) if likely else None
             if found is None and rest:
                 found = self.run(["tests", *(f"--ignore={t}" for t in likely)])
@@ -154,7 +187,8 @@ def main() -> int:
     """Runs the command."""
     arguments = _arguments()
     root = arguments.root.resolve()
-    chosen = [d for d in defects(arguments.defects) if fnmatch.fnmatch(d.name, arguments.only)]
+    wanted = [f"{name}*" for name in arguments.names] or ["*"]
+    chosen = [d for d in defects(arguments.defects) if any(fnmatch.fnmatch(d.name, w) for w in wanted)]
     places = {d.name: place_of(d, root) for d in chosen}
     missing = {name: place for name, place in places.items() if isinstance(place, str)}
     for name, place in missing.items():
@@ -188,9 +222,9 @@ def main() -> int:
 
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--defects", type=Path, default=ROOT / "tests" / "planted_defects.toml", metavar="FILE")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="patterns of names of defects, default: all")
+    parser.add_argument("--defects", type=Path, default=ROOT / "tests" / "planted_defects", metavar="FOLDER")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout, default: this one")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names of defects")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many at a time")
     parser.add_argument("--likely-only", action="store_true", help="not all tests where the likely ones find nothing")
     parser.add_argument("--check", action="store_true", help="only whether every text stands in one place")

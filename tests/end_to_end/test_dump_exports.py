@@ -144,8 +144,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     assert all(not tracer.constants(cell) for cell in tracer.names)
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16", "brevitas-int8"])
-@pytest.mark.parametrize("kind", ["script", "traced", "dynamo"])
+@in_turn(kind=["script", "traced", "dynamo"], recipe=["int8", "pow2-int16", "brevitas-int8"])
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
     torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
@@ -195,8 +194,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
     np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
-@pytest.mark.parametrize("kind", ["highway", "projection"])
+@in_turn(kind=["highway", "projection"], recipe=["int8", "pow2-int16"])
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
     torch = needed("dumps of layers of exported steps")

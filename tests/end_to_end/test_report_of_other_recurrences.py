@@ -95,8 +95,8 @@ def _level(model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds) -> flo
     ("op", "form", "recipe"),
     [
         ("highway", "scan", "brevitas-int8"),
-        ("projection", "loop", "pow2-int16"),
-        ("projection", "unrolled", "brevitas-int8"),
+        pytest.param("projection", "loop", "pow2-int16", marks=pytest.mark.slow),
+        pytest.param("projection", "unrolled", "brevitas-int8", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: str, recipe: str) -> None:
@@ -225,7 +225,14 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     assert "The form is then float" in Page.read(page(evidence)).text
 
 
-@in_turn(recipe=PLANTED, kind=["highway", "projection"])
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    [
+        ("projection", "pow2-int16"),
+        ("projection", "int8"),
+        *(pytest.param("highway", r, marks=pytest.mark.slow) for r in PLANTED),
+    ],
+)
 def test_layers_of_torch(kind: str, recipe: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT reported on")
     from torch_recurrences import AugmentedLstmCell, ProjectedCell, export_step
