@@ -131,6 +131,7 @@ def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path, request: pytes
     assert "rnnqc/py.typed" in names
     if COMPILED in request.node.name:
         assert "rnnqc/runtime_ops/librnnqc_ops.so" in names
+    assert not [name for name in names if "librnnqc_ops_tests" in name]
 
 
 def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:

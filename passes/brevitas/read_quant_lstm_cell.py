@@ -130,8 +130,8 @@ class ReadQuantLstmCell(Pass):
             model.remove_dead()
             model.sort()
             infer_output_shapes(model, grids.known)
-        held = [c for c in model.cells.values() if isinstance(c, QuantizedCell) and c.op == CELL_OP]
-        widths = [p.bits for c in held for p in c.points.values()]
+        read_cells = [c for c in model.cells.values() if isinstance(c, QuantizedCell) and c.op == CELL_OP]
+        widths = [p.bits for c in read_cells for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
         equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
         numerics = Lossy(20.0) if usual else None

@@ -103,9 +103,7 @@ def fold_grid(
     of_codes = _codes(cell)
     formats = {name: _format(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {
-        n: Grid() if f is None else grid_of_format(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()
-    }
+    grids = {n: Grid() if f is None else Grid.of(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()}
     if cell.input_forget:
         for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
@@ -170,17 +168,6 @@ def _weight(cell: QuantizedCell, name: str, codes: npt.NDArray[Any]) -> _Weight:
         (codes.astype(np.int32) - shift).astype(np.int8 if held.bits <= 8 else np.int16),
         zero_point if zero_point.any() else None,
         np.broadcast_to(np.asarray(held.scale, np.float64), (columns,)),
-    )
-
-
-def grid_of_format(format_: Format, shift: int = 0) -> Grid:
-    """The quantizer of a format with one scale, its quantized values raised by `shift`."""
-    return Grid(
-        format_.scale[0],
-        format_.zero_point + shift,
-        format_.minimum + shift,
-        format_.maximum + shift,
-        format_.rounding.value,
     )
 
 

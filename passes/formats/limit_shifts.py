@@ -107,7 +107,7 @@ def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:
 
 def _of_positions(cell: Cell, name: str, point: PointFormat, number: int, positions: Sequence[int]) -> PointFormat:
     """The format of a point with other fix positions of one gate."""
-    held, size = point.complete, cell.hidden_size
+    size, held = cell.hidden_size, point.complete
     values = [scale_of(p) for p in positions]
     if name.endswith("_product"):
         return replace(point, format=replace(held, scale=tuple(values[:1])))

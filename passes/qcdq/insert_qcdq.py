@@ -76,7 +76,7 @@ class InsertQcdq(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
-        cells = [c for c in model.cells.values() if c.form == "float" and c.name not in model.kept]
+        cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
         self._check(model, cells)
         graphs = graphs_of_cells(model)
         effects = effects_of_overrides(
@@ -87,7 +87,7 @@ class InsertQcdq(Pass):
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
         given, notes = with_formats(model, graphs, cells, formats)
-        remarks = [self._of_shift(cell, note) for cell, note in notes]
+        remarks = [self._of_shift(*note) for note in notes]
         clipped = find_clipping(
             self.recipe,
             _by_path(formats),
@@ -97,14 +97,13 @@ class InsertQcdq(Pass):
         )
         made: list[QuantizedCell] = []
         for cell in cells:
-            refusal = _nothing_to_quantize(given.get(cell.name))
-            if refusal is None:
-                parameters = quantize_parameters(given[cell.name], arrays[cell.name], statistics)
-                remarks += self._quantize(model, graphs[cell.name], given[cell.name], parameters, arrays[cell.name])
-                made.append(given[cell.name])
-            else:
-                model.kept[cell.name] = refusal[0]
-                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, *refusal))
+            quantized = given.get(cell.name)
+            remark = self._of_kept(model, cell, quantized)
+            if quantized is not None and remark is None:
+                parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
+                remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
+                made.append(quantized)
+            remarks += [] if remark is None else [remark]
         if made:
             model.remove_dead()
             model.sort()
@@ -127,11 +126,24 @@ class InsertQcdq(Pass):
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
 
+    def _of_kept(self, model: Model, cell: Cell, quantized: QuantizedCell | None) -> Remark | None:
+        """Why the cell stays float, of which the model keeps a note; None if it is quantized."""
+        if quantized is None:
+            reason, found = "the recipe needs calibration data, and none reached it.", "no statistics"
+            action = "calibrate with data that runs it, or choose a recipe that needs none"
+        elif all(p.is_float for p in quantized.points.values()):
+            reason, found = "the recipe quantizes nothing in it.", "bits = none at every quantization point"
+            action = "choose another recipe, or give points bits with --set"
+        else:
+            return None
+        model.kept[cell.name] = reason
+        return self.remark(Outcome.FLOAT, cell.node, cell.op, reason, found, action)
+
     def _quantize(
-        self, model: Model, graph: Graph, cell: QuantizedCell, parameters: QuantizedParameters, arrays: Arrays
-    ) -> list[Remark]:
-        """Rewrites the nodes of one cell with quantizers."""
-        remarks: list[Remark] = []
+        self, model: Model, graph: Graph, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters
+    ) -> Remark | None:
+        """Rewrites one cell, whose formats are resolved; a warning where its initial states may saturate."""
+        remark = None
         at = boundary_of(model, graph, cell)
         weights = _stored_weights(model, graph, cell, parameters)
         for key, array in parameters.biases.items():
@@ -141,7 +153,7 @@ class InsertQcdq(Pass):
         quantizer, split = qcdq_quantizer(cell.points, weights), None
         bound = bound_to_exceed(model, cell, at.initial_h)
         if bound and _saturates(cell, parameters, arrays):
-            remarks.append(self._of_saturating_states(cell, bound))
+            remark = self._of_saturating_states(cell, bound)
         elif bound:
             split = hidden_splitter(cell.points, bound)
             quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
@@ -149,7 +161,7 @@ class InsertQcdq(Pass):
         replace_cell(model, graph, cell, emitted.nodes)
         w, r = (weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R)))
         model.cells[cell.name] = replace(cell, W=w, R=r)
-        return remarks
+        return remark
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -270,18 +282,6 @@ def with_formats(
         given[name], found = limit_shifts(chain_input(model, graphs[name], cell, given))
         notes += ((cell, note) for note in found)
     return given, notes
-
-
-def _nothing_to_quantize(cell: QuantizedCell | None) -> tuple[str, str, str] | None:
-    """Why a cell stays float: reason, what was found and what to do; None if it has formats."""
-    if cell is None:
-        action = "calibrate with data that runs it, or choose a recipe that needs none"
-        return "the recipe needs calibration data, and none reached it.", "no statistics", action
-    if all(p.is_float for p in cell.points.values()):
-        found = "bits = none at every quantization point"
-        action = "choose another recipe, or give points bits with --set"
-        return "the recipe quantizes nothing in it.", found, action
-    return None
 
 
 def check_overrides(recipe: Recipe, cells: Points) -> None:

@@ -133,12 +133,10 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
         else:
             continue
         names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
-        cell = replace(
-            cell,
-            numbers=replace(cell.numbers, **{size_key: size}),
-            operands=replace(cell.operands, **names),
-            **{key: names[key]},
-        )
+        sizes: dict[str, Any] = {size_key: size}
+        stored: dict[str, Any] = {key: names[key]}
+        numbers, operands = replace(cell.numbers, **sizes), replace(cell.operands, **names)
+        cell = replace(cell, numbers=numbers, operands=operands, **stored)
     return cell
 
 

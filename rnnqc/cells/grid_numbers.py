@@ -11,6 +11,8 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 
 GRID = "grid"
 GRID32 = "grid32"
@@ -54,7 +56,7 @@ class Grid:
         zero_point: Code of 0.
         minimum: Lowest code.
         maximum: Highest code.
-        rounding: A value of `rnnqc.formats.rounding.Rounding`.
+        rounding: A value of `Rounding`.
         offset: Whole number that is added before rounding.
     """
 
@@ -62,8 +64,19 @@ class Grid:
     zero_point: int = 0
     minimum: int = 0
     maximum: int = 0
-    rounding: str = "half_even"
+    rounding: str = Rounding.HALF_EVEN.value
     offset: int = 0
+
+    @classmethod
+    def of(cls, encoding: Format, shift: int = 0) -> Grid:
+        """The quantizer of a format with one scale, its codes raised by `shift`."""
+        return cls(
+            float(encoding.scale[0]),
+            encoding.zero_point + shift,
+            encoding.minimum + shift,
+            encoding.maximum + shift,
+            encoding.rounding.value,
+        )
 
     @property
     def low(self) -> int:

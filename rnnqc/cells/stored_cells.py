@@ -30,10 +30,7 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
     return {
         **data,
         "form": cell.form,
-        "points": {
-            name: (point if integer is None else point.without_channel_scales()).as_dict()
-            for name, point in points.items()
-        },
+        "points": {n: (p if integer is None else p.without_channel_scales()).as_dict() for n, p in points.items()},
         "integer": vars(integer.numbers).copy() if integer is not None else {},
         "operands": integer.operands.as_dict() if integer is not None else {},
         "y_codes": integer.y_codes if integer is not None else None,
@@ -45,13 +42,13 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
 
     Raises:
         KeyError, TypeError, AttributeError: The values make no cell.
-        FormatError: The values of a point make no format.
+        FormatError: They make no format.
     """
     stage = _STAGES[data.get("form", Cell.form)]
     values = {f.name: data[f.name] for f in fields(stage) if f.name in data and f.name not in _LATER}
     values["activations"] = tuple(Activation(**a) for a in data["activations"])
     if issubclass(stage, QuantizedCell):
-        values["points"] = {name: PointFormat.from_dict(point) for name, point in data.get("points", {}).items()}
+        values["points"] = {n: PointFormat.from_dict(p) for n, p in data.get("points", {}).items()}
     if issubclass(stage, IntegerCell):
         values["numbers"] = _numbers(data["integer"])
         values["operands"] = _known(OperandNames, data["operands"])

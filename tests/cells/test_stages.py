@@ -18,8 +18,8 @@ from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
 from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
-from rnnqc.formats.format import Format, IntegerFormat
-from rnnqc.formats.point_format import FLOAT as NO_FORMAT
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT as NOT_QUANTIZED
 from rnnqc.formats.point_format import PointFormat
 
 FLOAT = Cell(
@@ -28,11 +28,8 @@ FLOAT = Cell(
     static_length=None, static_batch=2, x="X", sequence_lens=None, initial_h="h0", initial_c=None, y="Y", y_h=None,
     y_c="Y_c", W="w", R="r", B="b", P=None,
 )  # fmt: skip
-POINTS = {
-    "input": PointFormat.of(Format(8, True, (0.1,))),
-    "W.weight": PointFormat.of(Format(8, True, (0.1, 0.2), axis=1)),
-    "R.weight": NO_FORMAT,
-}
+PER_CHANNEL = PointFormat.of(Format(8, True, (0.1, 0.2), axis=1))
+POINTS = {"input": PointFormat.of(Format(8, True, (0.1,))), "W.weight": PER_CHANNEL, "R.weight": NOT_QUANTIZED}
 LUT = CellNumbers(
     "static", 0.1, 128, "static", 0.01, 128, 0.0, 0.0, 1.0, ["table"] * 4, [0.0] * 4, [9.0] * 4, [0] * 4, 16, [0.0] * 4,
     [0] * 4, 16, 0,
@@ -57,7 +54,7 @@ def test_a_cell_through_json(cell: Cell) -> None:
     assert (type(read), read.form) == (type(cell), cell.form)
     if isinstance(cell, IntegerCell):
         # Multipliers hold the scales of channels.
-        points = {**POINTS, "W.weight": replace(POINTS["W.weight"], format=IntegerFormat(8, True, axis=1))}
+        points = {**POINTS, "W.weight": PER_CHANNEL.without_channel_scales()}
         assert points_of(read) == points
         assert points_of(cell) == POINTS, "writing must not change the cell"
         cell = replace(cell, points=points)
@@ -110,8 +107,9 @@ def test_a_stage_has_everything_that_the_one_before_has() -> None:
 def test_a_stage_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         QUANTIZED.x = "other"  # type: ignore[misc]
-    other = QUANTIZED.with_point("R.weight", PointFormat(4))
-    assert (QUANTIZED.points["R.weight"], other.points["R.weight"]) == (NO_FORMAT, PointFormat(4))
+    other = QUANTIZED.with_point("R.weight", PER_CHANNEL)
+    assert (QUANTIZED.point("R.weight"), other.point("R.weight")) == (NOT_QUANTIZED, PER_CHANNEL)
+    assert other.point("unknown") == NOT_QUANTIZED
 
 
 def test_a_value_gets_another_name() -> None:

@@ -208,7 +208,6 @@ def test_not_a_number_in_one_model_alone(verify: Callable[..., Result], tmp_path
 
 def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is a bit off is found: the native run gets another model here."""
-    import rnnqc.measure.verify
     from rnnqc.evaluation.evaluate import make_session
 
     def wrong(model: onnx.ModelProto, *, native: bool = False, optimize: bool = True) -> Any:
@@ -223,7 +222,7 @@ def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: 
         return make_session(model, native=native, optimize=optimize)
 
     assert verify("--native").code == 0
-    monkeypatch.setattr(rnnqc.verify, "make_session", wrong)
+    monkeypatch.setattr("rnnqc.measure.verify.make_session", wrong)
     result = verify("--native")
     assert result.code == 1 and "output 'Y': the native library gives other bits (" in result.err
     assert json.loads(verify("--native", "--json").out)["native"][0]["same_bits"] is False

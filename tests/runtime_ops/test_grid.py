@@ -147,7 +147,7 @@ def test_accumulators_saturate(bits: int) -> None:
 @pytest.mark.parametrize("bits", [8, 16])
 def test_chunks_with_carried_states(bits: int, reverse: bool, rounded: bool) -> None:
     case = plain_grid_case(9, 3, 20, 33, bits)
-    case.cell.reverse = reverse
+    case.cell = replace(case.cell, reverse=reverse)
     case.numbers = replace(case.numbers, rounded_output=rounded)
     for name in ("initial_h", "initial_c"):
         case.inputs[name] = np.random.default_rng(1).normal(0, 1, (3, 33)).astype(np.float32)
@@ -203,7 +203,7 @@ def test_long_sequence() -> None:
     case = plain_grid_case(400, 3, 40, 48)
     case.inputs["sequence_lens"] = np.int32([400, 3, 399])
     for reverse in (False, True):
-        case.cell.reverse = reverse
+        case.cell = replace(case.cell, reverse=reverse)
         assert_same_bits(run_native(case.node, threads=2), expected(case))
 
 
