@@ -19,7 +19,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.lowering.layer import layer
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
