@@ -4,6 +4,6 @@
 is the one definition of rounding. `point_format` says how a cell uses a format at a quantization point.
 `format_request` is what a recipe asks for before a range is known; `weight_scales`, `fix_position` and `shift_limits`
 find scales, `scales` computes with them. `weights`, `compensation` and `packing` quantize and store weight matrices.
-`qonnx` has the Quant nodes of QONNX and Brevitas, which add the zero point before rounding. `histogram` and `percentile`
-count values.
+`qonnx` has the Quant nodes of QONNX and Brevitas, which add the zero point before rounding. `histogram` and
+`percentile` count values.
 """
