@@ -14,10 +14,9 @@ from rnnqc.lowering.run import Passed
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
-from rnnqc.passes.formats.override_effects import idle_overrides
+from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
 from rnnqc.passes.graph.quant_operators import CELL_OP
-from rnnqc.passes.qcdq.insert_qcdq import points_of_types
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied

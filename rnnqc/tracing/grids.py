@@ -1,4 +1,4 @@
-"""The tensors of a cell in the arithmetics "grid" and "grid32" (docs/quant_lstm_cell.md, docs/quant_gru_cell.md)."""
+"""The tensors of a cell in fixed-point arithmetic (docs/quant_lstm_cell.md, docs/quant_gru_cell.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.grid_numbers import RESET, Grid, GridNumbers
+from rnnqc.cells.fixed_point_numbers import RESET, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.tracing.tables import first_of, moved
@@ -25,7 +25,7 @@ class GridReader:
     Codes are in the format that the quantization point has: where a node stores signed codes raised, they are signed.
     """
 
-    def __init__(self, cell: IntegerCell, numbers: GridNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: FixedPointNumbers, constants: Mapping[str, Array]) -> None:
         self.cell, self.numbers, self.constants = cell, numbers, constants
         self.before = (
             "x.codes", "x.multiples", "x.product", "x.product.saturated", "x.product.scaled", "x.projection.exact",
@@ -35,7 +35,7 @@ class GridReader:
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
         """What is computed before the loop."""
-        grid = self.numbers.grid("input")
+        grid = self.numbers.quantizer("input")
         if "x.multiples" in values:
             multiples = values["x.multiples"]
         else:
@@ -52,7 +52,7 @@ class GridReader:
         """What is computed in the loop."""
         cell, n, multiplier = self.cell, self.numbers, self.constants["h_multiplier"]
         entering, following = self._entering(values), self._entering(after)
-        grid = n.grid("hidden")
+        grid = n.quantizer("hidden")
         yield self._on_grid("hidden.previous", entering, grid, "hidden")
         yield self._sums("hidden.product", values, multiplier)
         for k, name in enumerate(cell.type.gates):
@@ -73,7 +73,7 @@ class GridReader:
             return values["hidden.previous.multiples"]
         previous = values["hidden.previous"]
         if previous.dtype == np.uint8:
-            return previous.astype(np.int64) - self.numbers.grid("hidden").zero_point
+            return previous.astype(np.int64) - self.numbers.quantizer("hidden").zero_point
         return previous
 
     def _gate(self, k: int, values: Mapping[str, Array]) -> Iterator[Tensor]:
@@ -85,13 +85,13 @@ class GridReader:
         multiples = values.get(f"{name}.acc.multiples")
         if multiples is None:
             multiples = values["preactivation.multiples"][..., part]
-        yield self._on_grid(f"{name}.acc", multiples, self.numbers.grid(f"{name}.acc"))
+        yield self._on_grid(f"{name}.acc", multiples, self.numbers.quantizer(f"{name}.acc"))
         value = first_of(values, name, f"{name}.values")
         yield self._entry(f"{name}.activation", values["gates.values"][..., part] if value is None else value)
 
     def _reset(self, values: Mapping[str, Array], multiplier: Array) -> Iterator[Tensor]:
         """GRU: what the reset gate multiplies, and the candidate's product with R."""
-        grid = self.numbers.grid(RESET)
+        grid = self.numbers.quantizer(RESET)
         if self.cell.linear_before_reset:
             exact = values["hidden.product.scaled"]
             yield self._product("hidden_product", CANDIDATE, values, exact, "hidden_product")
@@ -109,7 +109,7 @@ class GridReader:
         state = "cell_state" if cell.type.cell_state else "hidden_state"
         if cell.type.cell_state or cell.type.reads_hidden:
             for name in (f"{state}.kept", f"{state}.added", state):
-                yield self._quantized(name, values, n.grid(name))
+                yield self._quantized(name, values, n.quantizer(name))
         if cell.type.cell_state:
             yield self._entry("hidden.activation", values["hidden.squashed.values"])
         if cell.type.reads_hidden:
@@ -121,11 +121,11 @@ class GridReader:
             assert made is not None
             yield Tensor("hidden.value", made)
 
-    def _quantized(self, name: str, values: Mapping[str, Array], grid: Grid) -> Tensor:
+    def _quantized(self, name: str, values: Mapping[str, Array], grid: FixedPointQuantizer) -> Tensor:
         """A value of the loop, on its grid if it has one."""
         return self._on_grid(name, values[f"{name}.multiples"], grid) if grid.scale else Tensor(name, values[name])
 
-    def _on_grid(self, name: str, multiples: Array, grid: Grid, point: str = "") -> Tensor:
+    def _on_grid(self, name: str, multiples: Array, grid: FixedPointQuantizer, point: str = "") -> Tensor:
         """Values that are multiples of a scale, with codes as the quantization point has them."""
         held = self.cell.point(point or name).format
         zero = grid.zero_point if held is None else held.zero_point
@@ -143,7 +143,7 @@ class GridReader:
         """The part of gate k of a product, on its grid if it has one; `held` is the prefix of all gates together."""
         name = f"{self.cell.type.gates[k]}.{point}"
         part = self._part(k) if exact.shape[-1] > self.cell.hidden_size else slice(None)
-        grid = self.numbers.grid(name)
+        grid = self.numbers.quantizer(name)
         if not grid.scale:
             return Tensor(name, exact[..., part])
         multiples = values.get(f"{name}.multiples")

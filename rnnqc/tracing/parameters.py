@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
@@ -42,8 +42,8 @@ def parameters_of(program: Program, constants: Mapping[str, Array]) -> dict[str,
         if zero is not None and not zero.any():
             del parts["zero_point"]
         made |= {f"{key}.weight.{part}": array for part, array in parts.items()}
-    # In the arithmetic "tables" they are in units of codes, with zero points.
-    if not isinstance(cell, IntegerCell) or isinstance(cell.numbers, GridNumbers):
+    # In look-up arithmetic they are in units of codes, with zero points.
+    if not isinstance(cell, IntegerCell) or isinstance(cell.numbers, FixedPointNumbers):
         for key, name in _REAL.items():
             held = constants.get(getattr(cell, key) or "" if cell.form == "qcdq" else key)
             made |= {} if held is None else {name: held}

@@ -14,7 +14,7 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.format import Format
 from rnnqc.passes.cells.float_step import ACCUMULATORS
-from rnnqc.passes.fold.fold_grid import needs_grid
+from rnnqc.passes.fold.fold_fixed_point import needs_fixed_point
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
@@ -35,7 +35,7 @@ class QcdqReader:
     def __init__(self, cell: QuantizedCell, numbers: Any, constants: Mapping[str, Array]) -> None:
         self.cell = cell
         # Only there do parts of pre-activations stand for the same values in the integer forms.
-        self._grid = cell.op == CELL_OP or needs_grid(cell)
+        self._grid = cell.op == CELL_OP or needs_fixed_point(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
         """What is computed before the loop."""

@@ -1,4 +1,4 @@
-"""The tensors of a cell in the arithmetic "tables" (docs/quant_lstm_cell.md, docs/quant_gru_cell.md)."""
+"""The tensors of a cell in look-up arithmetic (docs/quant_lstm_cell.md, docs/quant_gru_cell.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.cells.loop_driver import joint_gates
@@ -39,7 +39,7 @@ class TablesReader:
 
     before = BEFORE
 
-    def __init__(self, cell: IntegerCell, numbers: CellNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: LutNumbers, constants: Mapping[str, Array]) -> None:
         self.cell, self.numbers, self.constants = cell, numbers, constants
         hidden = cell.hidden_size
         self._steps = [self._step_of(k) for k in range(len(cell.type.gates))]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
-from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import CompileError, InternalError
 from rnnqc.tracing.boundaries import Run, same_bits
@@ -62,7 +62,7 @@ class Order:
 
 def _integer_reader(cell: IntegerCell, constants: Mapping[str, Array]) -> GridReader | TablesReader:
     numbers = cell.numbers
-    if isinstance(numbers, GridNumbers):
+    if isinstance(numbers, FixedPointNumbers):
         return GridReader(cell, numbers, constants)
     return TablesReader(cell, numbers, constants)
 
@@ -71,7 +71,7 @@ def _arithmetic(cell: Cell) -> str:
     """What an index calls the arithmetic of a cell."""
     if not isinstance(cell, IntegerCell):
         return "float"
-    return cell.numbers.arithmetic if isinstance(cell.numbers, GridNumbers) else "tables"
+    return cell.numbers.arithmetic if isinstance(cell.numbers, FixedPointNumbers) else "tables"
 
 
 class TracedCell:
