@@ -178,5 +178,5 @@ def test_more_trips_than_elements(limit: str, works: bool) -> None:
     PassManager(normal_form()).run(made)
     feeds = {"X": np.zeros((T, ROWS, WIDTH), np.float32)}
     for proto in (model, made.proto):
-        with pytest.raises(Exception, match="(?i)out of .*bounds|indices element"):
+        with pytest.raises(Exception, match=r"(?i)out of .*bounds|indices element"):
             run_model(proto, feeds)
