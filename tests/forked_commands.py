@@ -33,8 +33,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [sys.executable, __file__, str(other.fileno())]
-        # Not from a thread, and not in the group of this process, whose signals are not for it.
-        self._process = subprocess.Popen(arguments, pass_fds=[other.fileno()], start_new_session=True)
+        self._process = subprocess.Popen(arguments, pass_fds=[other.fileno()])
         other.close()
 
     def run(
@@ -113,6 +112,7 @@ def _child(request: dict[str, Any], out: int, err: int) -> int:
 def _serve(connection: socket.socket) -> None:
     import rnnqc.cli  # noqa: F401 - what this process is for
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that started it
     while True:
         held, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 2)
         if not held:

@@ -1,4 +1,4 @@
-"""Nodes in the arithmetics "grid" and "grid32" (LSTM), drawn over what the operators' pages allow."""
+"""Nodes in fixed-point arithmetic (LSTM), drawn over what the operators' pages allow."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ from running import LEVELS, options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
+from rnnqc.cells.fixed_point_numbers import (
+    FIXED_POINT,
+    FIXED_POINT32,
+    RESET,
+    FixedPointNumbers,
+    FixedPointQuantizer,
+    quantizers_of,
+)
 from rnnqc.cells.fused_nodes import CONFIGURATION
-from rnnqc.cells.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.render.cell_function import CellSite, cell_function
@@ -45,7 +52,7 @@ class GridCase:
     """
 
     cell: Cell
-    numbers: GridNumbers
+    numbers: FixedPointNumbers
     inputs: Arrays
     outputs: Sequence[str]
     constants: Sequence[str] = ALL_PARAMETERS
@@ -159,7 +166,9 @@ def a_cell(
     )
 
 
-def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rounding: str | None = None) -> Grid:
+def grid(
+    draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rounding: str | None = None
+) -> FixedPointQuantizer:
     """A quantizer of up to `bits` bits whose range reaches about `span`."""
     count = 2**bits
     narrow = draw(st.integers(0, 1)) if count > 2 else 0
@@ -172,12 +181,12 @@ def grid(draw: st.DrawFn, bits: int, span: float, *, unsigned: bool = False, rou
         scale = 2.0 ** round(float(np.log2(scale)))
     rounding = rounding or draw(st.sampled_from(ROUNDINGS))
     offset = draw(st.sampled_from([0, 0, zero if abs(zero) <= 2**20 else 0, -3, 7]))
-    return Grid(float(np.float32(scale)), zero, minimum, maximum, rounding, offset)
+    return FixedPointQuantizer(float(np.float32(scale)), zero, minimum, maximum, rounding, offset)
 
 
 def _quantizers(
     draw: st.DrawFn, type_: CellType, linear: bool, bits: dict[str, int], span: float, widest: int
-) -> dict[str, Grid]:
+) -> dict[str, FixedPointQuantizer]:
     made = {
         "input": grid(draw, bits["input"], 3.0, unsigned=True),
         "hidden": grid(draw, bits["hidden"], 1.0, unsigned=True),
@@ -188,12 +197,14 @@ def _quantizers(
             made[name] = grid(draw, bits["cell"], 1.0, unsigned=True)
         elif name != "cell_state":
             present = draw(st.booleans())
-            made[name] = grid(draw, draw(st.sampled_from([4, 8, 16, widest])), 4.0) if present else Grid()
+            made[name] = (
+                grid(draw, draw(st.sampled_from([4, 8, 16, widest])), 4.0) if present else FixedPointQuantizer()
+            )
     for kind in ("input_product", "hidden_product", "acc"):
         how = draw(st.sampled_from(["one", "one", "each", "alike"] + (["none"] if kind != "acc" else [])))
         rounding = draw(st.sampled_from(ROUNDINGS)) if how == "alike" else None
         width = bits["acc"]
-        shared = grid(draw, width, span) if how == "one" else Grid()
+        shared = grid(draw, width, span) if how == "one" else FixedPointQuantizer()
         for gate in type_.gates:
             drawn = how in ("each", "alike") and (kind == "acc" or how == "alike" or draw(st.booleans()))
             made[f"{gate}.{kind}"] = grid(draw, width, span, rounding=rounding) if drawn else shared
@@ -224,7 +235,7 @@ def _special(rng: np.random.Generator, values: npt.NDArray[Any]) -> npt.NDArray[
 
 @st.composite
 def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase:
-    """Any node in the arithmetics "grid" and "grid32"."""
+    """Any node in fixed-point arithmetic."""
     type_ = draw(st.sampled_from(types))
     gates, lstm = type_.gates, type_ is LSTM
     linear = type_ is GRU and draw(st.booleans())
@@ -234,9 +245,9 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
     code_bits = st.sampled_from([2, 3, 5, 8, 8, 8, 9, 12, 16, 16])
     bits = {"input": draw(code_bits), "hidden": draw(code_bits), "cell": draw(code_bits), "acc": draw(code_bits)}
     w_bits, r_bits = (draw(st.sampled_from([1, 2, 4, 8, 8, 8, 11, 16, 16])) for _ in range(2))
-    arithmetic = draw(st.sampled_from([GRID, GRID32])) if lstm else GRID
+    arithmetic = draw(st.sampled_from([FIXED_POINT, FIXED_POINT32])) if lstm else FIXED_POINT
     quantizers = _quantizers(
-        draw, type_, linear, bits, draw(st.sampled_from([2.0, 8.0])), 32 if arithmetic == GRID else 20
+        draw, type_, linear, bits, draw(st.sampled_from([2.0, 8.0])), 32 if arithmetic == FIXED_POINT else 20
     )
     x_mode = "codes" if bits["input"] <= 8 and draw(st.booleans()) else "static"
     input_forget = lstm and draw(st.booleans())
@@ -255,7 +266,7 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
         tables.append(_table(rng, gap + acc.size, on_grid))
         offsets.append(end + gap)
         end += gap + acc.size
-    numbers = GridNumbers.of(
+    numbers = FixedPointNumbers.of(
         x_mode,
         [quantizers[n] for n in quantizers_of(type_)],
         gate_table_offset=offsets,
@@ -277,7 +288,7 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
     x_grid, h_grid = quantizers["input"], quantizers["hidden"]
     columns = len(gates) * hidden
 
-    def multiplier(codes: Grid, weight_bits: int, depth: int) -> npt.NDArray[np.float32]:
+    def multiplier(codes: FixedPointQuantizer, weight_bits: int, depth: int) -> npt.NDArray[np.float32]:
         spread = rng.uniform(0.5, 4.0, columns) if draw(st.booleans()) else np.full(columns, 2.0)
         typical = spread / (max(abs(codes.low), abs(codes.high)) * 2.0 ** (weight_bits - 1) * depth**0.5)
         exponents = np.floor(np.log2(typical))
@@ -308,7 +319,7 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
             packed = Case(inputs, {})
             pack_at_random(packed, key, draw(st.sampled_from([0, 32])), rng)
             size_key = f"{key.lower()}_group_size"
-            numbers = GridNumbers(**{**numbers.__dict__, size_key: packed.attributes.get(size_key, 0)})
+            numbers = FixedPointNumbers(**{**numbers.__dict__, size_key: packed.attributes.get(size_key, 0)})
     if draw(st.booleans()):
         inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     if draw(st.booleans()):
@@ -342,11 +353,11 @@ def plain_grid_case(
     rng = np.random.default_rng(seed)
     half = 2 ** (bits - 1)
 
-    def signed(span: float, rounding: str = "half_even") -> Grid:
-        return Grid(span / half, 0, -half, half - 1, rounding)
+    def signed(span: float, rounding: str = "half_even") -> FixedPointQuantizer:
+        return FixedPointQuantizer(span / half, 0, -half, half - 1, rounding)
 
-    def codes(span: float) -> Grid:
-        return Grid(span / half, half, 0, 2 * half - 1)
+    def codes(span: float) -> FixedPointQuantizer:
+        return FixedPointQuantizer(span / half, half, 0, 2 * half - 1)
 
     acc, cell = signed(8.0, "floor"), signed(4.0)
     grids = [codes(4.0), codes(1.0), *[signed(8.0)] * (2 * gates), *[acc] * gates]
@@ -356,7 +367,9 @@ def plain_grid_case(
         grids += [signed(8.0) if linear_before_reset else codes(1.0), *[signed(1.0)] * 3]
     positions = np.arange(acc.low, acc.high + 1) * acc.scale
     tables = [1 / (1 + np.exp(-positions)), np.tanh(positions)]
-    made = GridNumbers.of("static", grids, **{"gate_table_offset": [*[0] * (gates - 1), len(positions)], **numbers})
+    made = FixedPointNumbers.of(
+        "static", grids, **{"gate_table_offset": [*[0] * (gates - 1), len(positions)], **numbers}
+    )
     weight = 1.0 / half
     arrays: Arrays = {
         "X": rng.normal(0, 1, (time, batch, inputs)).astype(np.float32),
@@ -397,16 +410,18 @@ def byte_grid_case(
         value = rng.uniform(low, high) * 128 / half
         return float(np.float32(2.0 ** round(np.log2(value)) if pow2 else value))
 
-    def signed(value: float) -> Grid:
-        return Grid(value, 0, -half + narrow, half - 1)
+    def signed(value: float) -> FixedPointQuantizer:
+        return FixedPointQuantizer(value, 0, -half + narrow, half - 1)
 
-    io = Grid(scale(0.006, 0.008), half, int(narrow), 2 * half - 1)
+    io = FixedPointQuantizer(scale(0.006, 0.008), half, int(narrow), 2 * half - 1)
     accs = [signed(scale(0.015, 0.03)) for _ in GATES]
     cell = signed(scale(0.008, 0.016))
     if flags.get("input_forget"):
         accs[FORGET] = accs[INPUT]
 
-    def table(argument: Grid, function: str, unit: float, low: int, high: int) -> npt.NDArray[np.float32]:
+    def table(
+        argument: FixedPointQuantizer, function: str, unit: float, low: int, high: int
+    ) -> npt.NDArray[np.float32]:
         values = make_activation(function)(np.arange(argument.low, argument.high + 1) * argument.scale)
         codes = np.clip(np.rint(np.asarray(values) / unit), low, high)
         return codes.astype(np.float32) * np.float32(unit)
@@ -418,12 +433,12 @@ def byte_grid_case(
     ]
     one = float(np.float32(min(round(1 / units[INPUT]), 2 * half - 1)) * np.float32(units[INPUT]))
     offsets = np.concatenate([[0], np.cumsum([t.size for t in tables])[:-1]]).tolist()
-    numbers = GridNumbers.of(
+    numbers = FixedPointNumbers.of(
         "static",
-        [io, io, *[Grid()] * 8, *accs, cell, cell, cell],
+        [io, io, *[FixedPointQuantizer()] * 8, *accs, cell, cell, cell],
         gate_table_offset=offsets,
         rounded_output=True,
-        arithmetic=GRID32,
+        arithmetic=FIXED_POINT32,
         one=one if flags.get("input_forget") else 1.0,
     )
     weight = scale(0.003, 0.006) if weight_bits == 8 else 0.05
@@ -456,7 +471,7 @@ def byte_grid_cases(draw: st.DrawFn) -> GridCase:
         reverse=draw(st.booleans()),
         input_forget=draw(st.booleans()),
     )
-    grids = case.numbers.grid("input"), case.numbers.grid("hidden")
+    grids = case.numbers.quantizer("input"), case.numbers.quantizer("hidden")
     if draw(st.booleans()):
         case.numbers = replace(case.numbers, x_mode="codes")
         case.inputs["X"] = rng.integers(grids[0].minimum, grids[0].maximum + 1, (time, batch, size)).astype(np.uint8)

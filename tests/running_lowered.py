@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from running import Array, Outputs, assert_same_bits, options, run
+from running import Array, assert_same_bits, options, run
 
 import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, given_inputs, input_names
@@ -45,11 +45,6 @@ def assert_all_lowered(lowered: Any, what: str) -> None:
 def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> ort.InferenceSession:
     """A session for one way of execution."""
     return rnnqc.session(model, native=way == NATIVE, options=options(level, threads))
-
-
-def run_all(results: Mapping[str, Any], feeds: Mapping[str, Array]) -> dict[str, Outputs]:
-    """Outputs by way of execution."""
-    return {way: run(session(lowered.proto, way), feeds) for way, lowered in results.items()}
 
 
 def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> int:

@@ -39,8 +39,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration", "measure"),
     ("lowering",),
     ("session",),
-    ("bench", "tracing", "search"),
-    ("reporting",),
+    ("bench", "tracing"),
+    ("search",),
+    ("reporting", "tune"),
     ("commands",),
     ("cli",),
 )

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import make_activation
-from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import QONNX_ONLY, Rounding
 from rnnqc.ir import Model, display_name, output_or_none
-from rnnqc.passes.brevitas.exported_grids import Grids, input_of
+from rnnqc.passes.brevitas.exported_formats import KnownFormats, input_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
@@ -36,7 +36,7 @@ class ReadQuantLstmCheck(ConstantCheck):
     def __init__(self, model: Model) -> None:
         nodes = [(p, n) for p, g in model.paths() for n in g.nodes if is_quant_lstm(n)]
         self._before: dict[str, GridBefore] = {}
-        grids, read = Grids(), dict[str, QuantLstm]()
+        grids, read = KnownFormats(), dict[str, QuantLstm]()
         for path, node in nodes:
             try:
                 cell = read_quant_lstm(node)
@@ -59,12 +59,14 @@ class ReadQuantLstmCheck(ConstantCheck):
         ]
         operands = operands_of(after, cells)
         for cell in cells:
-            found.word(f"arithmetic of {cell.name}", vars(cell.numbers).get("arithmetic"), GRID32, node=cell.name)
+            found.word(
+                f"arithmetic of {cell.name}", vars(cell.numbers).get("arithmetic"), FIXED_POINT32, node=cell.name
+            )
             GridCheck(found, self._before[cell.node], cell, operands[cell.name]).run(after)
         return found
 
 
-def _before(node: QuantLstm, grids: Grids) -> GridBefore:
+def _before(node: QuantLstm, grids: KnownFormats) -> GridBefore:
     q, x = node.quantizers, input_of(node, grids)[1]
     steps: dict[str, Steps | None] = dict.fromkeys(QUANTIZERS)
     steps["input"] = Steps(np.array([x.scale]), x.low, x.high, Rounding(x.rounding))

@@ -31,12 +31,12 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas.check_read_quant_lstm import ReadQuantLstmCheck
 from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
-from rnnqc.passes.brevitas.exported_grids import Grids, input_of, state_of
+from rnnqc.passes.brevitas.exported_formats import KnownFormats, input_of, state_of
 from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.fold_grid import FoldedGrid
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.output_shapes import infer_output_shapes
@@ -89,7 +89,7 @@ class ReadQuantLstmCell(Pass):
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
         tables = Tables(model, functions=self.functions) if self.integer else None
-        grids = Grids()
+        grids = KnownFormats()
         sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0
         for path, graph in list(model.paths()):
@@ -156,7 +156,7 @@ def _readable(graph: Graph, node: Node) -> QuantLstm:
 
 
 def _lower(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: KnownFormats
 ) -> ReadCell | None:
     """The cell that codes can reach; None for one of form qcdq."""
     x, x_grid = input_of(read, grids)
@@ -224,7 +224,7 @@ def _cell(
 
 
 def _integer_cell(
-    model: Model, graph: Graph, cell: QuantizedCell, folded: FoldedGrid, tables: Tables, at: Boundary
+    model: Model, graph: Graph, cell: QuantizedCell, folded: FoldedFixedPoint, tables: Tables, at: Boundary
 ) -> ReadCell:
     operands = integer_operands(model, graph, cell, folded, tables, True)
     made = IntegerCell.of_quantized(cell, folded.numbers, operands.names, None)
@@ -243,7 +243,7 @@ def _sizes(x: Value, read: QuantLstm) -> list[Size]:
     return shape[1::-1] if read.batch_first else shape[:2]
 
 
-def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: Grids) -> None:
+def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: KnownFormats) -> None:
     """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
     name, sizes = _name(model, node, read), _sizes(read.x, read)
     x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
@@ -272,7 +272,7 @@ def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Va
 
 
 def _surroundings(
-    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: Grids
+    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: KnownFormats
 ) -> tuple[Value, list[Node], list[Variable | None], list[Node]]:
     """X and outputs with time first, and the nodes before and after the cell that make them so.
 

@@ -44,7 +44,7 @@ class CustomFormats:
     follows: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Settings] = field(default_factory=dict)
 
-    def grid(self, point: str | None) -> PointFormat | None:
+    def static(self, point: str | None) -> PointFormat | None:
         """The format of a point with one scale; None for one without."""
         made = self.points.get(point or "", FLOAT)
         return made if made.static is not None else None
@@ -52,7 +52,7 @@ class CustomFormats:
     @property
     def edges(self) -> int:
         """How many points of values have a format."""
-        return sum(self.grid(p) is not None for p in self.points if p.endswith(f".{VALUE}"))
+        return sum(self.static(p) is not None for p in self.points if p.endswith(f".{VALUE}"))
 
 
 def custom_formats(cell: CustomCell, recipe: Recipe, statistics: Statistics | None) -> CustomFormats:
@@ -202,7 +202,7 @@ class _Resolver:
                 return FLOAT
             return product_format(s, code.static, weight, product.weights.shape[1])
         if s.get("same_as"):
-            target = self.made.grid(origin)
+            target = self.made.static(origin)
             return FLOAT if target is None else target.with_rounding(rounding_of(s))
         bias = self.cell.bias_of(product)
         assert bias is not None
@@ -220,7 +220,7 @@ def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product:
 
     Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.
     """
-    held = formats.grid(cell.origins.get(id(product.x)))
+    held = formats.static(cell.origins.get(id(product.x)))
     wanted = formats.points[f"{name}.{HIDDEN}"]
     if held is not None and held.bits is not None and (wanted.bits is None or held.bits <= wanted.bits):
         return held

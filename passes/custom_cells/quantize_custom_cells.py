@@ -184,7 +184,7 @@ class _Work:
                     suitable.append((name, product, code))
                 else:
                     refusals.append(refusal)
-        edges = [p for p in cell.edges if formats.grid(p) is not None]
+        edges = [p for p in cell.edges if formats.static(p) is not None]
         lacking = formats.lacking or (bool(formats.uncalibrated) and len(refusals) > len(cell.refused))
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
@@ -205,7 +205,7 @@ class _Work:
             for value in cell.edges[point]:
                 self._edge(point, value)
         for point, values in cell.entering.items():
-            if formats.grid(point) is not None:
+            if formats.static(point) is not None:
                 for value in {id(v): v for v in values}.values():
                     self._entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
@@ -234,7 +234,7 @@ class _Work:
 
     def _operands(self, name: str, product: CustomProduct, code: PointFormat | None) -> list[str]:
         """Points of a product that quantize something: what is on a grid already is not quantized again."""
-        given = code is self.formats.grid(self.cell.origins.get(id(product.x)))
+        given = code is self.formats.static(self.cell.origins.get(id(product.x)))
         return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
@@ -282,7 +282,7 @@ class _Work:
         """Replaces one product."""
         cell, model = self.cell, self.model
         weight = self.formats.points[f"{name}.{WEIGHT}"]
-        given = code is self.formats.grid(cell.origins.get(id(product.x)))
+        given = code is self.formats.static(cell.origins.get(id(product.x)))
         path = f"{cell.name}.{name}"
         key = (name, id(product.source), product.turned)
         if key not in self.stored:

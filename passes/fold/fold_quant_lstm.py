@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import QONNX_ONLY
-from rnnqc.passes.fold.fold_grid import FoldedGrid
-from rnnqc.passes.fold.grid_tables import GridTable, place
+from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, place
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import ACTIVATIONS, GATES, WIDEST_WEIGHT, Parameter, QuantLstm, check_zero_point
@@ -27,7 +27,9 @@ from rnnqc.passes.graph.quant_operators import ACTIVATIONS, GATES, WIDEST_WEIGHT
 _BYTE_BITS = 8
 
 
-def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_grid: bool = False) -> Grid:
+def grid_of(
+    name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_grid: bool = False
+) -> FixedPointQuantizer:
     """The quantizer in the operator's terms.
 
     Args:
@@ -49,7 +51,7 @@ def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_
         raise NotHandled(f"{name} is too wide.", f"{quantizer.bits} bits", f"use up to {INDEX_BITS} bits")
     zero_point = int(quantizer.zero_point.ravel()[0])
     shift = -quantizer.minimum + int(quantizer.narrow) if unsigned and quantizer.signed else 0
-    return Grid(
+    return FixedPointQuantizer(
         scale_of(quantizer),
         zero_point + shift,
         quantizer.minimum + shift,
@@ -76,7 +78,7 @@ def scale_of(quantizer: QonnxQuantizer) -> float:
     return float(quantizer.scale.ravel()[0])
 
 
-def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
+def fold_quant_lstm(node: QuantLstm, x: FixedPointQuantizer) -> FoldedFixedPoint:
     """Folds the scales of a cell.
 
     Args:
@@ -94,22 +96,22 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
         accs["forget"] = accs["input"]
     cell = grid_of("cell_state", q["cell_state"])
     hidden = grid_of("output", q["output"], unsigned=True)
-    absent = [Grid()] * len(GATES)
+    absent = [FixedPointQuantizer()] * len(GATES)
     grids = [x, hidden, *absent, *absent, *(accs[g] for g in GATES), cell, cell, cell]
     assert len(grids) == len(QUANTIZERS)
-    tables: list[GridTable] = []
+    tables: list[FixedPointTable] = []
     offsets = [place(tables, _gate_table(node, gate, accs[gate])) for gate in GATES]
-    numbers = GridNumbers.of(
+    numbers = FixedPointNumbers.of(
         "static",
         grids,
         gate_table_offset=offsets,
         one=float(q["input_sigmoid"](np.ones((), np.float32))),
         rounded_output=True,
-        arithmetic=GRID32,
+        arithmetic=FIXED_POINT32,
     )
     w, w_zero, w_scale = stored_weights("W", node.W)
     r, r_zero, r_scale = stored_weights("R", node.R)
-    return FoldedGrid(
+    return FoldedFixedPoint(
         numbers=numbers,
         W=w,
         R=r,
@@ -193,15 +195,15 @@ def stored_weights(
     return (joined - shift).astype(dtype), zero_point if zero_point.any() else None, columns[:, 1]
 
 
-def _gate_table(node: QuantLstm, gate: str, argument: Grid) -> GridTable:
+def _gate_table(node: QuantLstm, gate: str, argument: FixedPointQuantizer) -> FixedPointTable:
     if gate == "cell":
         return _table(ACTIVATIONS[1], node.quantizers["cell_tanh"], argument)
     source = "input" if node.cifg and gate == "forget" else gate
     return _table(ACTIVATIONS[0], node.quantizers[f"{source}_sigmoid"], argument)
 
 
-def _table(activation: Activation, quantizer: QonnxQuantizer, argument: Grid) -> GridTable:
+def _table(activation: Activation, quantizer: QonnxQuantizer, argument: FixedPointQuantizer) -> FixedPointTable:
     """The quantized activation for all codes, of float32 arguments and with float32 values before the quantizer."""
     multiples = np.arange(argument.low, argument.high + 1).astype(np.float32)
     arguments = (multiples * np.float32(argument.scale)).astype(np.float64)
-    return GridTable(quantizer(np.asarray(activation(arguments)).astype(np.float32)))
+    return FixedPointTable(quantizer(np.asarray(activation(arguments)).astype(np.float32)))

@@ -12,14 +12,15 @@ import numpy.typing as npt
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Model, Value
-from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell, state_bound
-from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
+from rnnqc.passes.fold.fold_lut import FloatArray, FoldedLut, fold_lut
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, grid_of
+from rnnqc.passes.fold.lut_formats import state_bound
 from rnnqc.passes.formats.brevitas_contract import misfits, quant_lstm_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.lstm_node import NotHandled
 
-Folded = FoldedCell | FoldedGrid
+Folded = FoldedLut | FoldedFixedPoint
 
 
 def integer_form(
@@ -37,15 +38,15 @@ def integer_form(
         NotHandled: No arithmetic has them.
     """
     refusal: NotHandled | None = None
-    if not needs_grid(cell):
+    if not needs_fixed_point(cell):
         try:
-            return fold_cell(cell, w, parameters)
+            return fold_lut(cell, w, parameters)
         except NotHandled as refused:
             refusal = refused
     if not misfits(cell):
         return _fold_as_brevitas(cell, w, r, parameters["B"])
     try:
-        return fold_grid(cell, w, r, parameters)
+        return fold_fixed_point(cell, w, r, parameters)
     except NotHandled:
         # A cell that is no case of the second arithmetic hears what it misses of the first.
         if refusal is not None:
@@ -53,13 +54,27 @@ def integer_form(
         raise
 
 
-def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedGrid:
+def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedFixedPoint:
     """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
     lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
     chained = point.mode == CHAINED
     x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
     folded = fold_quant_lstm(lstm, x)
     return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
+
+
+def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether the arithmetic that the cell's formats have holds no hidden states beyond its quantized values.
+
+    Args:
+        cell: With its formats.
+        parameters: Quantized values of W and R, and B, P and hidden_bias where the cell has them.
+    """
+    others = {k: a for k, a in parameters.items() if k in ("B", "P", "hidden_bias")}
+    try:
+        return isinstance(integer_form(cell, parameters["W"], parameters["R"], others), FoldedFixedPoint)
+    except NotHandled:
+        return False
 
 
 def is_within(model: Model, state: Value, bound: float) -> bool:

@@ -182,7 +182,7 @@ class _Resolver:
     def _cell_state(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         if cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
-        # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
+        # Look-up arithmetic, which has no static mode, saturates at plus and minus one number.
         narrow = s.get("mode") != "static" and s.get("levels", MAX_CODE) == MAX_CODE
         return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
 

@@ -1,4 +1,4 @@
-"""Overrides that leave every number format of a pass as it would be without them, and why."""
+"""Overrides of a recipe: those that match nothing, and those that leave every format as it would be without them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rnnqc.errors import CompileError
+from rnnqc.cells.base import Cell
+from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
-from rnnqc.recipes.recipe import KEYS_OF_RULES, RANGE_KEYS, Recipe, Settings, keys_of, override_text
+from rnnqc.recipes.recipe import KEYS_OF_RULES, RANGE_KEYS, Points, Recipe, Settings, keys_of, override_text
 
 DATA_KEYS = ("compensation", "bias_correction", "equalize")
 
@@ -27,6 +28,36 @@ class Resolution:
     settings: Mapping[str, Settings]
     formats: Mapping[str, Any]
     others: Any = None
+
+
+def check_overrides(recipe: Recipe, cells: Points) -> None:
+    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
+    missed = recipe.unmatched(cells)
+    if missed:
+        first = next(iter(cells))
+        points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
+        if not points:
+            raise UsageError(
+                f"No quantization point matches {missed[0]!r}: nothing in {first!r} can be quantized.",
+                supported="overrides of what is quantized",
+                action="leave the override out; `rnnqc inspect` says why the layer stays float",
+            )
+        raise UsageError(
+            f"No quantization point matches {missed[0]!r}.",
+            supported="points such as " + ", ".join(f"{first}.{p}" for p in points),
+            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+        )
+    for glob, key, kind in recipe.without_effect(cells):
+        raise UsageError(
+            f"{glob}.{key}: no quantization point that matches understands {key!r}.",
+            supported=f"{', '.join(keys_of(kind))} for {kind!r}",
+            action="leave the override out",
+        )
+
+
+def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
+    """For each cell's name the names of the quantization points that its type has."""
+    return {c.name: [p.name for p in c.type.points] for c in cells}
 
 
 def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution], calibrated: bool) -> dict[int, str]:

@@ -14,9 +14,8 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.cells.vitis_tables import STEP_BITS
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import Outcome, Remark, UsageError
+from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import Graph, Model
@@ -27,26 +26,23 @@ from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.fold_cell import linear_length
-from rnnqc.passes.fold.fold_grid import FoldedGrid
-from rnnqc.passes.fold.integer_forms import bound_to_exceed, integer_form
+from rnnqc.passes.fold.fixed_point_tables import table_kind
+from rnnqc.passes.fold.integer_forms import bound_to_exceed, loses_states
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.formats.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.formats.derived_formats import targets_of
 from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input, wanted
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
-from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, points_of_types
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
-from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
 from rnnqc.recipes.clipping import find_clipping
-from rnnqc.recipes.recipe import Points, Recipe, Settings, keys_of
+from rnnqc.recipes.recipe import Recipe, Settings
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-EXACT, LINEAR = "exact", "piecewise-linear"
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
@@ -152,7 +148,7 @@ class InsertQcdq(Pass):
                 cell = replace(cell, **{key: name})
         quantizer, split = qcdq_quantizer(cell.points, weights), None
         bound = bound_to_exceed(model, cell, at.initial_h)
-        if bound and _saturates(cell, parameters, arrays):
+        if bound and loses_states(cell, {**arrays, **parameters.codes, **parameters.biases}):
             remark = self._of_saturating_states(cell, bound)
         elif bound:
             split = hidden_splitter(cell.points, bound)
@@ -242,34 +238,10 @@ class InsertQcdq(Pass):
                 bias_correction=made.bias_correction and any(s.channel_mean is not None for s in seen),
             )
         if made.table is not None:
-            made = replace(made, table=_table(cell, name, made.table))
+            made = replace(made, table=table_kind(cell, name, made.table))
             if made.format is None and made.bits is not None:
                 made = replace(made, bits=0)  # values of the table itself
         return made
-
-
-def _saturates(cell: QuantizedCell, parameters: QuantizedParameters, arrays: Arrays) -> bool:
-    """Whether the arithmetic that the cell's formats have holds no hidden states beyond their codes."""
-    w, r = (parameters.codes.get(k, arrays[k]) for k in ("W", "R"))
-    others = {k: arrays[k] for k in ("P",) if k in arrays}
-    try:
-        return isinstance(integer_form(cell, w, r, {**others, **parameters.biases}), FoldedGrid)
-    except NotHandled:
-        return False
-
-
-def _table(cell: QuantizedCell, name: str, kind: str) -> str:
-    """How an activation is tabulated: exactly where the table of that name does not exist."""
-    gate, gates = name.rpartition(".")[0], cell.type.gates
-    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
-    if activation is None or activation.name not in STEP_BITS:
-        return EXACT
-    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
-    if kind != LINEAR or len(argument.scale) != 1:
-        return kind
-    held = argument.complete
-    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
-    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT
 
 
 def with_formats(
@@ -282,36 +254,6 @@ def with_formats(
         given[name], found = limit_shifts(chain_input(model, graphs[name], cell, given))
         notes += ((cell, note) for note in found)
     return given, notes
-
-
-def check_overrides(recipe: Recipe, cells: Points) -> None:
-    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
-    missed = recipe.unmatched(cells)
-    if missed:
-        first = next(iter(cells))
-        points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
-        if not points:
-            raise UsageError(
-                f"No quantization point matches {missed[0]!r}: nothing in {first!r} can be quantized.",
-                supported="overrides of what is quantized",
-                action="leave the override out; `rnnqc inspect` says why the layer stays float",
-            )
-        raise UsageError(
-            f"No quantization point matches {missed[0]!r}.",
-            supported="points such as " + ", ".join(f"{first}.{p}" for p in points),
-            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
-        )
-    for glob, key, kind in recipe.without_effect(cells):
-        raise UsageError(
-            f"{glob}.{key}: no quantization point that matches understands {key!r}.",
-            supported=f"{', '.join(keys_of(kind))} for {kind!r}",
-            action="leave the override out",
-        )
-
-
-def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """For each cell's name the names of the quantization points that its type has."""
-    return {c.name: [p.name for p in c.type.points] for c in cells}
 
 
 def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:

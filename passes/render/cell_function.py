@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
-from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.stages import Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
@@ -103,7 +103,7 @@ def emit_integer(
 
 def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmetic:
     """The arithmetic of an integer cell with these scalars and constants; see `LutArithmetic` for `dispatch`."""
-    if isinstance(numbers, GridNumbers):
+    if isinstance(numbers, FixedPointNumbers):
         return FixedPointArithmetic(numbers, w)
     return LutArithmetic(numbers, w, dispatch)
 

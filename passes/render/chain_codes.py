@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rnnqc.cells.grid_numbers import BYTE, GridNumbers
+from rnnqc.cells.fixed_point_numbers import BYTE, FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Graph, Model, Node, Value
@@ -24,7 +24,7 @@ class ReadCell:
 
     cell: IntegerCell
     graph: Graph
-    numbers: GridNumbers
+    numbers: FixedPointNumbers
     at: Boundary
     operands: Operands
 
@@ -53,8 +53,8 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
         replace_cell(model, site.graph, site.cell, site.emit(model, target))
 
 
-def _same_codes(provider: GridNumbers, consumer: GridNumbers) -> bool:
+def _same_codes(provider: FixedPointNumbers, consumer: FixedPointNumbers) -> bool:
     """Whether the consumer would make the provider's codes from their values; other roundings may leave the grid."""
-    hidden, x = provider.grid("hidden"), consumer.grid("input")
+    hidden, x = provider.quantizer("hidden"), consumer.quantizer("input")
     same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
     return same and x.rounding in NEAREST and hidden.maximum <= BYTE

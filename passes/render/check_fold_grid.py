@@ -1,4 +1,4 @@
-"""What the integer form of a cell has to hold in the arithmetics "grid" and "grid32" (fold_grid.py)."""
+"""What the integer form of a cell has to hold in fixed-point arithmetic (fold_fixed_point.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.grid_numbers import GATE_KINDS, GRID32, RESET, point_of, quantizers_of
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, GATE_KINDS, RESET, point_of, quantizers_of
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.rounding import round_to_integer
 from rnnqc.ir import Model, Node, constant_array
@@ -166,7 +166,7 @@ class GridCheck:
             self._number(f"highest code of {what}", n["grid_max"][k] - zero, steps.high)
             rounding = "none" if steps.rounding is None else steps.rounding.value
             # What meets values on its own grid alone may round in any way that finds the nearest code.
-            if not (n["arithmetic"] == GRID32 and name == "input"):
+            if not (n["arithmetic"] == FIXED_POINT32 and name == "input"):
                 self.found.word(f"rounding of {what}", n["grid_rounding"][k], rounding, node=self.cell.name)
             if name in self.codes:
                 self._number(f"zero point of {what}", zero, self.before.zero_points[name])

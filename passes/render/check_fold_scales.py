@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rnnqc.cells.grid_numbers import GRID, GRID32
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.ir import Model
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
@@ -51,9 +51,11 @@ class FoldScalesCheck(ConstantCheck):
                 found.passed_over.append(f"{cell.name} (weights that are no codes)")
                 continue
             arithmetic = vars(cell.numbers).get("arithmetic")
-            if arithmetic in (GRID, GRID32):
+            if arithmetic in (FIXED_POINT, FIXED_POINT32):
                 float32 = not misfits(before.cell)
-                found.word(f"arithmetic of {cell.name}", arithmetic, GRID32 if float32 else GRID, node=cell.name)
+                found.word(
+                    f"arithmetic of {cell.name}", arithmetic, FIXED_POINT32 if float32 else FIXED_POINT, node=cell.name
+                )
                 GridCheck(found, grid_before(before, float32=float32), cell, operands).run(after)
                 check_knots(found, before, cell)
             else:

@@ -1,4 +1,4 @@
-"""What the integer form of a cell has to hold in the arithmetic "tables", from its quantizers before (fold_cell.py)."""
+"""What the integer form of a cell has to hold in look-up arithmetic, from its quantizers before (fold_lut.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Model, Node, constant_array
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.fold.fold_cell import GATE_LIMIT, RESIDUAL_BITS
+from rnnqc.passes.fold.fold_lut import GATE_LIMIT, RESIDUAL_BITS
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.qcdq.written_quantizers import nodes_of_cell
 from rnnqc.passes.render.check_tables import TINY, check_near, check_table, table_values

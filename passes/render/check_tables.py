@@ -15,7 +15,7 @@ from rnnqc.cells.vitis_tables import STEP_BITS, VITIS, vitis_values
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.fold.fold_cell import linear_length
+from rnnqc.passes.fold.fold_lut import linear_length
 
 Array = npt.NDArray[Any]
 TINY = float(np.finfo(np.float32).tiny)

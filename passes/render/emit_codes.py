@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
+from rnnqc.cells.lut_numbers import STATE_LIMIT, LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import Boundary
@@ -22,7 +22,7 @@ def without_nan(b: Builder, value: Value, name: str) -> Value:
     return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
 
 
-def input_codes(b: Builder, loop: Loop, numbers: CellNumbers) -> tuple[Sequence[Value], Value | None]:
+def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[Value], Value | None]:
     """Codes of the sequence and the scales `[T*B]` of its rows.
 
     With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
@@ -105,7 +105,7 @@ def row_scales(b: Builder, rows: Value, bits: int, name: str) -> Value:
     return b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
 
 
-def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:
+def static_codes(b: Builder, y: Value, numbers: LutNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:
     """Hidden codes with a fixed scale; two planes of 16-bit ones.
 
     Args:
@@ -123,7 +123,7 @@ def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tu
 
 
 def beyond_codes(
-    b: Builder, state: Value, numbers: CellNumbers, name: str, grid: tuple[float, int]
+    b: Builder, state: Value, numbers: LutNumbers, name: str, grid: tuple[float, int]
 ) -> list[tuple[Value, Value]]:
     """Minus what the codes of a state `[B,H]` lose beyond the bound, in units of the codes' scale.
 
@@ -167,7 +167,7 @@ class BoundedHidden:
             1.32 crashes where it puts a branch with folded constants in place of an If.
     """
 
-    def __init__(self, b: Builder, cell: Cell, numbers: CellNumbers, given: Value, x: Value) -> None:
+    def __init__(self, b: Builder, cell: Cell, numbers: LutNumbers, given: Value, x: Value) -> None:
         self._cell, self._numbers = cell, numbers
         self._held = b.op("Clip", [given, b.f32(-numbers.h_bound), b.f32(numbers.h_bound)], "initial_h.held")
         self._lost = b.op("Sub", [given, self._held], "initial_h.lost")
@@ -186,7 +186,7 @@ class BoundedHidden:
         return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which makes 0 of -0
 
 
-def initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
+def initial_hidden(b: Builder, cell: Cell, numbers: LutNumbers, at: Boundary) -> Value | None:
     """What the loop carries of an initial hidden state: its codes, or itself; None without one."""
     if at.initial_h is None:
         return None
@@ -203,7 +203,7 @@ def limited(b: Builder, state: Value, name: str) -> Value:
     return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
 
 
-def initial_states(b: Builder, loop: Loop, numbers: CellNumbers, bounded: BoundedHidden | None = None) -> list[Value]:
+def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, bounded: BoundedHidden | None = None) -> list[Value]:
     """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
 
     Args:
@@ -229,12 +229,12 @@ def initial_states(b: Builder, loop: Loop, numbers: CellNumbers, bounded: Bounde
     return [v or b.op("Expand", [b.f32(0.0), shape], n) for v, n in zip(made, names, strict=False)]
 
 
-def carries_codes(cell: Cell, numbers: CellNumbers) -> bool:
+def carries_codes(cell: Cell, numbers: LutNumbers) -> bool:
     """Whether the loop hands hidden codes from step to step, and not the hidden state itself."""
     return numbers.h_mode == "static" and not cell.type.reads_hidden
 
 
-def _initial_cell_state(b: Builder, numbers: CellNumbers, at: Boundary) -> Value | None:
+def _initial_cell_state(b: Builder, numbers: LutNumbers, at: Boundary) -> Value | None:
     if at.initial_c is None:
         return None
     clean = positive_zeros(b, without_nan(b, at.initial_c, "initial_c"), "initial_c.positive_zeros")

@@ -17,8 +17,8 @@ from rnnqc.cells.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_o
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, UNIT, vitis_ends, vitis_table
 from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
 from rnnqc.ir.builder import Builder, body_nodes
-from rnnqc.passes.fold.fold_cell import TableSpec, linear_length
-from rnnqc.passes.fold.grid_tables import GridTable, VitisSteps
+from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, VitisSteps
+from rnnqc.passes.fold.fold_lut import TableSpec, linear_length
 
 PREFIX = "rnnqc/table"
 
@@ -60,11 +60,11 @@ class Tables:
 
         return self._once(f"{_name(spec)}.by_code", make)
 
-    def grid_table(self, tables: Sequence[GridTable]) -> Value:
-        """The tables of the arithmetic "grid" one after the other, `[N]` float32."""
+    def fixed_point_table(self, tables: Sequence[FixedPointTable]) -> Value:
+        """The tables of fixed-point arithmetic one after the other, `[N]` float32."""
         if all(t.vitis is None for t in tables):
             return self.model.constant(np.concatenate([t.values for t in tables]), np.float32)
-        parts = [self._steps(t.vitis) if t.vitis is not None else self.grid_table([t]) for t in tables]
+        parts = [self._steps(t.vitis) if t.vitis is not None else self.fixed_point_table([t]) for t in tables]
         if len(parts) == 1:
             return parts[0]
         name = "+".join(v.name.removeprefix(f"{PREFIX}/") for v in parts)

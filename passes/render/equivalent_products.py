@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.grid_numbers import GRID32, RESET, GridNumbers
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, FixedPointNumbers
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.point_format import ROWS
@@ -42,13 +42,13 @@ def products_in_steps(cell: QuantizedCell) -> Iterator[Equivalent]:
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
 
 
-def real_products(cell: QuantizedCell, numbers: GridNumbers) -> Iterator[Equivalent]:
+def real_products(cell: QuantizedCell, numbers: FixedPointNumbers) -> Iterator[Equivalent]:
     """Products and their sums with the bias, which stay real values ("grid" and "grid32")."""
     gates, size = cell.type.gates, cell.hidden_size
     # A coupled forget gate has no products of its own; in Brevitas' arithmetic those of the input gate stand there.
-    unused = FORGET if cell.input_forget and numbers.arithmetic == GRID32 else None
+    unused = FORGET if cell.input_forget and numbers.arithmetic == FIXED_POINT32 else None
     limited = not cell.point("accumulator").is_float
-    steps = [numbers.grid(f"{gate}.acc").scale for gate in gates]
+    steps = [numbers.quantizer(f"{gate}.acc").scale for gate in gates]
 
     vitis = VITIS in {p.table for p in cell.points.values()}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.grid_numbers import RESET, GridNumbers
+from rnnqc.cells.fixed_point_numbers import RESET, FixedPointNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.loop_driver import (
@@ -51,13 +51,13 @@ class FixedPointArithmetic(Arithmetic):
         w: Its constants.
     """
 
-    numbers: GridNumbers
+    numbers: FixedPointNumbers
     w: Operands
 
     @property
     def hidden_zero_point(self) -> int:
         """The hidden code that stands for 0."""
-        return self.numbers.grid("hidden").zero_point
+        return self.numbers.quantizer("hidden").zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
         """Emits the products and the loop; no result has a negative zero."""
@@ -81,7 +81,7 @@ class FixedPointArithmetic(Arithmetic):
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         bias = e.cast(self.w.B, "B.real")
         p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
-        p = e.quantized_gates(p, numbers.gate_grids("input_product"), "input_product")
+        p = e.quantized_gates(p, numbers.gate_quantizers("input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, cell.hidden_size, before.h_multiplier, r, reset)
         # A GRU reads the hidden state, the others only its codes.
@@ -97,7 +97,7 @@ class FixedPointArithmetic(Arithmetic):
 
         results = loop.run(b, p, states, step, real=numbers.real)
         if loop.wanted.codes and CODES_STEPS not in results:
-            grid = numbers.grid("hidden")
+            grid = numbers.quantizer("hidden")
             real = e.cast(results[HIDDEN_STEPS], "hidden.real")
             made = shifted(e, e.multiples(real, grid, "hidden"), grid, "hidden")
             results[CODES_STEPS] = b.cast(made, np.uint8, "hidden.codes")
@@ -105,7 +105,7 @@ class FixedPointArithmetic(Arithmetic):
 
     def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
         """What a step hands on, whose equations gave `y` and `c`: a state that is read, codes, or multiples."""
-        b, grid = e.b, self.numbers.grid("hidden")
+        b, grid = e.b, self.numbers.quantizer("hidden")
         if loop.cell.type.reads_hidden:
             return Stepped([y], y, c)
         if self.numbers.rounded_output:
@@ -131,7 +131,7 @@ class FixedPointArithmetic(Arithmetic):
         self, b: Builder, hidden: int, multiplier: Value, r: GridProduct, reset: GridProduct | None
     ) -> Sequence[RecurrentProduct]:
         """The products with R as real numbers on the grids of their gates."""
-        grids = self.numbers.gate_grids("hidden_product")
+        grids = self.numbers.gate_quantizers("hidden_product")
         if reset is None:
             return [RecurrentProduct(r, multiplier, grids, "hidden")]
         sizes = b.i64([CANDIDATE * hidden, (len(grids) - CANDIDATE) * hidden])

@@ -1,8 +1,8 @@
-"""Codes of the input, and the states that a loop starts from, in the arithmetic "grid"."""
+"""Codes of the input, and the states that a loop starts from, in fixed-point arithmetic."""
 
 from __future__ import annotations
 
-from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
 from rnnqc.passes.cells.loop_driver import Loop
@@ -11,7 +11,7 @@ from rnnqc.passes.render.fixed_point_product import GridProduct, codes_for
 from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
 
 
-def input_codes(e: GridEmitter, loop: Loop, numbers: GridNumbers, w: GridProduct) -> Value:
+def input_codes(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, w: GridProduct) -> Value:
     """The sequence as `w` takes it, `[T,B,I]` in loop order."""
     b, x = e.b, loop.sequence(e.b)
     if numbers.x_mode != "codes":
@@ -21,7 +21,7 @@ def input_codes(e: GridEmitter, loop: Loop, numbers: GridNumbers, w: GridProduct
     return b.op("Sub", [e.cast(x, "x.codes.real"), e.constant(w.codes.zero_point)], "x.multiples")
 
 
-def initial_states(e: GridEmitter, loop: Loop, numbers: GridNumbers, r: GridProduct) -> list[Value]:
+def initial_states(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, r: GridProduct) -> list[Value]:
     """What the loop starts from, `[B,H]`."""
     b, at, type_ = e.b, loop.at, loop.cell.type
     h0: Value | None = None
@@ -33,7 +33,7 @@ def initial_states(e: GridEmitter, loop: Loop, numbers: GridNumbers, r: GridProd
         h0 = _cleaned_codes(e, r, at.initial_h, "initial_h")
     if at.initial_c is not None:
         real = e.cast(without_nan(b, at.initial_c, "initial_c"), "initial_c.real")
-        c0 = e.quantized(real, numbers.grid("cell_state"), "initial_c")
+        c0 = e.quantized(real, numbers.quantizer("cell_state"), "initial_c")
     if h0 is None or (c0 is None and type_.cell_state):
         shape = loop.state_shape(b)
         zero = b.f32(0.0) if type_.reads_hidden else b.u8(r.codes.zero_point) if r.integer else e.constant(0.0)

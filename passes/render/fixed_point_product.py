@@ -1,4 +1,4 @@
-"""Matrix products of the arithmetic "grid" in standard operators: exact sums of codes times weights."""
+"""Matrix products of fixed-point arithmetic in standard operators: exact sums of codes times weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.grid_numbers import BYTE, RESET, Grid, GridNumbers, is_exact_in_int32
+from rnnqc.cells.fixed_point_numbers import BYTE, RESET, FixedPointNumbers, FixedPointQuantizer, is_exact_in_int32
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.fixed_point_quantizers import GridEmitter
@@ -31,7 +31,7 @@ class GridProduct:
 
     weights: Value
     zero_point: Value | None
-    codes: Grid
+    codes: FixedPointQuantizer
     accumulator_bits: int
 
     @property
@@ -68,7 +68,7 @@ class RecurrentProduct:
 
     product: GridProduct
     multiplier: Value
-    grids: Mapping[str, Grid]
+    grids: Mapping[str, FixedPointQuantizer]
     name: str
 
     def of_codes(self, e: GridEmitter, codes: Value) -> Value:
@@ -90,14 +90,14 @@ def codes_for(e: GridEmitter, product: GridProduct, value: Value, name: str) -> 
     return multiples
 
 
-def shifted(e: GridEmitter, multiples: Value, grid: Grid, name: str) -> Value:
+def shifted(e: GridEmitter, multiples: Value, grid: FixedPointQuantizer, name: str) -> Value:
     """The codes of multiples of a scale, as real numbers."""
     if not grid.zero_point:
         return multiples
     return e.b.op("Add", [multiples, e.constant(grid.zero_point)], f"{name}.shifted")
 
 
-def grid_product(e: GridEmitter, cell: Cell, numbers: GridNumbers, w: Operands, key: str) -> GridProduct:
+def grid_product(e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands, key: str) -> GridProduct:
     """The product with W or R, in the form that suits the type of its weights.
 
     Args:
@@ -111,7 +111,9 @@ def grid_product(e: GridEmitter, cell: Cell, numbers: GridNumbers, w: Operands, 
     return weights.product(e, numbers, "input" if key == "W" else "hidden")
 
 
-def reset_products(e: GridEmitter, cell: Cell, numbers: GridNumbers, w: Operands) -> tuple[GridProduct, GridProduct]:
+def reset_products(
+    e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands
+) -> tuple[GridProduct, GridProduct]:
     """The products with R of a GRU with linear_before_reset = 0: of its two gates with h, of the candidate with r h."""
     weights = _Weights.of(e, cell, numbers, w, "R")
     bounds = CANDIDATE * cell.hidden_size, len(cell.type.gates) * cell.hidden_size
@@ -138,7 +140,7 @@ class _Weights:
     name: str
 
     @classmethod
-    def of(cls, e: GridEmitter, cell: Cell, numbers: GridNumbers, w: Operands, key: str) -> _Weights:
+    def of(cls, e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands, key: str) -> _Weights:
         """W or R."""
         if key == "W":
             stored, zero_point, size, depth = w.W, w.W_zero_point, numbers.w_group_size, cell.input_size
@@ -159,9 +161,9 @@ class _Weights:
         codes = part(self.codes, 1, self.name)
         return _Weights(codes, zero_point, self.narrow, self.depth, f"{self.name}.{name}")
 
-    def product(self, e: GridEmitter, numbers: GridNumbers, codes: str) -> GridProduct:
+    def product(self, e: GridEmitter, numbers: FixedPointNumbers, codes: str) -> GridProduct:
         """Their product with the codes of a quantizer."""
-        b, name, grid, zero_point = e.b, self.name, numbers.grid(codes), self.zero_point
+        b, name, grid, zero_point = e.b, self.name, numbers.quantizer(codes), self.zero_point
         if self.narrow and is_exact_in_int32(grid, BYTE if zero_point is not None else MIDDLE, self.depth):
 
             def byte(value: Value, name: str) -> Value:

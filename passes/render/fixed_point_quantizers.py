@@ -1,4 +1,4 @@
-"""Quantizers of the arithmetic "grid" in standard operators, each operation in one real type.
+"""Quantizers of fixed-point arithmetic in standard operators, each operation in one real type.
 
 A quantizer gives multiples of its scale, real numbers that are whole; the sign of a zero among them is undefined.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
@@ -38,18 +38,18 @@ class GridEmitter:
         """`value` in the real type."""
         return self.b.cast(value, self.real, name)
 
-    def multiples(self, value: Value, grid: Grid, name: str) -> Value:
+    def multiples(self, value: Value, grid: FixedPointQuantizer, name: str) -> Value:
         """The multiples of the scale that stand for `value`."""
         whole = self._rounded(value, self.constant(grid.scale), grid, name)
         return self.b.op("Clip", [whole, self.constant(grid.low), self.constant(grid.high)], f"{name}.multiples")
 
-    def quantized(self, value: Value, grid: Grid, name: str) -> Value:
+    def quantized(self, value: Value, grid: FixedPointQuantizer, name: str) -> Value:
         """`value` on the grid; itself without one."""
         if not grid.scale:
             return value
         return self.b.op("Mul", [self.multiples(value, grid, name), self.constant(grid.scale)], f"{name}.quantized")
 
-    def quantized_gates(self, value: Value, of_gates: Mapping[str, Grid], name: str) -> Value:
+    def quantized_gates(self, value: Value, of_gates: Mapping[str, FixedPointQuantizer], name: str) -> Value:
         """Gates side by side `[...,n*H]`, each on its grid."""
         grids = list(of_gates.values())
         if all(g == grids[0] for g in grids):
@@ -62,7 +62,7 @@ class GridEmitter:
         made = [self.quantized(p, g, f"{n}.{name}") for p, (n, g) in zip(parts, of_gates.items(), strict=True)]
         return self.b.op("Concat", made, f"{name}.quantized", axis=-1)
 
-    def multiples_of_gates(self, value: Value, grids: Sequence[Grid], name: str) -> Value:
+    def multiples_of_gates(self, value: Value, grids: Sequence[FixedPointQuantizer], name: str) -> Value:
         """The multiples of gates side by side, whose grids are there and round alike."""
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
@@ -73,7 +73,7 @@ class GridEmitter:
         below = self.b.op("Min", [whole, self._columns([g.high for g in grids])], f"{name}.below")
         return self.b.op("Max", [below, self._columns([g.low for g in grids])], f"{name}.multiples")
 
-    def _rounded(self, value: Value, scale: Value, grid: Grid, name: str) -> Value:
+    def _rounded(self, value: Value, scale: Value, grid: FixedPointQuantizer, name: str) -> Value:
         """Multiples of `scale`, rounded as `grid` does it."""
         rounding = Rounding(grid.rounding)
         units = self.b.op("Div", [value, scale], f"{name}.units")
@@ -90,6 +90,6 @@ class GridEmitter:
         return self.constant(np.repeat(np.asarray(values), self.hidden))
 
 
-def is_uniform(grids: Iterable[Grid]) -> bool:
+def is_uniform(grids: Iterable[FixedPointQuantizer]) -> bool:
     """Whether all round alike."""
     return len({(g.rounding, g.offset) for g in grids}) == 1

@@ -1,4 +1,4 @@
-"""The equations of a cell in the arithmetic "grid": every value on its grid, activations from tables."""
+"""The equations of a cell in fixed-point arithmetic: every value on its grid, activations from tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
-from rnnqc.cells.grid_numbers import Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, FixedPointQuantizer, point_of, quantizers_of
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
 from rnnqc.passes.cells.loop_driver import joint_gates
@@ -77,7 +77,7 @@ class GridStep:
         self,
         e: GridEmitter,
         cell: Cell,
-        numbers: GridNumbers,
+        numbers: FixedPointNumbers,
         before: GridConstants,
         joint: Value,
         state: Value | None,
@@ -146,7 +146,11 @@ class GridStep:
     def product(self, a: Value, b: Value, point: str) -> Value:
         """Returns a * b, on the grid of its point; what R multiplies next becomes codes there."""
         value = self.e.b.op("Mul", [a, b], point)
-        return value if point == RESET_HIDDEN else self.e.quantized(value, self._grids.get(point, Grid()), point)
+        return (
+            value
+            if point == RESET_HIDDEN
+            else self.e.quantized(value, self._grids.get(point, FixedPointQuantizer()), point)
+        )
 
     def total(self, kept: Value, added: Value, point: str) -> Value:
         """Returns kept + added, the state after the step; a GRU's is a float32 number."""
@@ -166,7 +170,7 @@ class GridStep:
         first, hidden = -self._grids["cell_state"].low, self.cell.hidden_size
         return self._lookup(self.before.cell_table, self._multiples, first, hidden, "hidden.squashed")
 
-    def _all_at_once(self, joint: Value, names: Sequence[str], accs: Sequence[Grid]) -> Sequence[Value]:
+    def _all_at_once(self, joint: Value, names: Sequence[str], accs: Sequence[FixedPointQuantizer]) -> Sequence[Value]:
         """The activations of all joint gates, whose grids round alike, in one look-up."""
         multiples = self.e.multiples_of_gates(self._clipped(joint, "preactivation"), accs, "preactivation")
         first = [o - a.low for o, a in zip(self.numbers.gate_table_offset, accs, strict=False)]
@@ -206,6 +210,6 @@ class GridStep:
         return b.op("Reshape", [taken, b.i64([-1, width])], f"{name}.values")
 
 
-def _quantizers(cell: Cell, numbers: GridNumbers) -> Mapping[str, Grid]:
+def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:
     """By quantization point."""
-    return {point_of(cell, n): numbers.grid(n) for n in quantizers_of(cell.type)}
+    return {point_of(cell, n): numbers.quantizer(n) for n in quantizers_of(cell.type)}

@@ -19,8 +19,8 @@ from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.fold_cell import FoldedCell, with_zero_point_rows
-from rnnqc.passes.fold.fold_grid import FoldedGrid
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
+from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.layout_ops import MOVERS
@@ -42,10 +42,10 @@ class FoldScales(Pass):
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * Formats of the arithmetic "tables" come first (fold_cell.py), then those of "grid" (fold_grid.py); a cell with all
-      the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic, "grid32" (fold_quant_lstm.py). A cell whose
-      formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
-      remark.
+    * Formats of look-up arithmetic come first (fold_lut.py), then those of fixed-point arithmetic
+      (fold_fixed_point.py); a cell with all the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic
+      (fold_quant_lstm.py). A cell whose formats have no integer form (a float gate, one scale for each row and 16-bit
+      weights, ...) stays as it is, with a remark.
     * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
       them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
       hidden states.
@@ -125,7 +125,7 @@ class FoldScales(Pass):
 
 
 def _equivalents(cell: QuantizedCell, folded: Folded) -> Iterator[Equivalent]:
-    if isinstance(folded, FoldedGrid):
+    if isinstance(folded, FoldedFixedPoint):
         yield from real_products(cell, folded.numbers)
         yield from states_in_units(cell, 1.0)
         return
@@ -145,7 +145,7 @@ def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:
     r = constant_array(model.initializer(cell.R, graph))
     assert r is not None
     folded = integer_form(cell, w, r, parameters)
-    if isinstance(folded, FoldedGrid):
+    if isinstance(folded, FoldedFixedPoint):
         return folded
     return _of_initial_state(model, folded, boundary_of(model, graph, cell).initial_h)
 
@@ -157,7 +157,7 @@ def _try_fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded | NotHa
         return refusal
 
 
-def _of_initial_state(model: Model, folded: FoldedCell, state: Value | None) -> FoldedCell:
+def _of_initial_state(model: Model, folded: FoldedLut, state: Value | None) -> FoldedLut:
     """With what is known of the initial hidden state."""
     numbers = folded.numbers
     if state is None or not numbers.h_bound:
@@ -191,12 +191,12 @@ def integer_operands(
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:
         return model.add_initializer(f"{cell.name}/{key}", array, graph)
 
-    if isinstance(folded, FoldedGrid):
+    if isinstance(folded, FoldedFixedPoint):
         arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
         return Operands(
             **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
-            gate_table=tables.grid_table(folded.gate_tables),
-            cell_table=tables.grid_table([folded.cell_table]) if folded.cell_table is not None else None,
+            gate_table=tables.fixed_point_table(folded.gate_tables),
+            cell_table=tables.fixed_point_table([folded.cell_table]) if folded.cell_table is not None else None,
         )
 
     def weight(key: str, name: str) -> Value:

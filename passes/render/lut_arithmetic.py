@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.loop_driver import (
@@ -52,7 +52,7 @@ class LutArithmetic(Arithmetic):
         dispatch: Whether to choose between int8 and uint8 weights when the session is created.
     """
 
-    numbers: CellNumbers
+    numbers: LutNumbers
     w: Operands
     dispatch: bool
 
@@ -125,7 +125,7 @@ class _Emitter:
     """
 
     loop: Loop
-    numbers: CellNumbers
+    numbers: LutNumbers
     w: Operands
     x_codes: Sequence[Value]
     row_scale: Value | None

@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.fold.integer_operands import Operands
@@ -60,7 +60,7 @@ class HiddenProduct:
         is_whole: Whether the product with what the codes lose beyond the bound belongs to that with a state.
     """
 
-    numbers: CellNumbers
+    numbers: LutNumbers
     r: Value
     weight_zero_points: Sequence[Value]
     correction: Value | None
@@ -110,7 +110,7 @@ class HiddenProduct:
 
 
 def hidden_products(
-    b: Builder, cell: Cell, numbers: CellNumbers, r: Value, h_multiplier: Value, zero_points: Sequence[Value]
+    b: Builder, cell: Cell, numbers: LutNumbers, r: Value, h_multiplier: Value, zero_points: Sequence[Value]
 ) -> list[HiddenProduct]:
     """The product of all gates or, in a GRU with linear_before_reset = 0, of z and r, and of the candidate."""
     hidden, gates = cell.hidden_size, len(cell.type.gates)

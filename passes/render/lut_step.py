@@ -10,7 +10,7 @@ import numpy as np
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
+from rnnqc.cells.lut_numbers import STATE_LIMIT, LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.loop_driver import joint_gates
@@ -38,12 +38,12 @@ class LoopConstants:
     limits: tuple[Value, Value] | None
 
 
-def is_uniform(cell: Cell, numbers: CellNumbers, w: Operands) -> bool:
+def is_uniform(cell: Cell, numbers: LutNumbers, w: Operands) -> bool:
     """Whether the joint gates are look-ups in tables of one size."""
     return numbers.gate_table_size > 0 and w.P is None
 
 
-def loop_constants(b: Builder, cell: Cell, numbers: CellNumbers, w: Operands) -> LoopConstants:
+def loop_constants(b: Builder, cell: Cell, numbers: LutNumbers, w: Operands) -> LoopConstants:
     """Tables, offsets and limits for the loop; with a batch of 1 tables are rows, and the loop needs no Reshape."""
     f, hidden, gates = numbers, cell.hidden_size, joint_gates(cell)
     gate_table, candidate_table, cell_table = w.gate_table, None, w.cell_table
@@ -109,7 +109,7 @@ class IntegerStep:
         self,
         body: Builder,
         cell: Cell,
-        numbers: CellNumbers,
+        numbers: LutNumbers,
         w: Operands,
         before: LoopConstants,
         joint: Value,

@@ -28,7 +28,7 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.lstm_node import (
@@ -47,7 +47,7 @@ from rnnqc.passes.graph.lstm_node import (
     fail,
 )
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS, check_overrides
+from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.weight_only.check_quantize_weights import QuantizeWeightsCheck
 from rnnqc.passes.weight_only.emit_weights import WeightMatrix, format_of, is_float16, store_weights
 from rnnqc.recipes.recipe import Recipe, Settings

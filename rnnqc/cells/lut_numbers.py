@@ -18,7 +18,7 @@ _OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_
 
 
 @dataclass(frozen=True)
-class CellNumbers:
+class LutNumbers:
     """The scalars of the integer form of one cell; JSON-ready.
 
     Attributes:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from rnnqc.cells.base import PARAMETERS, Cell
-from rnnqc.cells.grid_numbers import GridNumbers
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.formats.point_format import FLOAT, PointFormat
 
 Q = TypeVar("Q", bound="QuantizedCell")
 N = TypeVar("N", bound="IntegerCell")
-Numbers = CellNumbers | GridNumbers
+Numbers = LutNumbers | FixedPointNumbers
 """The scalars of an integer cell: their type is its arithmetic."""
 Points = Mapping[str, PointFormat]
 """The format of each quantization point."""

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.grid_numbers import GRID, GRID32, GridNumbers
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, FixedPointNumbers
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
@@ -57,9 +57,9 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
 
 
 def _numbers(data: Mapping[str, Any]) -> Numbers:
-    if data.get("arithmetic") in (GRID, GRID32):
-        return _known(GridNumbers, data)
-    return _known(CellNumbers, data)
+    if data.get("arithmetic") in (FIXED_POINT, FIXED_POINT32):
+        return _known(FixedPointNumbers, data)
+    return _known(LutNumbers, data)
 
 
 def _known(kind: type[T], data: Mapping[str, Any]) -> T:

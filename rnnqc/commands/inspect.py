@@ -12,6 +12,7 @@ from rich.table import Table
 from rnnqc.cells.forms import CUSTOM
 from rnnqc.commands.common import OK, Commands, json_text
 from rnnqc.commands.terminal import err, escape, out
+from rnnqc.errors import explained
 
 if TYPE_CHECKING:
     from rnnqc.lowering.inspection import Inspection
@@ -80,7 +81,7 @@ def _options(at: Mapping[str, Any]) -> str:
 
 
 def _verdict(n: RecurrentNode, found: Inspection) -> str:
-    """What lowering would do with a node, and what there is to say about it."""
+    """How lowering would handle a node, with the notes about it."""
     from rnnqc.passes.analysis.custom_products import described
 
     at = n.attributes
@@ -88,12 +89,12 @@ def _verdict(n: RecurrentNode, found: Inspection) -> str:
     parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
     verdict = {
         "lowered": "will be lowered: " + (" ".join(found.cells.get(n.path, [])) or parts),
-        "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
-        "quantized": f"stays as it is: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
+        "float": f"float: {explained(*n.refusal)}",
+        "quantized": f"stays as it is: {explained(*n.refusal)}",
         "done": f"done ({n.form})" + (f": {described(at)}" if n.form == CUSTOM else ""),
     }[n.status]
     for r in found.notes.get(n.path, []):
-        verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
+        verdict += f". Note: {explained(r.reason, r.found, r.action)}"
     return verdict
 
 

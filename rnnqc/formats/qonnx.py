@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.format import Format
+from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding, round_to_integer
 
@@ -42,15 +42,15 @@ ROUNDINGS: Mapping[str, Rounding] = {
 
 @dataclass(frozen=True, eq=False)
 class QonnxQuantizer:
-    """One quantizer.
+    """The parameters of one Quant node: of any shape, and with any zero point. `format` says the same as a `Format`.
 
     Attributes:
         scale: float32, any shape that broadcasts with the values.
         zero_point: float32, any shape that broadcasts with the values.
-        bits: Width of a code; 1 with `signed` is bipolar: -1 for negative values and +1 for all others.
-        signed: Whether codes may be negative.
-        narrow: Whether one code at the end is left out, the lowest of signed ones and the highest of unsigned ones.
-        rounding: How reals become codes.
+        bits: Width of a quantized value; 1 with `signed` is bipolar: -1 for negative values and +1 for all others.
+        signed: Whether quantized values may be negative.
+        narrow: Whether one quantized value is left out, the lowest of signed ones and the highest of unsigned ones.
+        rounding: How reals become integers.
     """
 
     scale: FloatArray
@@ -61,26 +61,27 @@ class QonnxQuantizer:
     rounding: Rounding
 
     @property
+    def integers(self) -> IntegerFormat:
+        """The integers, without the zero point, which may be none of them here."""
+        return IntegerFormat(self.bits, self.signed, narrow=self.narrow, rounding=self.rounding)
+
+    @property
     def bipolar(self) -> bool:
-        """Whether the codes are -1 and +1."""
-        return self.bits == 1 and self.signed
+        """Whether the quantized values are -1 and +1."""
+        return self.integers.binary
 
     @property
     def minimum(self) -> int:
-        """The lowest code."""
-        if self.bipolar:
-            return -1
-        return int(-(2 ** (self.bits - 1)) + self.narrow) if self.signed else 0
+        """The lowest quantized value."""
+        return self.integers.minimum
 
     @property
     def maximum(self) -> int:
-        """The highest code."""
-        if self.bipolar:
-            return 1
-        return int(2 ** (self.bits - 1) - 1 if self.signed else 2**self.bits - 1 - self.narrow)
+        """The highest quantized value; narrow unsigned ones leave theirs out."""
+        return self.integers.maximum - int(self.narrow and not self.signed)
 
     def codes(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Codes of real values (any shape; computed in float32)."""
+        """Quantized values of real ones (any shape; computed in float32)."""
         x = np.asarray(values, np.float32)
         if self.bipolar and not self.zero_point.any():
             return np.where(x >= 0, 1, -1).astype(np.int64)
@@ -92,11 +93,11 @@ class QonnxQuantizer:
         return np.asarray(np.clip(round_to_integer(shifted, self.rounding), *limits).astype(np.int64))
 
     def __call__(self, values: npt.ArrayLike) -> FloatArray:
-        """Values on the grid, float32."""
+        """The real values of the format that `values` become, float32."""
         return np.asarray((self.codes(values).astype(np.float32) - self.zero_point) * self.scale, np.float32)
 
     def same_format(self, other: QonnxQuantizer) -> bool:
-        """Whether both have the same codes for the same real values on the grid."""
+        """Whether both have the same quantized values for the same real ones that they can represent."""
         return (
             np.array_equal(self.scale.ravel(), other.scale.ravel())
             and np.array_equal(self.zero_point.ravel(), other.zero_point.ravel())
@@ -104,7 +105,7 @@ class QonnxQuantizer:
         )
 
     def format(self, **others: Any) -> PointFormat:
-        """The format of values on this grid, with `others` for fields of `Format`; one scale without them."""
+        """The format of values that this makes, with `others` for fields of `Format`; one scale without them."""
         made: dict[str, Any] = {
             "bits": self.bits,
             "signed": self.signed,

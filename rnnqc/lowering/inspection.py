@@ -1,4 +1,4 @@
-"""What lowering would do with each recurrent layer of a model, without lowering it."""
+"""Lists the recurrent layers of a model, and for each one how lowering would handle it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Inspection:
         opset: Operator set of the model.
         nodes: Its recurrent nodes in normal form, and those that are lowered already.
         cells: By the path of a node the names of the cells that it becomes.
-        notes: By the path of a node what there is to say about it.
+        notes: Remarks by the path of the node that they are about.
         constant_outputs: Outputs that no input influences.
     """
 

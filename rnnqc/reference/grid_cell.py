@@ -1,4 +1,4 @@
-"""What operators have in common in the arithmetics "grid" and "grid32": quantizers, sums, gates, the loop over time.
+"""What operators have in common in fixed-point arithmetic: quantizers, sums, gates, the loop over time.
 
 Follows docs/quant_lstm_cell.md sentence by sentence: integer sums are exact in int64, every other operation is one
 operation in the real type. Rows of the batch are computed together; time is a loop.

@@ -20,8 +20,8 @@ from rnnqc.formats.histogram import Histogram
 from rnnqc.formats.rounding import round_to_integer
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
-from rnnqc.reporting.evidence import Bars, PointEvidence
-from rnnqc.reporting.recurrences import Point, Recurrence
+from rnnqc.search.findings import Bars, PointEvidence
+from rnnqc.search.recurrences import Point, Recurrence
 
 Array = npt.NDArray[Any]
 BARS = 64

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
-from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import CompileError, InternalError
 
@@ -76,4 +76,4 @@ def _arithmetic(cell: Cell) -> str:
     """What an index calls the arithmetic of a cell."""
     if not isinstance(cell, IntegerCell):
         return "float"
-    return cell.numbers.arithmetic if isinstance(cell.numbers, GridNumbers) else "tables"
+    return cell.numbers.arithmetic if isinstance(cell.numbers, FixedPointNumbers) else "tables"

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
-from rnnqc.cells.grid_numbers import GridNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.formats.rounding import Rounding
@@ -26,13 +26,13 @@ _CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZER
 def steps_alone(cell: IntegerCell) -> bool:
     """Whether a step can be run alone: its states, as floats, stand for the codes that the loop carries.
 
-    Not for the arithmetic "grid" with roundings toward one side and scales that are no powers of two
+    Not for fixed-point arithmetic with roundings toward one side and scales that are no powers of two
     (docs/quant_lstm_cell.md, *After the loop*).
     """
     numbers = cell.numbers
-    if not isinstance(numbers, GridNumbers) or not cell.type.cell_state:
+    if not isinstance(numbers, FixedPointNumbers) or not cell.type.cell_state:
         return True
-    grids = [numbers.grid(n) for n in ("hidden", "cell_state")]
+    grids = [numbers.quantizer(n) for n in ("hidden", "cell_state")]
     return all(g.rounding not in _CUT_ROUNDINGS or is_power_of_two(g.scale) for g in grids)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
@@ -31,7 +31,7 @@ def parameters_of_operator(cell: IntegerCell, operands: Mapping[str, Array]) -> 
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
     # In the arithmetic "tables" the others are in units of codes, with zero points.
-    has_real = isinstance(cell.numbers, GridNumbers)
+    has_real = isinstance(cell.numbers, FixedPointNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
 
 

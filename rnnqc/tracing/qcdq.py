@@ -14,7 +14,7 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.format import Format
 from rnnqc.passes.cells.float_step import ACCUMULATORS
-from rnnqc.passes.fold.fold_grid import needs_grid
+from rnnqc.passes.fold.fold_fixed_point import needs_fixed_point
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -40,7 +40,7 @@ class QcdqReader:
         names = ("hidden.previous", *(f"hidden.{p}" for p in _PARTS), "hidden/codes", "hidden/sign")
         self.entering = () if cell.rounds_output else names
         # Only there do parts of pre-activations stand for the same values in the integer forms.
-        self._grid = cell.op == CELL_OP or needs_grid(cell)
+        self._grid = cell.op == CELL_OP or needs_fixed_point(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
         """What is computed before the loop: the input and its product, of the whole sequence.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.grid_numbers import GridNumbers, point_of, quantizers_of
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import encoding_of
@@ -20,7 +20,8 @@ from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, tensor_names
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]
-Recorded = Mapping[str, Array]
+Arrays = Mapping[str, Array]
+Numbers = LutNumbers | FixedPointNumbers
 F32 = np.float32
 PIECEWISE_LINEAR = {"Sigmoid": 2.0**-15, "Tanh": 2.0**-14}
 """Grids of the default tables."""
@@ -81,19 +82,21 @@ class RecordedTensors:
         KeyError: The cell's description lacks something.
     """
 
-    def __init__(self, cell: IntegerCell, numbers: CellNumbers | GridNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(
+        self, cell: IntegerCell, numbers: LutNumbers | FixedPointNumbers, constants: Mapping[str, Array]
+    ) -> None:
         self._cell = cell
         left_out = cell.type.gates[FORGET] if cell.input_forget else None
         self._coupled = f"{left_out}.activation"
         names = tensor_names(cell.type, cell.linear_before_reset)
         self._names = [n for n in names if n == self._coupled or n.partition(".")[0] != left_out]
-        self._steps = _table_steps(cell, is_fixed_point=isinstance(numbers, GridNumbers))
-        if isinstance(numbers, GridNumbers):
+        self._steps = _table_steps(cell, is_fixed_point=isinstance(numbers, FixedPointNumbers))
+        if isinstance(numbers, FixedPointNumbers):
             self._formats, self._units = _fixed_point_formats(cell, numbers, constants), {}
         else:
             self._formats, self._units = _table_formats(cell, numbers, constants), _units(cell, numbers)
 
-    def of(self, held: Recorded) -> Iterator[Tensor]:
+    def of(self, held: Arrays) -> Iterator[Tensor]:
         """The tensors of some steps, or of the whole sequence, in the order in which a step makes them."""
         for name in self._names:
             if name + CODES in held:
@@ -101,7 +104,7 @@ class RecordedTensors:
             elif name in held:
                 yield self._reals(name, held[name])
 
-    def _integers(self, name: str, held: Recorded) -> Tensor:
+    def _integers(self, name: str, held: Arrays) -> Tensor:
         form, codes = self._formats[name], held[name + CODES]
         if codes.dtype == np.uint16:
             codes = codes.astype(np.int32)
@@ -147,7 +150,7 @@ def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.D
     return {name: _Format(_columns(cell, name, scales[key]), real=real) for name, key in keys.items()}
 
 
-def _gate_step(cell: IntegerCell, numbers: CellNumbers, k: int) -> float:
+def _gate_step(cell: IntegerCell, numbers: LutNumbers, k: int) -> float:
     """The real value of one unit of gate k's pre-activation."""
     if numbers.gate_kinds[k] != "table":
         return 1.0
@@ -155,7 +158,7 @@ def _gate_step(cell: IntegerCell, numbers: CellNumbers, k: int) -> float:
     return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
 
 
-def _table_formats(cell: IntegerCell, n: CellNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
     """Formats of the arithmetic "tables"."""
     steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
     units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
@@ -174,14 +177,16 @@ def _table_formats(cell: IntegerCell, n: CellNumbers, constants: Mapping[str, Ar
     return made
 
 
-def _units(cell: IntegerCell, n: CellNumbers) -> dict[str, np.float32]:
+def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
     """What one unit of values stands for that the operator does not hold as real ones."""
     if cell.type.cell_state and n.cell_scale:
         return dict.fromkeys(("cell_gate.activation", "cell_state.kept", "cell_state.added"), F32(n.cell_scale))
     return {RESET_PRODUCT: F32(_gate_step(cell, n, CANDIDATE))} if cell.type.reads_hidden else {}
 
 
-def _fixed_point_formats(cell: IntegerCell, numbers: GridNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
+def _fixed_point_formats(
+    cell: IntegerCell, numbers: FixedPointNumbers, constants: Mapping[str, Array]
+) -> dict[str, _Format]:
     """Formats of the arithmetics "grid" and "grid32": codes are those of the quantization points.
 
     Where a node stores signed codes raised, they are signed here.
@@ -190,7 +195,7 @@ def _fixed_point_formats(cell: IntegerCell, numbers: GridNumbers, constants: Map
     multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
     made = _product_formats(cell, multipliers, real)
     for name in quantizers_of(cell.type):
-        point, grid = point_of(cell, name), numbers.grid(name)
+        point, grid = point_of(cell, name), numbers.quantizer(name)
         zero = _zero_point(cell, point, grid.zero_point)
         made[point] = _Format(F32(grid.scale), zero, zero - grid.zero_point, np.int64, real)
     made["hidden.previous"] = made["hidden"]

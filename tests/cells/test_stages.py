@@ -14,8 +14,8 @@ import pytest
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
 from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
 from rnnqc.formats.format import Format
@@ -30,11 +30,13 @@ FLOAT = Cell(
 )  # fmt: skip
 PER_CHANNEL = PointFormat.of(Format(8, True, (0.1, 0.2), axis=1))
 POINTS = {"input": PointFormat.of(Format(8, True, (0.1,))), "W.weight": PER_CHANNEL, "R.weight": NOT_QUANTIZED}
-LUT = CellNumbers(
+LUT = LutNumbers(
     "static", 0.1, 128, "static", 0.01, 128, 0.0, 0.0, 1.0, ["table"] * 4, [0.0] * 4, [9.0] * 4, [0] * 4, 16, [0.0] * 4,
     [0] * 4, 16, 0,
 )  # fmt: skip
-FIXED_POINT = GridNumbers.of("codes", [Grid(0.5, 1, 0, 255)] * len(QUANTIZERS), [0] * 4, arithmetic=GRID32)
+FIXED_POINT = FixedPointNumbers.of(
+    "codes", [FixedPointQuantizer(0.5, 1, 0, 255)] * len(QUANTIZERS), [0] * 4, arithmetic=FIXED_POINT32
+)
 OPERANDS = OperandNames("codes", "r", "xm", "hm", "bias", gate_table="table")
 QUANTIZED = QuantizedCell.of(FLOAT, POINTS)
 INTEGER = IntegerCell.of_quantized(QUANTIZED, LUT, OPERANDS, "Y_codes")

@@ -42,6 +42,15 @@ def test_same_seed_same_feeds() -> None:
     assert not np.array_equal(first["X"], other["X"])
 
 
+def test_one_sequence_of_extreme_feeds_has_no_step() -> None:
+    """And one has all of them; of usual feeds none is empty."""
+    model = CASE.model()
+    usual, extreme = (generate_feeds(model, extreme=e) for e in (False, True))
+    assert usual["sequence_lens"].min() > 0
+    assert (extreme["sequence_lens"][0], extreme["sequence_lens"][-1]) == (len(extreme["X"]), 0)
+    assert np.abs(extreme["X"]).max() > 2 * np.abs(usual["X"]).max()
+
+
 @given(lstm_cases())
 def test_generated_feeds_fit_and_run(case: LstmCase) -> None:
     model = case.model()

@@ -272,7 +272,7 @@ def test_a_file_larger_than_protobuf_allows(tmp_path: Path) -> None:
     with (tmp_path / "in.onnx").open("wb") as stream:
         stream.truncate(200 * GIGABYTE)
     result = in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", memory=3 * GIGABYTE)
-    _assert_refused(result, tmp_path, "in.onnx")
+    _assert_refused(result, tmp_path, "has more than")
 
 
 @pytest.mark.slow

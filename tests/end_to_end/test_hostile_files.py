@@ -481,7 +481,7 @@ WRITERS = {
     "run": ["run", "in.onnx", "-i", "data.npz", "-o", "{out}"],
     "layer": ["layer", "cell.onnx", "-o", "{out}"],
     "tune": ["tune", "in.onnx", "--data", "data.npz", "-o", "{out}", "--min-sqnr", "5"],
-    "report": ["report", "in.onnx", "lowered.onnx", "--data", "data.npz", "-o", "{out}"],
+    "report": ["report", "in.onnx", "lowered.onnx", "--data", "data.npz", "-o", "{out}", "--models", "1"],
     "dump": ["dump", "lowered.onnx", "-i", "data.npz", "-o", "{out}"],
 }
 FILES = tuple(w for w in WRITERS if w != "dump")

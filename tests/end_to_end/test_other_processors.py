@@ -28,11 +28,11 @@ from rnnqc import runtime_ops
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
 WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")
 # The arithmetic "grid": by bytes with MatMulInteger, and 16-bit weights with MatMul.
-GRID = (
+FIXED_POINT = (
     *("*.input.mode=static", "*.input.scale=0.03", "*.hidden.scale=0.008", "*.hidden.rounding=floor"),
     *("*.acc.bits=10", "*.acc.rounding=ceil", "*.cell_state.bits=12", "*.cell_state.mode=static"),
 )
-WIDE_GRID = (*GRID, "*.weight.bits=16", "*.kept.bits=16", "*.kept.scale=0.001")
+WIDE_GRID = (*FIXED_POINT, "*.weight.bits=16", "*.kept.bits=16", "*.kept.scale=0.001")
 EMULATOR = shutil.which("qemu-x86_64")
 
 RUN = """
@@ -114,7 +114,7 @@ def _assert_found(folder: Path, expected: Results) -> None:
         ("fused", "ORT_DISABLE_ALL", INT4, 0.0),
         ("unrolled", "ORT_ENABLE_ALL", WIDE, 0.0),
         ("fused", "ORT_ENABLE_ALL", WIDE, 5.0),
-        *(("fused", "ORT_ENABLE_ALL", overrides, 0.0) for overrides in (GRID, WIDE_GRID)),
+        *(("fused", "ORT_ENABLE_ALL", overrides, 0.0) for overrides in (FIXED_POINT, WIDE_GRID)),
     ],
 )
 def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], state: float, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_native_states_beyond_the_bound_without_vnni(tmp_path: Path) -> None:
         ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, ()),
         ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, ()),
         ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, (*INT4, *WIDE)),
-        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, GRID),
+        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, FIXED_POINT),
         ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, WIDE_GRID),
         ("fused", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, WIDE_GRID),
         ("fused", "ORT_DISABLE_ALL", False, arm64.NO_DOT_PRODUCTS, ()),

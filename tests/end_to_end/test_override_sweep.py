@@ -22,8 +22,8 @@ from rnnqc.ir import Model
 from rnnqc.lowering.report import Lowered
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.formats.override_effects import points_of_types
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.passes.qcdq.insert_qcdq import points_of_types
 from rnnqc.recipes.recipe import KEYS, builtin_recipes, keys_of, load_recipe
 
 CELLS = ("LSTM", "GRU", "RNN", "other")

@@ -21,13 +21,13 @@ from running import Array, save_arrays
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.report import Lowered
-from rnnqc.measure.verify import compare_models
-from rnnqc.reporting.budget import Bounds
+from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
-from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.subject import Options, Subject
+from rnnqc.search.recurrences import recurrences_of
+from rnnqc.search.trials import Bounds
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 

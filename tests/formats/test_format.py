@@ -225,3 +225,43 @@ def test_symmetric_scale() -> None:
     bounds = np.array([0.0, 2.0**-101, 2.0**-100, 7.0])
     np.testing.assert_array_equal(symmetric_scale(bounds, 4), [1.0, 1.0, 2.0**-100 / 7, 1.0])
     assert np.float32(symmetric_scale(2.0**-100, 16)) >= np.finfo(np.float32).tiny
+
+
+@given(formats(), st.lists(st.floats(-(2.0**30), 2.0**30, width=32), min_size=1, max_size=20))
+def test_values_of_a_format_stay(held: Format, values: list[float]) -> None:
+    """Rounding to the nearest twice is rounding once."""
+    if held.rounding not in DIRECTED:
+        once = held.fake_quantize(values)
+        np.testing.assert_array_equal(held.fake_quantize(once), once)
+
+
+@given(formats())
+def test_limits_as_multiples_and_real_values(held: Format) -> None:
+    assert (held.low, held.high) == (held.minimum - held.zero_point, held.maximum - held.zero_point)
+    assert held.range == (held.low * held.scale[0], held.high * held.scale[0])
+    assert held.size == held.high - held.low + 1
+    whole = np.iinfo(held.dtype)
+    assert held.clip == (
+        None if (held.minimum, held.maximum) == (whole.min, whole.max) else (held.minimum, held.maximum)
+    )
+
+
+@pytest.mark.parametrize("zero_points", [(), (1, -2, 3)])
+def test_parameters_per_channel_as_onnxruntime(zero_points: tuple[int, ...]) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> '
+        "g (float[2, 3] x, float[3] s, int8[3] z) => (int8[2, 3] q, float[2, 3] y)"
+        " { q = QuantizeLinear <axis = 1> (x, s, z) y = DequantizeLinear <axis = 1> (q, s, z) }"
+    )
+    held = Format(8, True, (0.5, 0.25, 2.0), axis=1, zero_point=5 if not zero_points else 0, zero_points=zero_points)
+    scale, zero_point = held.linear_parameters()
+    assert (scale.dtype, zero_point.dtype, scale.shape, zero_point.shape) == (np.float32, np.int8, (3,), (3,))
+    x = np.array([[-300.0, 0.375, 1.0], [0.25, 40.0, -7.0]], np.float32)
+    got = run(plain_session(model), {"x": x, "s": scale, "z": zero_point})
+    np.testing.assert_array_equal(held.quantize(x), got["q"])
+    np.testing.assert_array_equal(held.fake_quantize(x), got["y"])
+
+
+def test_parameters_of_one_scale_are_scalars() -> None:
+    scale, zero_point = Format(4, False, (0.5,), zero_point=3).linear_parameters()
+    assert (scale.shape, scale.item(), zero_point.dtype, zero_point.item()) == ((), 0.5, np.uint8, 3)

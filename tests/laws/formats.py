@@ -28,7 +28,7 @@ TABLES: dict[str, list[str]] = {
         *("*.weight.bits=4", "*.weight.group_size=32"),
     ],
 }
-"""Of the arithmetic "tables"."""
+"""Of look-up arithmetic."""
 
 
 def fixed_point(op: str, bits: int, weight_bits: int, rounding: str) -> list[str]:
@@ -75,7 +75,7 @@ def uneven(op: str, bits: int) -> list[str]:
 
 
 def static_formats(op: str) -> dict[str, list[str]]:
-    """A static format at every point: the arithmetic "grid"."""
+    """A static format at every point: fixed-point arithmetic."""
     return {
         "fixed point, 16 bits, floor": fixed_point(op, 16, 16, "floor"),
         "fixed point, 8 bits, half up": fixed_point(op, 8, 8, "half_up"),

@@ -1,4 +1,4 @@
-"""What lowering would do with the layers of a model.
+"""The list of a model's layers, and how lowering would handle them.
 
 What these would catch: a list that says otherwise than lowering does, a model that is changed by looking at it.
 """

@@ -27,7 +27,8 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
-from rnnqc.measure.comparison_feeds import FeedGenerator, verification_feeds
+from rnnqc.lowering.verification_feeds import verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe

@@ -29,7 +29,7 @@ from node_changes import Change, drop_attribute, drop_input, set_attribute, set_
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 from running import LEVELS
 
-from rnnqc.cells.grid_numbers import QUANTIZERS
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples
@@ -167,7 +167,7 @@ def test_rounded_output_lies_on_the_hidden_grid() -> None:
     case = plain_grid_case()
     case.numbers = replace(case.numbers, rounded_output=True)
     found = run_native(case.node)
-    grid = case.numbers.grid("hidden")
+    grid = case.numbers.quantizer("hidden")
     codes = found["Y_codes"].astype(np.float64) - grid.zero_point
     assert np.array_equal(found["Y"], (codes * grid.scale).astype(np.float32))
     assert np.array_equal(found["Y_h"], found["Y"][-1])

@@ -31,7 +31,7 @@ from kernel_calls import (
 )
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 
-from rnnqc.cells.grid_numbers import QUANTIZERS
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples
@@ -150,7 +150,7 @@ def run_kernel(
     assert form is not None
     rng = np.random.default_rng(units)
     columns = blocks(units) * GATES * BLOCK
-    grid = case.numbers.grid("cell_state")
+    grid = case.numbers.quantizer("cell_state")
     spread = 300 if wild else 1
     p = block_order(rng.normal(0, spread, (rows, GATES * units)).astype(np.float32), units)
     acc = block_order(rng.integers(-30000 * spread, 30000 * spread, (rows, GATES * units), dtype=np.int32), units)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
 
-from rnnqc.cells.grid_numbers import RESET, Grid, quantizers_of
+from rnnqc.cells.fixed_point_numbers import RESET, FixedPointQuantizer, quantizers_of
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
 
 EXAMPLES = settings().max_examples
@@ -197,7 +197,7 @@ def test_states_without_a_grid_are_limited(linear: bool, way: Any) -> None:
     names = quantizers_of(CELL_TYPES["GRU"])
     for name in ("hidden_state.kept", "hidden_state.added", "hidden_state"):
         case.numbers.grid_scale[names.index(name)] = 0.0
-    case.inputs["gate_table"][: Grid(1.0, 0, -128, 127).size] = 3.0
+    case.inputs["gate_table"][: FixedPointQuantizer(1.0, 0, -128, 127).size] = 3.0
     case.inputs["initial_h"] = np.float32([[np.inf, -np.inf, np.nan, 1.0, -0.0]] * 2)
     wanted = expected(case)
     assert np.isfinite(wanted["Y"]).all()

@@ -1,4 +1,4 @@
-"""GRU and RNN nodes in the arithmetic "grid" that the native operators refuse: a message names what is wrong."""
+"""GRU and RNN nodes in fixed-point arithmetic that the native operators refuse: a message names what is wrong."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from kernel_calls import AVAILABLE
 from quant_gru_cases import expected as expected_of
 from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
 
-from rnnqc.cells.grid_numbers import RESET, quantizers_of
+from rnnqc.cells.fixed_point_numbers import RESET, quantizers_of
 from rnnqc.cells.types import GRU, RNN, CellType
 
 TYPES = [(GRU, False), (GRU, True), (RNN, False)]
@@ -66,7 +66,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
     case.inputs["B"] = np.full_like(case.inputs["B"], 1e6 if entry else -1e6)
     case.inputs["gate_table"] = case.inputs["gate_table"].copy()
     offsets = case.numbers.gate_table_offset
-    entries = case.numbers.grid("hidden_gate.acc").size
+    entries = case.numbers.quantizer("hidden_gate.acc").size
     for offset in offsets:
         case.inputs["gate_table"][offset : offset + entries][entry] = 0.375 if offset else 0.25
     check(case)

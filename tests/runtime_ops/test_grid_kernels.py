@@ -1,4 +1,4 @@
-"""The elementwise kernels of the arithmetic "grid" in binary64 against numpy, on buffers that end at a guard page.
+"""The elementwise kernels of fixed-point arithmetic in binary64 against numpy, on buffers that end at a guard page.
 
 What these would catch: an operation contracted, left out or in another order on one instruction set, a sum that loses
 bits, lanes, blocks or gates that are mixed up, look-ups beyond a table, reads and writes beyond buffers.

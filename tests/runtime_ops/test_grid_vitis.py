@@ -12,7 +12,7 @@ from grid_cases import GridCase, a_cell
 from quant_lstm_cases import OUTPUTS, assert_same_bits, run_native
 from vitis_reference import GATES, Format, VitisLstm, codes, half_away
 
-from rnnqc.cells.grid_numbers import QUANTIZERS, Grid, GridNumbers
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.reference import quant_lstm_cell as reference
 
@@ -38,7 +38,9 @@ def _case(lstm: VitisLstm, x: np.ndarray) -> GridCase:
     grids = []
     for tensor in TENSORS:
         raised = half if tensor in ("input", "hidden") else 0
-        grids.append(Grid(2.0 ** -at[tensor], raised, raised - half, raised + half - 1, lstm.format.rounding))
+        grids.append(
+            FixedPointQuantizer(2.0 ** -at[tensor], raised, raised - half, raised + half - 1, lstm.format.rounding)
+        )
     dtype = np.int8 if lstm.format.weight_bits <= 8 else np.int16
     tables = [vitis_values("Tanh" if g == "c" else "Sigmoid", at[f"acc_{g}"], bits) for g in GATES]
 
@@ -56,7 +58,9 @@ def _case(lstm: VitisLstm, x: np.ndarray) -> GridCase:
         codes(b, bits, at[f"b_{g}"], half_away) * 2.0 ** -at[f"b_{g}"]
         for g, b in zip(GATES, np.split(lstm.B, 4), strict=True)
     ]
-    numbers = GridNumbers.of("static", grids, gate_table_offset=[k * 2**bits for k in range(4)], rounded_output=True)
+    numbers = FixedPointNumbers.of(
+        "static", grids, gate_table_offset=[k * 2**bits for k in range(4)], rounded_output=True
+    )
     arrays = {
         "X": x.astype(np.float32),
         "W": weight("W", lstm.W),

@@ -57,6 +57,8 @@ def loop(
         "five": np.array(5),
         "six": np.array(6),
         "five_n": np.int32(5),
+        "nine_n": np.int32(T),
+        "ten_n": np.int32(T + 1),
         "five_f": np.float32(5),
         "five_d": np.float64(5),
         "halves": np.float32(4.5),
@@ -163,3 +165,18 @@ def test_a_counter_in_steps_of_two() -> None:
         ).node
     )
     assert outcome(model) == (5, "")
+
+
+@pytest.mark.parametrize(("limit", "works"), [("nine_n", True), ("ten_n", False)])
+def test_more_trips_than_elements(limit: str, works: bool) -> None:
+    """A loop that reads beyond its sequence fails; so does what is made of it, instead of computing fewer elements."""
+    model = loop(f"kept = Less(n1, {limit})")
+    if works:
+        assert outcome(model) == (T, "")
+        return
+    made = Model.load(model)
+    PassManager(normal_form()).run(made)
+    feeds = {"X": np.zeros((T, ROWS, WIDTH), np.float32)}
+    for proto in (model, made.proto):
+        with pytest.raises(Exception, match=r"(?i)out of .*bounds|indices element"):
+            run_model(proto, feeds)

@@ -19,7 +19,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.lowering.layer import layer
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
@@ -186,22 +186,59 @@ def test_lengths_of_rows(op: str) -> None:
     assert node.inputs[4].name
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("lengths", [False, True])
-def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
-    """What `rnnqc layer` makes of an LSTM step is an LSTM; a mask is an element of a sequence there."""
+def layer_of_lstm_step(reverse: bool = False, lengths: bool = False) -> onnx.ModelProto:
+    """What `rnnqc layer` makes of an LSTM step."""
     step = RecurrenceCase(form="unrolled", time=1, batch="B", outputs=("final",)).model()
     step.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["B", 5]))
     gather = next(n for n in step.graph.node if n.op_type == "Gather")
     gather.op_type, gather.input[:] = "Identity", ["x"]
     del gather.attribute[:]
-    proto = layer(step, reverse=reverse, lengths=lengths)
+    return layer(step, reverse=reverse, lengths=lengths)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
+    """What `rnnqc layer` makes of an LSTM step is an LSTM; a mask is an element of a sequence there."""
+    proto = layer_of_lstm_step(reverse, lengths)
     model, _ = recovered(proto)
     assert layers(model) == ["LSTM"]
     (node,) = [n for n in model.graph.nodes if n.op == "LSTM"]
     assert node.attrs.get("direction", "forward") == ("reverse" if reverse else "forward")
     data = {"x": np.random.default_rng(2).uniform(-1, 1, (4, 3, 5)).astype(np.float32)}
     for lens in ([4, 0, 2], [1, 3, 3]) if lengths else ([],):
+        data["sequence_lens"] = np.array(lens, np.int32)
+        expected, found = run_model(proto, data), run_model(model.proto, data)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", ["greater", "smaller lengths", "steps from one", "every second step"])
+def test_other_masks_of_a_layer_of_a_cell(mask: str) -> None:
+    """`lengths > step` is a mask by lengths, too; no other order of them is, nor steps not counted from 0 by 1."""
+    proto = layer_of_lstm_step(lengths=True)
+    nodes = proto.graph.node
+    less = next(n for n in nodes if n.op_type == "Less")
+    steps = next(k for k, n in enumerate(nodes) if n.op_type == "Range")
+    if mask == "greater":
+        less.op_type, less.input[:] = "Greater", less.input[::-1]
+    elif mask == "smaller lengths":
+        less.op_type = "Greater"
+    else:
+        # The first and the last of the steps, or all, are others.
+        dtype = onnx.TensorProto.INT64
+        first, by = (1, 1) if mask == "steps from one" else (0, 2)
+        for name, number in (("begin", first), ("by", by)):
+            proto.graph.initializer.append(onnx.helper.make_tensor(name, dtype, [], [number]))
+        count = nodes[steps].input[1]
+        further = onnx.helper.make_node("Add" if first else "Mul", [count, "by"], ["further"])
+        nodes[steps].input[:] = ["begin", "further", "by"]
+        nodes.insert(steps, further)
+    onnx.checker.check_model(proto)
+    model, _ = recovered(proto)
+    assert (layers(model) == ["LSTM"]) == (mask == "greater")
+    data = {"x": np.random.default_rng(2).uniform(-1, 1, (4, 3, 5)).astype(np.float32)}
+    for lens in ([4, 0, 2], [1, 3, 3]):
         data["sequence_lens"] = np.array(lens, np.int32)
         expected, found = run_model(proto, data), run_model(model.proto, data)
         for name, value in expected.items():

@@ -18,8 +18,8 @@ from rnnqc.cells.activations import make_activation
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.ir import DOMAIN, Model, Value, constant_array
-from rnnqc.passes.fold.fold_cell import TableSpec, linear_length
-from rnnqc.passes.fold.grid_tables import GridTable, VitisSteps
+from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, VitisSteps
+from rnnqc.passes.fold.fold_lut import TableSpec, linear_length
 from rnnqc.passes.render.emit_tables import PREFIX, Tables, table_function
 
 SIGMOID = TableSpec(make_activation("Sigmoid"), 13, 16 / 4096, 1.0, True)
@@ -129,9 +129,9 @@ def test_where_the_knots_fit(step: float, bits: int, length: int | None) -> None
     assert linear_length(make_activation("Tanh"), bits, step) == length
 
 
-def _vitis(activation: str, fix_position: int, low: int, high: int) -> GridTable:
+def _vitis(activation: str, fix_position: int, low: int, high: int) -> FixedPointTable:
     values = vitis_values(activation, fix_position, 16)[low + 2**15 : high + 2**15 + 1]
-    return GridTable(values, VitisSteps(activation, fix_position, low, high))
+    return FixedPointTable(values, VitisSteps(activation, fix_position, low, high))
 
 
 @pytest.mark.parametrize("fix_position", [-3, 0, 5, 7, 8, 9, 12, 15])
@@ -141,16 +141,16 @@ def test_vitis_tables_from_their_steps(activation: str, fix_position: int) -> No
     for low, high in ((-(2**15), 2**15 - 1), (-5000, 3), (0, 4095)):
         model = _model()
         table = _vitis(activation, fix_position, low, high)
-        np.testing.assert_array_equal(_value(model, Tables(model).grid_table([table])), table.values)
+        np.testing.assert_array_equal(_value(model, Tables(model).fixed_point_table([table])), table.values)
 
 
 def test_grid_tables_one_after_the_other() -> None:
-    plain = GridTable(np.float32([1.0, 2.5]))
+    plain = FixedPointTable(np.float32([1.0, 2.5]))
     tables = [_vitis("Sigmoid", 9, -100, 90), plain, _vitis("Tanh", 9, -100, 90)]
     model = _model()
     made = Tables(model)
-    table = made.grid_table(tables)
-    assert made.grid_table(tables) is table
+    table = made.fixed_point_table(tables)
+    assert made.fixed_point_table(tables) is table
     np.testing.assert_array_equal(_value(model, table), np.concatenate([t.values for t in tables]))
     model = _model()
-    np.testing.assert_array_equal(constant_array(Tables(model).grid_table([plain, plain])), [1.0, 2.5] * 2)
+    np.testing.assert_array_equal(constant_array(Tables(model).fixed_point_table([plain, plain])), [1.0, 2.5] * 2)

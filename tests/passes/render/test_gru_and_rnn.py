@@ -22,7 +22,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
 from rnnqc.ir import Model, constant_array, graph_info, info
 from rnnqc.passes import DecomposeLstm, FuseQuantLstmCell
-from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell
+from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
@@ -105,11 +105,11 @@ def test_saturating_accumulators() -> None:
         assert _cell(before("fold-scales", case.model(), recipe)).points["accumulator"].bits == 16
 
 
-def _folded(case: RecurrentCase, *overrides: str) -> tuple[Cell, FoldedCell]:
+def _folded(case: RecurrentCase, *overrides: str) -> tuple[Cell, FoldedLut]:
     model = before("fold-scales", case.model(), INT8.with_overrides(overrides))
     cell = _cell(model)
     held = _arrays(model, cell)
-    return cell, fold_cell(cell, held.pop("W"), held)
+    return cell, fold_lut(cell, held.pop("W"), held)
 
 
 @EACH

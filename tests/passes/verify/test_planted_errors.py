@@ -16,7 +16,7 @@ from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
 from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
-from rnnqc.cells.grid_numbers import quantizers_of
+from rnnqc.cells.fixed_point_numbers import quantizers_of
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import NumericsError
@@ -232,7 +232,7 @@ def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes that are made with another scale than the multipliers know."""
     from rnnqc.passes.fold import integer_forms as module
 
-    fold, case = module.fold_grid, GRID_CASES["GRU"]
+    fold, case = module.fold_fixed_point, GRID_CASES["GRU"]
 
     def wrong(*arguments: Any) -> Any:
         folded = fold(*arguments)
@@ -240,7 +240,7 @@ def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
         scales[quantizers_of(CELL_TYPES[case.op]).index(scale)] *= 1.01
         return replace(folded, numbers=replace(folded.numbers, grid_scale=scales))
 
-    monkeypatch.setattr(module, "fold_grid", wrong)
+    monkeypatch.setattr(module, "fold_fixed_point", wrong)
     value = {"input": "x", "hidden": "hidden", "reset": "reset"}[scale]
     manager = PassManager(
         calibrated_passes(case, "pow2-int16"), [verifier_of(case.model())], given=frozenset({Property.CANONICAL})

@@ -1,4 +1,4 @@
-"""The scalars of the arithmetic "grid": a list of quantizers, and what a node of a fused operator says about them."""
+"""The scalars of fixed-point arithmetic: a list of quantizers, and what a node of a fused operator says about them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 
-GRID = "grid"
-GRID32 = "grid32"
+FIXED_POINT = "grid"
+FIXED_POINT32 = "grid32"
 EXACT_BITS = 31
 BYTE = 255
 
@@ -48,7 +48,7 @@ assert len(_BY_COUNT) == len(CELL_TYPES)
 
 
 @dataclass(frozen=True)
-class Grid:
+class FixedPointQuantizer:
     """One quantizer: `scale * (clip(round(v / scale + offset) - offset + zero_point, minimum, maximum) - zero_point)`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Grid:
     offset: int = 0
 
     @classmethod
-    def of(cls, encoding: Format, shift: int = 0) -> Grid:
+    def of(cls, encoding: Format, shift: int = 0) -> FixedPointQuantizer:
         """The quantizer of a format with one scale, its codes raised by `shift`."""
         return cls(
             float(encoding.scale[0]),
@@ -95,8 +95,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class GridNumbers:
-    """The scalars of a cell in the arithmetic "grid"; JSON-ready.
+class FixedPointNumbers:
+    """The scalars of a cell in fixed-point arithmetic; JSON-ready.
 
     Attributes:
         x_mode: "static" or "codes".
@@ -111,7 +111,7 @@ class GridNumbers:
         rounded_output: Whether Y and Y_h lie on the hidden grid.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
         r_group_size: The same of R.
-        arithmetic: `GRID`, or `GRID32`: the same in float32, with the bias added to the sum of both products.
+        arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both products.
         grid_offset: Of each quantizer.
     """
 
@@ -127,11 +127,13 @@ class GridNumbers:
     rounded_output: bool = False
     w_group_size: int = 0
     r_group_size: int = 0
-    arithmetic: str = GRID
+    arithmetic: str = FIXED_POINT
     grid_offset: list[int] = field(kw_only=True)
 
     @classmethod
-    def of(cls, x_mode: str, grids: Sequence[Grid], gate_table_offset: list[int], **others: Any) -> GridNumbers:
+    def of(
+        cls, x_mode: str, grids: Sequence[FixedPointQuantizer], gate_table_offset: list[int], **others: Any
+    ) -> FixedPointNumbers:
         """The numbers of a cell whose quantizers are `grids`, in the order of `quantizers_of`."""
         return cls(
             x_mode,
@@ -145,10 +147,10 @@ class GridNumbers:
             **others,
         )
 
-    def grid(self, name: str) -> Grid:
+    def quantizer(self, name: str) -> FixedPointQuantizer:
         """The quantizer of that name."""
         k = self._quantizers[1].index(name)
-        return Grid(
+        return FixedPointQuantizer(
             self.grid_scale[k],
             self.grid_zero_point[k],
             self.grid_min[k],
@@ -157,9 +159,9 @@ class GridNumbers:
             self.grid_offset[k],
         )
 
-    def gate_grids(self, kind: str) -> dict[str, Grid]:
+    def gate_quantizers(self, kind: str) -> dict[str, FixedPointQuantizer]:
         """The quantizers `<gate>.<kind>` by gate."""
-        return {g: self.grid(f"{g}.{kind}") for g in self._quantizers[0].gates}
+        return {g: self.quantizer(f"{g}.{kind}") for g in self._quantizers[0].gates}
 
     @property
     def _quantizers(self) -> tuple[CellType, tuple[str, ...]]:
@@ -169,22 +171,22 @@ class GridNumbers:
     @property
     def real(self) -> np.dtype[Any]:
         """The type of real values."""
-        return np.dtype(np.float32 if self.arithmetic == GRID32 else np.float64)
+        return np.dtype(np.float32 if self.arithmetic == FIXED_POINT32 else np.float64)
 
     @property
     def bias_last(self) -> bool:
         """Whether the bias is added to the sum of both products, and not to the input's."""
-        return self.arithmetic == GRID32
+        return self.arithmetic == FIXED_POINT32
 
     @property
     def x_bits(self) -> int:
         """Width of the input's codes."""
-        return 8 if self.grid("input").maximum <= BYTE else 16
+        return 8 if self.quantizer("input").maximum <= BYTE else 16
 
     @property
     def h_bits(self) -> int:
         """Width of the hidden codes."""
-        return 8 if self.grid("hidden").maximum <= BYTE else 16
+        return 8 if self.quantizer("hidden").maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node; those at their defaults are left out."""
@@ -207,7 +209,7 @@ class GridNumbers:
         }
 
 
-def is_exact_in_int32(codes: Grid, largest_weight: int, depth: int) -> bool:
+def is_exact_in_int32(codes: FixedPointQuantizer, largest_weight: int, depth: int) -> bool:
     """Whether a sum of `depth` products of 8-bit codes with weights of this magnitude fits into int32."""
     largest = max(abs(codes.low), abs(codes.high), 1)
     return codes.maximum <= BYTE and largest * largest_weight * depth < 2**EXACT_BITS

@@ -14,8 +14,11 @@ import pytest
 from protos import parse
 
 from rnnqc.data.feeds import Feeds
-from rnnqc.measure.verify import compare_models
-from rnnqc.reporting.quality import Quality
+from rnnqc.measure.compare import compare_models
+from rnnqc.measure.runs import Calls
+from rnnqc.measure.time_axes import output_axes
+from rnnqc.reporting.outputs import output_evidence
+from rnnqc.search.quality import Quality
 from tests.generate.recurrences import RecurrenceCase
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -53,8 +56,9 @@ def _noisy(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _assert_same(proto: onnx.ModelProto, feeds: list[Feeds], carried: Mapping[str, str], expected: Expected) -> None:
     other = _noisy(proto)
-    quality = Quality(proto, feeds, carried)
-    page = {o.name: o for o in quality.outputs(quality.run(other))}
+    quality = Quality(proto, Calls.of(feeds, proto, carried))
+    found = output_evidence(quality, quality.outputs(other), output_axes(proto), ("one", "other"))
+    page = {o.name: o for o in found}
     compared = {c.name: c for c in compare_models(proto, other, feeds, state=carried)}
     assert set(page) == set(compared) == set(expected)
     for name, wanted in expected.items():

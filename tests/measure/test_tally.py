@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.evaluation.comparison import OutputTally, grid_step
 from rnnqc.evaluation.numerics import max_abs, sqnr_db
+from rnnqc.measure.differences import grid_step
+from rnnqc.measure.tally import OutputTally
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(0)

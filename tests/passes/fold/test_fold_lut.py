@@ -17,21 +17,21 @@ from pass_testing import INT8, before, make_pass
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
-from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
+from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.graph.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 
 TANH = Activation("Tanh")
 
 
-def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedCell]:
+def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedLut]:
     recipe = INT8.with_overrides(overrides)
     model = before("fold-scales", (case or LstmCase()).model(), recipe)
     cell = next(iter(model.cells.values()))
     held = graph_info(model.graph).initializers
     names = {"W": cell.W, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
     arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
-    return cell, fold_cell(cell, arrays.pop("W"), arrays)  # type: ignore[arg-type]
+    return cell, fold_lut(cell, arrays.pop("W"), arrays)  # type: ignore[arg-type]
 
 
 def test_multipliers_and_bias_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""The numbers of a cell in the arithmetic "grid".
+"""The numbers of a cell in fixed-point arithmetic.
 
 What these would catch: a scale folded into the wrong multiplier, an offset of codes that their zero point does not
 share, a table whose entries belong to other codes, a point of the recipe that is left out, a format that is folded
@@ -14,14 +14,14 @@ from pass_testing import INT8, apply, before, make_pass
 
 import rnnqc
 from rnnqc.cells.base import GATES, Cell
-from rnnqc.cells.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
-from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS, FixedPointQuantizer, is_exact_in_int32, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.tables import piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
-from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
 from rnnqc.passes.graph.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 
@@ -48,9 +48,9 @@ def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, dict[str
     return cell, {k: a for k, a in held.items() if a is not None}
 
 
-def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedGrid]:
+def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedFixedPoint]:
     cell, arrays = _cell(case, *overrides)
-    return cell, fold_grid(cell, arrays.pop("W"), arrays.pop("R"), arrays)
+    return cell, fold_fixed_point(cell, arrays.pop("W"), arrays.pop("R"), arrays)
 
 
 def test_multipliers_and_bias_are_real() -> None:
@@ -67,18 +67,22 @@ def test_multipliers_and_bias_are_real() -> None:
 def test_quantizers() -> None:
     _, folded = _folded(None, "*.kept.bits=16", "*.kept.scale=0.001", "*.kept.rounding=ceil")
     numbers = folded.numbers
-    assert numbers.grid("input") == Grid(0.125, 128, 0, 255)
-    assert numbers.grid("hidden") == Grid(0.015625, 128, 0, 255)
-    assert numbers.grid("forget_gate.acc") == Grid(0.0625, 0, -128, 127, "floor")
-    assert numbers.grid("cell_state.kept") == Grid(float(np.float32(0.001)), 0, -(2**15), 2**15 - 1, "ceil")
-    assert numbers.grid("cell_state.added") == numbers.grid("input_gate.hidden_product") == Grid()
+    assert numbers.quantizer("input") == FixedPointQuantizer(0.125, 128, 0, 255)
+    assert numbers.quantizer("hidden") == FixedPointQuantizer(0.015625, 128, 0, 255)
+    assert numbers.quantizer("forget_gate.acc") == FixedPointQuantizer(0.0625, 0, -128, 127, "floor")
+    assert numbers.quantizer("cell_state.kept") == FixedPointQuantizer(
+        float(np.float32(0.001)), 0, -(2**15), 2**15 - 1, "ceil"
+    )
+    assert (
+        numbers.quantizer("cell_state.added") == numbers.quantizer("input_gate.hidden_product") == FixedPointQuantizer()
+    )
     assert numbers.x_mode == "static"
     assert len(QUANTIZERS) == len(numbers.grid_scale) == 17
 
 
 def test_signed_codes_are_stored_unsigned() -> None:
     _, folded = _folded(None, "*.hidden.signed=true", "*.hidden.zero_point=0", "*.hidden.bits=5")
-    assert folded.numbers.grid("hidden") == Grid(0.015625, 16, 0, 31)
+    assert folded.numbers.quantizer("hidden") == FixedPointQuantizer(0.015625, 16, 0, 31)
 
 
 def test_asymmetric_weights() -> None:
@@ -194,7 +198,7 @@ def test_vitis_tables_need_powers_of_two(override: str) -> None:
 )
 def test_formats_that_the_other_arithmetic_would_leave_out(override: str, expected: bool) -> None:
     cell, _ = _cell(None, override, "*.kept.scale=0.1", "*_product.scale=0.1")
-    assert needs_grid(cell) == expected
+    assert needs_fixed_point(cell) == expected
 
 
 def test_the_first_arithmetic_comes_first() -> None:
@@ -202,7 +206,7 @@ def test_the_first_arithmetic_comes_first() -> None:
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
     model = before("fold-scales", LstmCase().model(), recipe)
     apply(make_pass("fold-scales", recipe), model)
-    assert isinstance(next(iter(model.cells.values())).numbers, CellNumbers)
+    assert isinstance(next(iter(model.cells.values())).numbers, LutNumbers)
     recipe = INT8.with_overrides(["*.W.weight.bits=12"])
     model = before("fold-scales", LstmCase().model(), recipe)
     (remark,) = apply(make_pass("fold-scales", recipe), model).remarks
@@ -220,14 +224,14 @@ def test_other_activations() -> None:
 @pytest.mark.parametrize(
     ("codes", "weight", "depth", "expected"),
     [
-        (Grid(1.0, 128, 0, 255), 128, 131071, True),
-        (Grid(1.0, 128, 0, 255), 128, 131072, False),
-        (Grid(1.0, 0, 0, 255), 255, 33025, True),
-        (Grid(1.0, 0, 0, 255), 255, 33026, False),
-        (Grid(1.0, 0, 0, 256), 1, 1, False),
+        (FixedPointQuantizer(1.0, 128, 0, 255), 128, 131071, True),
+        (FixedPointQuantizer(1.0, 128, 0, 255), 128, 131072, False),
+        (FixedPointQuantizer(1.0, 0, 0, 255), 255, 33025, True),
+        (FixedPointQuantizer(1.0, 0, 0, 255), 255, 33026, False),
+        (FixedPointQuantizer(1.0, 0, 0, 256), 1, 1, False),
     ],
 )
-def test_bounds_of_integer_products(codes: Grid, weight: int, depth: int, expected: bool) -> None:
+def test_bounds_of_integer_products(codes: FixedPointQuantizer, weight: int, depth: int, expected: bool) -> None:
     assert is_exact_in_int32(codes, weight, depth) == expected
 
 
@@ -259,7 +263,9 @@ def test_every_quantizer_of_gru_and_rnn(case: RecurrentCase) -> None:
     of_hidden = np.full(case.gates * h, 0.5 * 2.0**-2)
     if case == RESET_FIRST:
         of_hidden[2 * h :] = 0.5 * 2.0 ** -(names.index("reset.hidden") + 1)
-        assert folded.numbers.grid("reset") == Grid(2.0 ** -(names.index("reset.hidden") + 1), 128, 0, 255)
+        assert folded.numbers.quantizer("reset") == FixedPointQuantizer(
+            2.0 ** -(names.index("reset.hidden") + 1), 128, 0, 255
+        )
     np.testing.assert_array_equal(folded.h_multiplier, of_hidden)
     np.testing.assert_array_equal(folded.x_multiplier, np.full(case.gates * h, 0.5 * 0.5))
 
@@ -302,7 +308,7 @@ def test_gru_and_rnn_decline(case: RecurrentCase, override: str, reason: str) ->
 
 def test_the_product_after_the_reset_gate_may_stay_exact() -> None:
     _, folded = _folded(LINEAR)
-    assert folded.numbers.grid("reset") == Grid()
+    assert folded.numbers.quantizer("reset") == FixedPointQuantizer()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +331,7 @@ def test_formats_of_gru_and_rnn_that_the_other_arithmetic_would_leave_out(
     scales = ["*.kept.scale=0.1", "*.added.scale=0.1", "*_product.scale=0.1", "*.hidden_state.scale=0.1"]
     known = [s for s in scales if case.op == "GRU" or "product" in s]
     cell, _ = _cell(case, override, *known)
-    assert needs_grid(cell) == expected
+    assert needs_fixed_point(cell) == expected
 
 
 @pytest.mark.parametrize("name", ["Relu", "Elu", "Softsign", "HardSigmoid"])

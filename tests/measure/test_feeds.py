@@ -15,7 +15,7 @@ from running_never import never_running
 from rnnqc.data.feeds import check_feed, generate_feeds, with_dimensions_of
 from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_feeds, generated_levels
+from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
 

@@ -1,9 +1,8 @@
-"""Makes a lowered model again from its float model and from what it says about itself, with changes or without."""
+"""Lowers a float model again as a lowered one says it was lowered, with changes or without."""
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,37 +10,21 @@ import onnx
 
 from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
-from rnnqc.recipes.recipe import Rule, override_text
+from rnnqc.recipes.recipe import Rule
 from rnnqc.recipes.recipe_record import RecipeRecord
-from rnnqc.reporting.recurrences import Point, Recurrence
+from rnnqc.search.overrides import exactly
+from rnnqc.search.recurrences import Point, Recurrence
 
 QCDQ = "qcdq"
 PARAMETERS = (".weight", ".bias")
 """Points whose scales follow from the model alone."""
-Recurrences = Mapping[str, Recurrence]
-
-
-def no_quantizer(points: str) -> Rule:
-    """The rule that leaves the points of a glob in float."""
-    return Rule(points, {"bits": None})
-
-
-def exactly(point: str) -> str:
-    """The glob that matches one point, and can be written as an override whatever the names in the model are.
-
-    A question mark stands for what overrides and terminals cannot hold.
-    """
-    text = "".join(c if c.isprintable() and c != "=" else "?" for c in point)
-    text = glob.escape(text) if text == point else "?".join(glob.escape(part) for part in text.split("?"))
-    return f"?{text[1:]}" if text.startswith(("-", "re:")) or text[:1].isspace() else text
 
 
 @dataclass
-class Remaker:
+class Relowering:
     """Lowers a float model again.
 
     Attributes:
@@ -101,7 +84,7 @@ class Remaker:
         new = [r for r in rules if any(r.settings.get(k) is not None for k in ("rounding", *RANGE_KEYS))]
         return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in new)]
 
-    def pin(self, recurrences: Recurrences) -> None:
+    def pin(self, recurrences: Mapping[str, Recurrence]) -> None:
         """Holds the scales that followed from statistics as these recurrences have them.
 
         Other statistics would give others, and a search for a range takes longer than everything else in a lowering.
@@ -115,47 +98,6 @@ class Remaker:
                     self.pins[path] = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
 
 
-def check_same_recurrences(recurrences: Recurrences, made: Recurrences) -> None:
-    """Raises CompileError where the recurrences of a lowered model are not those that its float model makes."""
-    for name, recurrence in recurrences.items():
-        if name not in made or made[name].sizes != recurrence.sizes:
-            found, cell = ", ".join(made) or "none", recurrence.cell
-            sizes = f"{len(recurrence.sizes['points'])} points" if cell is None else ""
-            sizes = sizes if cell is None else f"{cell.input_size} inputs and {cell.hidden_size} states"
-            raise CompileError(
-                f"the float model has no cell {name!r} of {sizes}; cells: {found}.",
-                supported="the model that the quantized one was lowered from",
-                action="name that float model",
-            )
-
-
 def _single(point: Point) -> bool:
     """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
     return point.get("bits") is not None and len(point.get("scale") or ()) == 1 and point.get("mode") == "static"
-
-
-def differences(recurrences: Recurrences, made: Recurrences) -> list[str]:
-    """Points whose formats differ between two lowerings, per-channel scales left out."""
-
-    def formats(recurrence: Recurrence) -> dict[str, Any]:
-        held = {p: dict(s) for p, s in recurrence.points.items()}
-        for s in held.values():
-            if len(s.get("scale") or ()) > 1:
-                del s["scale"]
-        return held
-
-    found = []
-    for name, recurrence in recurrences.items():
-        was, now = formats(recurrence), formats(made[name]) if name in made else {}
-        found += [f"{name}.{p}" for p in was if was[p] != now.get(p)]
-    return found
-
-
-def weights_of(lowered: Lowered) -> int:
-    """Bytes of all recurrent weights."""
-    return sum(e.bytes for e in lowered.report.entries)
-
-
-def settings_text(rules: Iterable[Rule]) -> list[str]:
-    """Rules as `--set` takes them."""
-    return [override_text(r.points, k, v) for r in rules for k, v in r.settings.items()]

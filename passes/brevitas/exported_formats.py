@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.ir import Value, constant_array
@@ -20,7 +20,7 @@ _MOVED = {**MOVERS, "Split": (0,)}
 
 
 @dataclass
-class Grids:
+class KnownFormats:
     """On which grid values lie.
 
     Attributes:
@@ -55,7 +55,7 @@ class Grids:
         return read_quant(node) if grid is None and node is not None and is_quant(node) else grid
 
 
-def input_of(node: QuantLstm, grids: Grids) -> tuple[Value, Grid]:
+def input_of(node: QuantLstm, grids: KnownFormats) -> tuple[Value, FixedPointQuantizer]:
     """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
     quantizer = grids.of(node.x, "its input")
     producer = node.x.inputs[0] if node.x.inputs else None
@@ -64,7 +64,7 @@ def input_of(node: QuantLstm, grids: Grids) -> tuple[Value, Grid]:
     return node.x, grid_of("input", quantizer, unsigned=True, on_grid=True)
 
 
-def state_of(value: Value, own: QonnxQuantizer, what: str, grids: Grids) -> Value | None:
+def state_of(value: Value, own: QonnxQuantizer, what: str, grids: KnownFormats) -> Value | None:
     """An initial state as the cell takes it, which applies its own quantizer; None for zeros."""
     array = constant_array(value)
     nearest = own.rounding.value in NEAREST

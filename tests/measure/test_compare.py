@@ -13,7 +13,7 @@ import pytest
 from protos import parse
 
 from rnnqc.errors import CompileError
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 FLOAT = parse(f"{HEADER} g (float[2] x) => (float[2] y, int64[2] k) {{ y = Identity(x) k = Cast <to = 7> (x) }}")

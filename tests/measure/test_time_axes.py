@@ -11,7 +11,7 @@ import onnx
 import pytest
 from protos import parse
 
-from rnnqc.evaluation.time_axes import TimeAxis, time_axes
+from rnnqc.measure.time_axes import TimeAxis, time_axes
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 WEIGHTS = {"W": np.zeros((1, 20, 4), np.float32), "R": np.zeros((1, 20, 5), np.float32)}

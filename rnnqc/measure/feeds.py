@@ -1,34 +1,45 @@
-"""Feeds for comparing models: generated ones, and some of what calibration used."""
+"""Generated feeds for comparing models: of sizes that a model runs with, and of several magnitudes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 
-from rnnqc.data.feeds import EXTREME_LENGTH, GENERATED_LENGTH, Feeds, Generation, Sizes, Values, generate_feeds
-from rnnqc.data.streaming import calls_of, run_calls, state_pairs
+from rnnqc.data.feeds import (
+    EXTREME_LENGTH,
+    GENERATED_BATCH,
+    GENERATED_LENGTH,
+    Feeds,
+    Generation,
+    Sizes,
+    Values,
+    fixed_size,
+    generate_feeds,
+)
 from rnnqc.errors import CompileError
-from rnnqc.evaluation.evaluate import make_session, run_model, run_session
+from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
-from rnnqc.measure.feed_sizes import LONG_LENGTH as LONG_LENGTH
-from rnnqc.measure.feed_sizes import candidate_sizes
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.graph_walks import blocks_of, stored_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Of generated floats; usual ones first."""
 BEYOND = 4.0
 """How many times the usual size states are that come from elsewhere than the layer itself."""
-CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
-"""What stands for the name of a pass where a check is about them."""
-REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
-"""Calls of calibration data among which passes are verified on so many."""
+LONG_LENGTH = 512
+"""Of generated sequences where the model does not run on short ones: of samples of sound, say, a step needs many."""
+MOST_LENGTHS = 16
+"""Lengths of the model's own that are tried."""
+LONGEST = 2**16
+_FEW = 64
+_LENGTHS_OF = ("Reshape", "Slice", "Split", "Pad", "Expand", "Range")
+"""Operators whose constant whole numbers are sizes or places along an axis."""
 
 
 class FeedGenerator:
@@ -162,71 +173,48 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
     return [generator.feeds(seed) for seed in range(count)]
 
 
-class Remembered:
-    """Feeds that are taken once, and the first of them again."""
-
-    def __init__(self, feeds: Iterable[Feeds]) -> None:
-        self._feeds, self.first = feeds, list[Feeds]()
-
-    def __iter__(self) -> Iterator[Feeds]:
-        for feed in self._feeds:
-            if len(self.first) < REMEMBERED_CALLS:
-                self.first.append(feed)
-            yield feed
-
-
-class VerificationFeeds(NamedTuple):
-    """What passes are verified on.
-
-    Attributes:
-        usual: For every pass.
-        extreme: More, for passes that promise something of every value.
-        left_out: Why there is no calibration data among them; "" if there is, or none was given.
-    """
-
-    usual: list[Feeds]
-    extreme: list[Feeds]
-    left_out: str = ""
+def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:
+    """Sizes to try, the usual ones first."""
+    lengths = [GENERATED_LENGTH, LONG_LENGTH, *lengths_of(proto)]
+    for length, batch in itertools.product(lengths[:2], (GENERATED_BATCH, 1)):
+        yield Sizes(length, batch)
+    yield Sizes(GENERATED_LENGTH, GENERATED_BATCH, named_time=True)
+    yield Sizes(GENERATED_LENGTH, 1, named_time=True)
+    for size in (GENERATED_BATCH, 1):  # batch and time cannot be told apart
+        yield Sizes(size, size)
+    for length, batch in itertools.product(lengths[2:], (GENERATED_BATCH, 1, 2)):
+        yield Sizes(length, batch)
 
 
-def verification_feeds(
-    proto: onnx.ModelProto,
-    generator: FeedGenerator,
-    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
-    state: Mapping[str, str] | Iterable[str] | None,
-) -> VerificationFeeds:
-    """Feeds to verify passes with.
+def lengths_of(proto: onnx.ModelProto) -> list[int]:
+    """Lengths that a model's declarations, convolutions, slices and reshapes speak of; the likeliest first."""
+    declared = [fixed_size(d) for v in (*proto.graph.output, *proto.graph.input) for d in v.type.tensor_type.shape.dim]
+    blocks = list(blocks_of([proto.graph, *proto.functions]))
+    small = {t.name: t for b in blocks for t in stored_tensors(b) if t.name and _count(t) <= _FEW}
+    for block in blocks:
+        for node in block.node:
+            if node.op_type == "Constant":
+                small.update((node.output[0], a.t) for a in node.attribute if a.HasField("t") and _count(a.t) <= _FEW)
+    found: list[int] = []
+    windows = 0
+    for node in (n for b in blocks for n in b.node):
+        if node.op_type in _LENGTHS_OF:
+            found += [abs(n) for name in node.input for n in _whole(small.get(name))]
+        window = next((a.ints for a in node.attribute if a.name == "kernel_shape"), ())
+        windows += max(window, default=0)
+    found += [n for n in declared if n is not None]
+    sizes = sorted({*found, windows, 2 * windows})
+    usual = (GENERATED_LENGTH, LONG_LENGTH)
+    return [n for n in dict.fromkeys([*found[-len(declared) :], *sizes]) if 1 < n <= LONGEST and n not in usual][
+        :MOST_LENGTHS
+    ]
 
-    Usual are two generated ones, but for a model that does not run on short sequences (it makes something of sound,
-    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
-    the float model; so every pass is looked at on its own.
-    """
-    usual, extreme = [], list[Feeds]()
-    if generator.refusal is None:
-        usual, extreme = [generator.feeds(seed) for seed in range(2)], [generator.feeds(0, extreme=True)]
-    if not generator.takes_short:
-        usual, extreme = [], [*usual, *extreme]
-    try:
-        for feed in extreme[-1:]:
-            run_model(proto, feed)
-    except CompileError:  # it does not take a sequence of length zero, say
-        extreme.pop()
-    if calibration is None:
-        return VerificationFeeds(usual, extreme)
-    data = calibration.first if isinstance(calibration, Remembered) else calibration
-    try:
-        carried = state_pairs(state, proto)
-        session = make_session(proto)
-        fed: list[Feeds] = []
 
-        def run(feed: Feeds) -> Mapping[str, np.ndarray[Any, Any]]:
-            fed.append(feed)
-            return run_session(session, feed) if carried else {}
+def _count(tensor: onnx.TensorProto) -> int:
+    return int(np.prod(tensor.dims)) if tensor.dims else 1
 
-        for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
-            pass
-        spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
-        usual += [fed[k] for k in sorted(set(spread.tolist()))]
-    except CompileError as error:  # of other sizes than those that dimensions were bound to, say
-        return VerificationFeeds(usual, extreme, str(error))
-    return VerificationFeeds(usual, extreme)
+
+def _whole(tensor: onnx.TensorProto | None) -> list[int]:
+    if tensor is None or tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        return []
+    return [int(n) for n in onnx.numpy_helper.to_array(tensor).ravel()]

@@ -1,53 +1,30 @@
-"""Compares two models on the same data."""
+"""Compares two models on the same data, and a lowered model without and with the native library."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 
-from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
-from rnnqc.errors import CompileError, located
-from rnnqc.evaluation.comparison import OutputComparison, OutputTally, StepComparison, check_same_outputs
-from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.evaluation.time_axes import TimeAxis, time_axes
-from rnnqc.ir import DOMAIN, Model
-from rnnqc.measure.comparison_feeds import Level
-from rnnqc.measure.full_scale import judged, unit_outputs
-from rnnqc.passes import PassManager
-from rnnqc.passes.pipeline import normal_form
+from rnnqc.data.input_uses import MOVERS
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.numerics import decibels
+from rnnqc.ir import DOMAIN
+from rnnqc.measure.differences import OutputComparison
+from rnnqc.measure.feeds import Level
+from rnnqc.measure.runs import Calls, Data, Runner, State
+from rnnqc.measure.tally import tallied
+from rnnqc.measure.time_axes import TimeAxis, in_normal_form, output_axes, time_axes
+from rnnqc.proto.graph_walks import blocks_of, branch_results
 
-__all__ = ["OutputComparison", "StepComparison", "compare_models", "compare_native"]
-
-Array = npt.NDArray[Any]
-Data = Iterable[Mapping[str, Array]] | str | os.PathLike[str]
-State = Mapping[str, str] | Iterable[str] | None
-
-
-@dataclass
-class _Side:
-    """One of the two models: what it is called, and how it runs."""
-
-    model: onnx.ModelProto
-    name: str
-    native: bool = False
-    optimize: bool = True
-
-    @cached_property
-    def _session(self) -> ort.InferenceSession:
-        return make_session(self.model, native=self.native, optimize=self.optimize)
-
-    def outputs(self, calls: Sequence[Piece], carried: Mapping[str, str]) -> Iterator[Outputs]:
-        with located(self.name):
-            yield from run_calls(partial(run_session, self._session), calls, carried)
+QUIET = 0.1
+"""Share of the full scale below which an output says nothing by its SQNR: a probability of 1e-4, of 2e-4 instead."""
+_UNIT = ("Sigmoid", "HardSigmoid")
+_KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
+del _KEEPS["TopK"]  # its second output holds indices
 
 
 @dataclass(frozen=True)
@@ -55,9 +32,9 @@ class LevelComparison:
     """How two models compare on generated feeds of one kind.
 
     Attributes:
-        name: Of the feeds, such as "magnitude 10".
-        outputs: One comparison each. The SQNR of an output that a sigmoid makes and that is nearly zero is that against
-            a tenth of its full scale.
+        name: The kind of feeds, such as "magnitude 10".
+        outputs: The comparison of each output. The SQNR of an output that a sigmoid makes and that is nearly zero is
+            that against a tenth of its full scale.
     """
 
     name: str
@@ -88,19 +65,34 @@ def compare_models(
     Raises:
         CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
-    carried = state_pairs(state, reference)
-    calls = list(calls_of(feeds, reference, carried))
+    calls = Calls.of(feeds, reference, state)
     axes = output_axes(reference)
-    second = _Side(candidate, names[1])
+    second = Runner(candidate, names[1])
     try:
-        return _compare(_Side(reference, names[0]), second, calls, carried, axes)
+        return compare_runs(Runner(reference, names[0]), second, calls, axes)
     except CompileError:
-        normal = _normal_form(reference)
+        normal = in_normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
-            return _compare(_Side(normal, names[0]), second, calls, carried, axes)
+            return compare_runs(Runner(normal, names[0]), second, calls, axes)
         raise
+
+
+def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis]) -> list[OutputComparison]:
+    """Runs two models on the same calls, in step, and compares each output that is a tensor.
+
+    Args:
+        first: The model that the differences are set against.
+        second: The other one.
+        calls: What both run on.
+        axes: The time axes of outputs.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name))
+    return [tally.result() for tally in tallies.values()]
 
 
 def compare_levels(
@@ -127,13 +119,12 @@ def compare_levels(
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
-    carried = state_pairs(state, reference)
     axes = output_axes(reference) if timed else {}
     unit = unit_outputs(reference)
-    first, second = _Side(reference, names[0], optimize=optimize), _Side(candidate, names[1], optimize=optimize)
+    first, second = Runner(reference, names[0], optimize=optimize), Runner(candidate, names[1], optimize=optimize)
     for level in levels:
-        calls = list(calls_of(level.feeds, reference, carried))
-        yield LevelComparison(level.name, judged(_compare(first, second, calls, carried, axes), unit))
+        calls = Calls.of(level.feeds, reference, state)
+        yield LevelComparison(level.name, judged(compare_runs(first, second, calls, axes), unit))
 
 
 def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
@@ -170,12 +161,11 @@ def compare_native(
     Raises:
         CompileError: The library is missing, the model does not run, or the data does not fit.
     """
-    carried = state_pairs(state, model)
-    calls = list(calls_of(feeds, model, carried))
+    calls = Calls.of(feeds, model, state)
     shown = model if optimize else _with_cell_outputs(model)
-    stock = _Side(shown, f"{name} without the native library", optimize=optimize)
-    native = _Side(shown, f"{name} with the native library", native=True, optimize=optimize)
-    return _compare(stock, native, calls, carried, time_axes(model))
+    stock = Runner(shown, f"{name} without the native library", optimize=optimize)
+    native = Runner(shown, f"{name} with the native library", native=True, optimize=optimize)
+    return compare_runs(stock, native, calls, time_axes(model))
 
 
 def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -191,32 +181,31 @@ def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:
-    """The time axis of each output that has one for certain, in the normal form: there recovered loops are nodes."""
-    normal = _normal_form(model)
-    return time_axes(normal if normal is not None else model)
+def unit_outputs(proto: onnx.ModelProto) -> set[str]:
+    """Outputs of the main graph whose values a sigmoid has made, and nodes after it only moved, or averaged."""
+    makers = {o: n for block in blocks_of([proto.graph]) for n in block.node for o in n.output if o}
+    return {o.name for o in proto.graph.output if _is_unit(o.name, makers)}
 
 
-def _normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The normal form of `model`, if that is another."""
-    try:
-        loaded = Model.load(model)
-        results = PassManager(normal_form()).run(loaded)
-    except CompileError:
-        return None
-    return loaded.proto if any(r.modified for r in results) else None
+def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
+    pending, seen = [name], {name}
+    while pending:
+        value = pending.pop()
+        node = makers.get(value)
+        if node is None or node.op_type not in (*_UNIT, *_KEEPS, "If"):
+            return False
+        if node.op_type not in _UNIT:
+            source = _KEEPS.get(node.op_type)
+            more = branch_results(node, value) or (node.input if source is None else node.input[source : source + 1])
+            pending += [m for m in more if m not in seen]
+            seen.update(more)
+    return True
 
 
-def _compare(
-    first: _Side, second: _Side, calls: Sequence[Piece], carried: Mapping[str, str], axes: Mapping[str, TimeAxis]
-) -> list[OutputComparison]:
-    tallies: dict[str, OutputTally] = {}
-    for call, a, b in zip(calls, first.outputs(calls, carried), second.outputs(calls, carried), strict=True):
-        check_same_outputs(first.name, second.name, a, b)
-        for name in a:
-            x, y = np.asarray(a[name]), np.asarray(b[name])
-            if name not in tallies:
-                axis = axes[name].of(x, call.feed) if name in axes else None
-                tallies[name] = OutputTally(name, axis, bool(carried))
-            tallies[name].add(x, y, call.restart)
-    return [t.result() for t in tallies.values()]
+def judged(outputs: Collection[OutputComparison], unit: Collection[str]) -> list[OutputComparison]:
+    """The comparisons with the SQNR of outputs `unit` that are nearly zero set against `QUIET` of their full scale."""
+    return [_loud(o) if o.name in unit and 0.0 < o.rms_error < math.inf and o.rms < QUIET else o for o in outputs]
+
+
+def _loud(output: OutputComparison) -> OutputComparison:
+    return replace(output, sqnr_db=decibels(QUIET**2, output.rms_error**2))

@@ -1,4 +1,4 @@
-"""Activation tables of the arithmetic "grid": the values for all codes of an argument."""
+"""Activation tables of fixed-point arithmetic: the values for all codes of an argument."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
+from rnnqc.passes.fold.fold_lut import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.lstm_node import NotHandled
+
+EXACT, LINEAR = "exact", "piecewise-linear"
+"""Kinds of tables, beside `VITIS`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class VitisSteps:
 
 
 @dataclass(frozen=True, eq=False)
-class GridTable:
+class FixedPointTable:
     """One table.
 
     Attributes:
@@ -51,7 +54,7 @@ class GridTable:
     vitis: VitisSteps | None = None
 
 
-def place(tables: list[GridTable], table: GridTable) -> int:
+def place(tables: list[FixedPointTable], table: FixedPointTable) -> int:
     """The entry at which the table starts among `tables`, where it is put unless it is there."""
     start = 0
     for other in tables:
@@ -62,7 +65,9 @@ def place(tables: list[GridTable], table: GridTable) -> int:
     return start
 
 
-def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument: Grid) -> GridTable:
+def fixed_point_table(
+    cell: QuantizedCell, name: str, activation: Activation, argument: FixedPointQuantizer
+) -> FixedPointTable:
     """The table of an activation, its values on the grid of `<name>.activation` if that has one.
 
     Raises:
@@ -71,23 +76,23 @@ def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument:
     point = cell.points[f"{name}.activation"]
     codes = np.arange(argument.low, argument.high + 1)
     bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
-    kind = point.table or "exact"
+    kind = point.table or EXACT
     n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
     if kind == VITIS and activation.name in STEP_BITS:
         values, steps = _vitis_values(name, activation, argument, codes)
         quantized = on_activation_grid(point, values)
         pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
-        return GridTable(quantized, steps if pays else None)
-    if kind == "piecewise-linear" and n is not None:
+        return FixedPointTable(quantized, steps if pays else None)
+    if kind == LINEAR and n is not None:
         tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
         values = (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32)
     else:
         values = np.asarray(activation(codes * argument.scale), np.float64).astype(np.float32)
-    return GridTable(on_activation_grid(point, values))
+    return FixedPointTable(on_activation_grid(point, values))
 
 
 def _vitis_values(
-    name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]
+    name: str, activation: Activation, argument: FixedPointQuantizer, codes: npt.NDArray[Any]
 ) -> tuple[FloatArray, VitisSteps]:
     half = 2 ** (INDEX_BITS - 1)
     if not is_power_of_two(argument.scale) or codes[0] < -half or codes[-1] >= half:
@@ -104,3 +109,17 @@ def _vitis_values(
 def on_activation_grid(point: PointFormat, values: FloatArray) -> FloatArray:
     """`values` in the format of an activation's point; themselves without one."""
     return values if point.static is None else point.static.fake_quantize(values)
+
+
+def table_kind(cell: QuantizedCell, name: str, kind: str) -> str:
+    """How the activation at the point `name` is tabulated: exactly where the table of that kind does not exist."""
+    gate, gates = name.rpartition(".")[0], cell.type.gates
+    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+    if activation is None or activation.name not in STEP_BITS:
+        return EXACT
+    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
+    if kind != LINEAR or len(argument.scale) != 1:
+        return kind
+    held = argument.complete
+    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT

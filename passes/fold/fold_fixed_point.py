@@ -1,4 +1,4 @@
-"""The numbers of a cell in the arithmetic "grid", where every point of the cell has a static format (no graph here).
+"""The numbers of a cell in fixed-point arithmetic, where every point of the cell has a static format (no graph here).
 
 With `s_p` the real value of one code of point p:
 
@@ -21,13 +21,21 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
-from rnnqc.cells.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.fixed_point_numbers import (
+    GATE_KINDS,
+    RESET,
+    FixedPointNumbers,
+    FixedPointQuantizer,
+    point_of,
+    quantizers_of,
+)
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED
-from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
-from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, fixed_point_table, on_activation_grid, place
+from rnnqc.passes.fold.fold_lut import FloatArray
+from rnnqc.passes.fold.lut_formats import EXACT_POINTS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 
@@ -37,7 +45,7 @@ WIDEST_WEIGHT = 16
 
 
 @dataclass(frozen=True)
-class FoldedGrid:
+class FoldedFixedPoint:
     """The integer form of one cell.
 
     Attributes:
@@ -55,7 +63,7 @@ class FoldedGrid:
         hidden_bias: `[H]` or None.
     """
 
-    numbers: GridNumbers
+    numbers: FixedPointNumbers
     W: npt.NDArray[np.signedinteger[Any]]
     R: npt.NDArray[np.signedinteger[Any]]
     W_zero_point: npt.NDArray[np.int32] | None
@@ -64,13 +72,13 @@ class FoldedGrid:
     h_multiplier: FloatArray
     B: FloatArray
     P: FloatArray | None
-    gate_tables: tuple[GridTable, ...]
-    cell_table: GridTable | None
+    gate_tables: tuple[FixedPointTable, ...]
+    cell_table: FixedPointTable | None
     hidden_bias: FloatArray | None = None
 
 
-def needs_grid(cell: QuantizedCell) -> bool:
-    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+def needs_fixed_point(cell: QuantizedCell) -> bool:
+    """Whether a format of the cell is one that only fixed-point arithmetic has."""
     points, gates = cell.points, cell.type.gates
     exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
     present = [n for n in exact & points.keys() if not points[n].is_float]
@@ -85,9 +93,9 @@ def needs_grid(cell: QuantizedCell) -> bool:
     )
 
 
-def fold_grid(
+def fold_fixed_point(
     cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
-) -> FoldedGrid:
+) -> FoldedFixedPoint:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -103,21 +111,24 @@ def fold_grid(
     of_codes = _codes(cell)
     formats = {name: _format(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {n: Grid() if f is None else Grid.of(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()}
+    grids = {
+        n: FixedPointQuantizer() if f is None else FixedPointQuantizer.of(f, _raise(f) if n in of_codes else 0)
+        for n, f in formats.items()
+    }
     if cell.input_forget:
         for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
-    tables: list[GridTable] = []
+    tables: list[FixedPointTable] = []
     offsets: list[int] = []
     for k, gate in enumerate(gates):
         source = gates[INPUT] if cell.input_forget and k == FORGET else gate
-        table = grid_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
+        table = fixed_point_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
         offsets.append(place(tables, table))
     accumulator = cell.points["accumulator"].bits
     one = np.ones(1, np.float32)
     if cell.input_forget:
         one = on_activation_grid(cell.points[f"{gates[INPUT]}.activation"], one)
-    numbers = GridNumbers.of(
+    numbers = FixedPointNumbers.of(
         "codes" if cell.points["input"].mode == CHAINED else "static",
         list(grids.values()),
         gate_table_offset=offsets,
@@ -130,7 +141,7 @@ def fold_grid(
         s_h[CANDIDATE * cell.hidden_size :] = grids[RESET].scale
     peepholes, hidden_bias = parameters.get("P"), parameters.get("hidden_bias")
     output = cell.output_activation
-    return FoldedGrid(
+    return FoldedFixedPoint(
         numbers=numbers,
         W=weights["W"].codes,
         R=weights["R"].codes,
@@ -141,7 +152,7 @@ def fold_grid(
         B=parameters["B"].astype(np.float32),
         P=None if peepholes is None else peepholes.astype(np.float32),
         gate_tables=tuple(tables),
-        cell_table=None if output is None else grid_table(cell, "hidden", output, grids["cell_state"]),
+        cell_table=None if output is None else fixed_point_table(cell, "hidden", output, grids["cell_state"]),
         hidden_bias=None if hidden_bias is None else hidden_bias.astype(np.float32),
     )
 

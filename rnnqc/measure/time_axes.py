@@ -20,6 +20,10 @@ from onnx import AttributeProto, helper
 
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.data.feeds import true_inputs
+from rnnqc.errors import CompileError
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
 
@@ -65,6 +69,22 @@ class _Sequence:
     value: str
     time: int
     batch: int | None
+
+
+def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:
+    """The time axis of each output that has one for certain, in the normal form: there recovered loops are nodes."""
+    normal = in_normal_form(model)
+    return time_axes(normal if normal is not None else model)
+
+
+def in_normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The normal form of `model`; None if the model is in it already, or cannot be brought into it."""
+    try:
+        loaded = Model.load(model)
+        results = PassManager(normal_form()).run(loaded)
+    except CompileError:
+        return None
+    return loaded.proto if any(r.modified for r in results) else None
 
 
 def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:

@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.errors import CompileError
-from rnnqc.lowering.report import Lowered
-from rnnqc.reporting.budget import Bounds, Budget
-from rnnqc.reporting.evidence import Sensitivity
-from rnnqc.reporting.quality import Quality, mean_sqnr
-from rnnqc.reporting.recurrences import ACCUMULATOR, Recurrence, quantized_points, recurrences_of
-from rnnqc.reporting.remaking import QCDQ, Remaker, exactly, no_quantizer
+from rnnqc.search.findings import Sensitivity
+from rnnqc.search.overrides import exactly, in_float
+from rnnqc.search.recurrences import ACCUMULATOR, Recurrence
+from rnnqc.search.trials import Budget, Trial, Trials
 
 CELL, KIND, GROUP, POINT = "cell", "kind", "group", "point"
 BIAS = "bias"
-"""Its format may be that of the products, which have none without those of their operands."""
+"""Its format may be that of the matmuls, which have none without those of their operands."""
 MANY_CELLS = 3
 LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
@@ -32,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Found:
+class Sensitivities:
     """The outcome.
 
     Attributes:
@@ -85,8 +83,39 @@ def kinds_of(recurrences: Mapping[str, Recurrence]) -> list[Unit]:
 
 
 def kind_of(point: str) -> str:
-    """What all points have in common that are tried together in all cells: the last part of the name."""
+    """The last part of the name: points of all cells that have it in common are tried together."""
     return point.rpartition(".")[2]
+
+
+def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:
+    """Names of the points of a measurement."""
+    units = (
+        kinds_of(recurrences) if sensitivity.level == KIND else [u for r in recurrences.values() for u in units_of(r)]
+    )
+    for unit in units:
+        if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
+            yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))
+
+
+def find_sensitivities(
+    trials: Trials,
+    base: Trial,
+    recurrences: Mapping[str, Recurrence],
+    budget: Budget,
+    kept: int = 0,
+    progress: Progress | None = None,
+) -> Sensitivities:
+    """Measures what each quantization point costs.
+
+    Args:
+        trials: Of the model in form qcdq.
+        base: The model in that form as it is.
+        recurrences: Its recurrences.
+        budget: How much to measure.
+        kept: How many models to leave for something else.
+        progress: Called with the number of models measured so far and how many there will be at least.
+    """
+    return _Search(trials, base, recurrences, budget, kept, progress).run()
 
 
 def _biases(recurrence: str) -> str:
@@ -95,41 +124,21 @@ def _biases(recurrence: str) -> str:
 
 class _Search:
     def __init__(
-        self, remaker: Remaker, base: Lowered, quality: Quality, budget: Budget, kept: int, progress: Progress | None
+        self,
+        trials: Trials,
+        base: Trial,
+        recurrences: Mapping[str, Recurrence],
+        budget: Budget,
+        kept: int,
+        progress: Progress | None,
     ) -> None:
-        self.remaker, self.quality, self.budget, self.kept, self.progress = remaker, quality, budget, kept, progress
+        self.trials, self.base, self.recurrences = trials, base, recurrences
+        self.budget, self.kept, self.progress = budget, kept, progress
         self.expected = 0
         self.groups: Sequence[Unit] = ()
-        self.recurrences = recurrences_of(base.model)
-        self.found = Found(mean_sqnr(quality.ratios(quality.run_qcdq(base.proto))))
+        self.found = Sensitivities(base.score.mean_db)
 
-    def measure(self, unit: Unit) -> Sensitivity | None:
-        """None where that cannot be lowered."""
-        if self.progress is not None:
-            count, most = self.budget.count, self.budget.bounds.models
-            self.progress(count, max(count, min(self.expected, most)))
-        try:
-            level, also = self._level([unit.glob], unit)
-        except CompileError as error:
-            try:
-                level, also = self._level([unit.glob, unit.biases], unit)
-            except CompileError:
-                self.found.refused[unit.glob] = error.message
-                return None
-        gain = level - self.found.base_db if level != self.found.base_db else 0.0
-        share = 1.0 - 10.0 ** (-gain / 10.0) if gain > -math.inf else -math.inf
-        result = Sensitivity(unit.glob, len(unit.members), unit.level, level, gain, share, also)
-        self.found.measured.append(result)
-        return result
-
-    def _level(self, globs: Sequence[str], unit: Unit) -> tuple[float, list[str]]:
-        """SQNR with these points in float, and others that are float then."""
-        lowered = self.remaker.lower([no_quantizer(g) for g in globs], QCDQ)
-        level = mean_sqnr(self.quality.ratios(self.quality.run_qcdq(lowered.proto)))
-        kept = quantized_points(recurrences_of(lowered.model))
-        return level, [p for p in quantized_points(self.recurrences) if p not in kept and p not in unit.members]
-
-    def run(self) -> Found:
+    def run(self) -> Sensitivities:
         units = {name: units_of(r) for name, r in self.recurrences.items()}
         units = {name: found for name, found in units.items() if found}
         kinds = kinds_of(self.recurrences)
@@ -144,9 +153,8 @@ class _Search:
             units = dict(sorted(units.items(), key=lambda u: -gains.get(f"{exactly(u[0])}.*", 0.0)))
         groups = [u for found in units.values() for u in found]
         self.groups = [*groups, *kinds]
-        ranked = self._ranked(groups)
         by_glob = {u.glob: u for u in groups}
-        for glob, gain in ranked:
+        for glob, gain in self._ranked(groups):
             unit = by_glob[glob]
             if unit.level == GROUP and gain > MATTERS_DB:
                 singles = [Unit(exactly(m), (m,), POINT, unit.biases) for m in unit.members]
@@ -154,6 +162,46 @@ class _Search:
                 self._ranked(singles)
         self.found.measured = sorted(self.found.measured, key=self._rank)
         return self.found
+
+    def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
+        """Measures units as far as the bounds allow; their globs and gains, the largest first."""
+        gains: list[tuple[str, float]] = []
+        for unit in units:
+            if not self.budget.spend(self.kept):
+                self.found.left.append(unit.glob)
+                continue
+            result = self._measure(unit)
+            if result is not None:
+                gains.append((unit.glob, result.gain_db))
+        return sorted(gains, key=lambda g: (-g[1], g[0]))
+
+    def _measure(self, unit: Unit) -> Sensitivity | None:
+        """None where that cannot be lowered."""
+        if self.progress is not None:
+            count, most = self.budget.count, self.budget.bounds.models
+            self.progress(count, max(count, min(self.expected, most)))
+        try:
+            trial = self._in_float(unit)
+        except CompileError as error:
+            self.found.refused[unit.glob] = error.message
+            return None
+        level, base = trial.score.mean_db, self.found.base_db
+        gain = level - base if level != base else 0.0
+        share = 1.0 - 10.0 ** (-gain / 10.0) if gain > -math.inf else -math.inf
+        also = [p for p in self.base.points if p not in trial.points and p not in unit.members]
+        result = Sensitivity(unit.glob, len(unit.members), unit.level, level, gain, share, also)
+        self.found.measured.append(result)
+        return result
+
+    def _in_float(self, unit: Unit) -> Trial:
+        """The model with the points of a unit in float, or these and the biases whose formats follow from them."""
+        try:
+            return self.trials.of([in_float(unit.glob)])
+        except CompileError:
+            more = self.trials.tried([in_float(unit.glob), in_float(unit.biases)])
+            if more is None:
+                raise
+            return more
 
     def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
         """Worst first; a group right behind the one of its points that accounts for it."""
@@ -164,46 +212,3 @@ class _Search:
             if best is not None and best.noise_share >= MOST_OF_IT * measured.noise_share:
                 gain = min(gain, best.gain_db)
         return -gain, LEVELS.index(measured.level), measured.points
-
-    def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
-        """Measures units as far as the bounds allow; their globs and gains, the largest first."""
-        gains: list[tuple[str, float]] = []
-        for unit in units:
-            if not self.budget.spend(self.kept):
-                self.found.left.append(unit.glob)
-                continue
-            result = self.measure(unit)
-            if result is not None:
-                gains.append((unit.glob, result.gain_db))
-        return sorted(gains, key=lambda g: (-g[1], g[0]))
-
-
-def find_sensitivities(
-    remaker: Remaker,
-    base: Lowered,
-    quality: Quality,
-    budget: Budget | None = None,
-    kept: int = 0,
-    progress: Progress | None = None,
-) -> Found:
-    """Measures what each quantization point costs.
-
-    Args:
-        remaker: The model.
-        base: It, in form qcdq.
-        quality: The data.
-        budget: How much to measure.
-        kept: How many models to leave for something else.
-        progress: Called with the number of models measured so far and how many there will be at least.
-    """
-    return _Search(remaker, base, quality, budget or Budget(Bounds()), kept, progress).run()
-
-
-def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:
-    """Names of the points of a measurement."""
-    units = (
-        kinds_of(recurrences) if sensitivity.level == KIND else [u for r in recurrences.values() for u in units_of(r)]
-    )
-    for unit in units:
-        if sensitivity.points == unit.glob or sensitivity.points in {exactly(m) for m in unit.members}:
-            yield from (m for m in unit.members if sensitivity.points in (unit.glob, exactly(m)))
