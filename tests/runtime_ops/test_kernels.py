@@ -574,6 +574,20 @@ def test_limits_of_linear_cells(isa: str, specials: Sequence[float], name: str, 
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
+def test_hidden_codes_next_to_ties(isa: str, guarded: Guarded) -> None:
+    # Fused cells multiply by both parts of a reciprocal: scales for which the first part alone gives another code.
+    case = _limited_case(specials=WITHIN)
+    y = np.abs(case.run("reference", guarded).y)
+    values = np.random.default_rng(0).choice(y[y > 0.1], 4000)
+    scales = (values / np.resize(np.arange(96.5, 127), values.size)).astype(np.float32)
+    other = np.rint(values / scales) != np.rint(values * (np.float32(1) / scales))
+    found = [replace(case, h_scale=float(scale)) for scale in scales[other][:12]]
+    assert len(found) == 12
+    for scaled in found:
+        scaled.run(isa, guarded).assert_same_bits(scaled.run("reference", guarded))
+
+
+@pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("specials", [WITHIN, BEYOND], ids=["within", "beyond"])
 def test_lower_limit_at_the_second_code(
