@@ -93,7 +93,7 @@ class Quantizer:
 
 
 class GridCell(ReferenceCell):
-    """One node in the arithmetics "grid" and "grid32": a subclass has the equations of its cell."""
+    """One node in fixed-point arithmetic: a subclass has the equations of its cell."""
 
     QUANTIZERS: ClassVar[tuple[str, ...]]
     OPTIONAL: ClassVar[Mapping[str, Any]] = {}

@@ -191,7 +191,7 @@ class Activation:
 
 
 class IntegerCell(ReferenceCell):
-    """One node in the arithmetic "tables": a subclass has the equations of its cell."""
+    """One node in look-up arithmetic: a subclass has the equations of its cell."""
 
     KEEPS_STATE: ClassVar[bool] = False
     """Whether a hidden state beyond the bound may stay there for more than a step."""

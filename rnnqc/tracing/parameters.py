@@ -30,7 +30,7 @@ def parameters_of_operator(cell: IntegerCell, operands: Mapping[str, Array]) -> 
         operands: Its constants, by the names of the operator's inputs.
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
-    # In the arithmetic "tables" the others are in units of codes, with zero points.
+    # In look-up arithmetic the others are in units of codes, with zero points.
     has_real = isinstance(cell.numbers, FixedPointNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
 

@@ -159,7 +159,7 @@ def _gate_step(cell: IntegerCell, numbers: LutNumbers, k: int) -> float:
 
 
 def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
-    """Formats of the arithmetic "tables"."""
+    """Formats of look-up arithmetic."""
     steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
     units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
     x_scale = (cell.points["input"].get("scale") or [0.0])[0] if n.x_mode == "codes" else n.x_scale
@@ -187,7 +187,7 @@ def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
 def _fixed_point_formats(
     cell: IntegerCell, numbers: FixedPointNumbers, constants: Mapping[str, Array]
 ) -> dict[str, _Format]:
-    """Formats of the arithmetics "grid" and "grid32": codes are those of the quantization points.
+    """Formats of fixed-point arithmetic: codes are those of the quantization points.
 
     Where a node stores signed codes raised, they are signed here.
     """

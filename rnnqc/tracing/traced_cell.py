@@ -146,7 +146,7 @@ class TracedCell:
 def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
     """W or R as the operator takes them, from what the cell has.
 
-    Unrolled steps of the arithmetic "tables" multiply by uint8 codes, raised by 128, and W has further rows for the
+    Unrolled steps of look-up arithmetic multiply by uint8 codes, raised by 128, and W has further rows for the
     zero points of the input.
     """
     if cell.form != "integer" or stored.dtype != np.uint8:
