@@ -16,9 +16,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import arm64
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.native import arm64
 
 SHARED_MISSING = "the folder of real models is absent"
 _COMMON = {

@@ -20,11 +20,11 @@ import variants
 import vitis
 from onnx import TensorProto, helper, numpy_helper
 from perplexity import Split
-from running import plain_session, run, sqnr
 from variants import FLOAT, NOTHING, PER_CHANNEL, PER_TENSOR, Variant, build
 
 import rnnqc
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.runs.sessions import plain_session, run, sqnr
 
 V, H = 1100, 16  # more tokens than one block of the decoder holds
 

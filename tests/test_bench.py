@@ -12,16 +12,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from brevitas_models import Exported, random_lstm
-from lstm_models import LstmCase
-from pass_testing import plain_op
-from protos import parse
-from running import save_arrays
 
 import rnnqc
 import rnnqc.bench
 from rnnqc.bench import bench, bound_run, burst, session_options, take_turns, timings
 from rnnqc.errors import CompileError, UsageError
+from tests.passes.pass_testing import plain_op
+from tests.runs.sessions import save_arrays
+from tests.subjects.brevitas_models import Exported, random_lstm
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase(T=4, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True)
 

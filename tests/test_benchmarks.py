@@ -18,12 +18,12 @@ import peers
 import pytest
 import turns
 from layers import Layer
-from pass_testing import plain_op
 from peer_ways import WAYS, Ort, quality, write_weights
 from roofline import LEVELS, Limits, Meter, bits_of, macs, streamed_bytes
 from turns import Worker, WorkerError, compiled
 
 import rnnqc
+from tests.passes.pass_testing import plain_op
 
 LAYER = Layer.parse("3x2x8x16", states=True)
 needs_compiler = pytest.mark.skipif(

@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
-from lstm_models import BACKEND_CASES, RecurrentCase
-from running import assert_close, assert_same_bits, plain_session, run
-from strategies import any_cases, gru_and_rnn_cases, lstm_cases
 
 from tests.generate.float_layer import run_node
+from tests.generate.strategies import any_cases, gru_and_rnn_cases, lstm_cases
+from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import BACKEND_CASES, RecurrentCase
 
 TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from running import Array, options, run
 
 from tests import generate as testing
 from tests.generate import RecurrenceCase, RecurrentCase
@@ -20,6 +19,7 @@ from tests.generate.draws import SeededDraws
 from tests.generate.random_layers import is_unbounded
 from tests.generate.recurrences import BETWEEN, COUNTERS, FORMS, INITIAL
 from tests.generate.variants import MAGNITUDES, vary_layer, vary_recurrence
+from tests.runs.sessions import Array, options, run
 
 FEW = 1e-5
 

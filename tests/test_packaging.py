@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from commands import HANGS
 
 import rnnqc
 import rnnqc.passes
 import rnnqc.runtime_ops
+from tests.runs.commands import HANGS
 
 ROOT = Path(__file__).resolve().parents[1]
 SUBPACKAGES = ("passes", "runtime_ops")

@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
-from protos import parse
-from running import assert_same_bits, run
 
 import rnnqc
 from rnnqc.errors import CompileError
+from tests.runs.commands import in_process
+from tests.runs.sessions import assert_same_bits, run
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase()
 

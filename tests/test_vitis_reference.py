@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import vitis_reference as vitis
 from onnx import numpy_helper
-from vitis_reference import Format, VitisLstm
+
+from tests.subjects import vitis_reference as vitis
+from tests.subjects.vitis_reference import Format, VitisLstm
 
 CALIBRATION_REVIEWS, REVIEWS, PIECE = 50, 200, 50
 LSTM = ("onnx::LSTM_114", "onnx::LSTM_115", "onnx::LSTM_116")

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from running import LEVELS, options
 
 from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS
 from rnnqc.cells.tables import (
@@ -29,6 +28,7 @@ from rnnqc.cells.tables import (
 from rnnqc.evaluation.evaluate import make_session
 from rnnqc.ir import DOMAIN, DOMAIN_VERSION
 from rnnqc.passes.render.emit_tables import table_function
+from tests.runs.sessions import LEVELS, options
 
 LENGTHS = (64, 128, 4096, 16384)
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import onnx
 import pytest
 from hypothesis import given
-from lstm_models import LstmCase
-from protos import parse, rich_model
-from running import assert_same_bits, plain_session, run, save_arrays
-from strategies import lstm_cases
 
 from rnnqc.data.feeds import check_feed, generate_feeds, npz_bytes, open_feeds, read_npz, true_inputs, zeros_of
 from rnnqc.data.streaming import checked
 from rnnqc.errors import CompileError
+from tests.generate.strategies import lstm_cases
+from tests.runs.sessions import assert_same_bits, plain_session, run, save_arrays
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse, rich_model
 
 CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
 

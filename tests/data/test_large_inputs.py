@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
-from running import save_arrays
 
 import rnnqc
 from rnnqc.data.large_inputs import LARGEST, LargeInputs
+from tests.runs.commands import in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase()
 SAID = "input 'X' has finite values of up to 1e+30; quantized layers saturate at 2^60"

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc.data.statistics import NUMBERS, PointStatistics, Statistics
 from rnnqc.formats.histogram import Histogram
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(direction="bidirectional", B=3, T=6)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from protos import parse
-from running import save_arrays
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs, calls_of, run_calls, stacked
 from rnnqc.errors import CompileError
+from tests.runs.sessions import save_arrays
+from tests.subjects.protos import parse
 
 STATES = {"h": "g"}
 X = [np.full(2, k, np.float32) for k in (1, 2, 3)]

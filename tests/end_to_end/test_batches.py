@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from running import assert_same_bits, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.proto.graph_walks import blocks_of
 from tests.laws.parametrize import every_pair
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
 
 H, LAYERS = 6, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

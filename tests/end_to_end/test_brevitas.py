@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
-from brevitas_reference import Lstm, Quant
-from commands import in_process
-from running import run, save_arrays
-from running_lowered import (
+
+import rnnqc
+from tests.laws.parametrize import every_pair, in_turn
+from tests.runs.commands import in_process
+from tests.runs.lowered import (
     INTEGER,
     NATIVE,
     STOCK,
@@ -30,9 +30,9 @@ from running_lowered import (
     assert_equals_reference,
     session,
 )
-
-import rnnqc
-from tests.laws.parametrize import every_pair, in_turn
+from tests.runs.sessions import run, save_arrays
+from tests.subjects.brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
+from tests.subjects.brevitas_reference import Lstm, Quant
 
 MODES = ("ROUND", "FLOOR", "CEIL", "ROUND_TO_ZERO", "DPU")
 Arrays = Mapping[str, npt.NDArray[np.float32]]

@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import in_process
-from running import run, save_arrays
-from running_lowered import NATIVE, STOCK, assert_all_lowered, lower_all, session
 
 import rnnqc
 from rnnqc.errors import CompileError
 from tests.laws.parametrize import in_turn
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, lower_all, session
+from tests.runs.sessions import run, save_arrays
 
 pytest.importorskip("brevitas", reason="needs brevitas")
 pytest.importorskip("onnxoptimizer", reason="needs onnxoptimizer")
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from brevitas_layers import NONE, PARTS, Layer, export, feeds_of, forward, is_far_from_ties, prepared  # noqa: E402
+from tests.subjects.brevitas_layers import NONE, PARTS, Layer, export, feeds_of, forward, is_far_from_ties, prepared  # noqa: E402
 
 BOTH = {"bidirectional": True}
 SHIFTED = {f"{part}_quant": "ShiftedUint8ActPerTensorFloat" for part in ("io", "gate_acc", "tanh", "cell_state")}

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import HANGS, in_new_python, in_process
-from layer_points import Call, plain_statistics, point_calls
-from lstm_models import LstmCase, RecurrentCase
-from running import save_arrays
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.cells.types import CELL_TYPES
 from tests.generate.float_layer import Activation
+from tests.pages.layer_points import Call, plain_statistics, point_calls
+from tests.runs.commands import HANGS, in_new_python, in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_new_python, in_process
-from lstm_models import NODE_NAME, LstmCase, RecurrentCase
 from onnx import helper, numpy_helper
-from pass_testing import plain_op
-from running import Array, assert_same_bits, run, save_arrays
-from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import KEYS, builtin_recipes
+from tests.passes.pass_testing import plain_op
+from tests.runs.commands import Result, in_new_python, in_process
+from tests.runs.lowered import all_nodes
+from tests.runs.sessions import Array, assert_same_bits, run, save_arrays
+from tests.subjects.lstm_models import NODE_NAME, LstmCase, RecurrentCase
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 COMMANDS = (

@@ -17,9 +17,6 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from commands import in_process
-from custom_layers import CELL, EVERY_VALUE, VALUES, H, I, M, feeds_of, formats_of, layer, weights
-from protos import parse
 
 import rnnqc
 from rnnqc.cells.forms import FORMS
@@ -34,6 +31,9 @@ from tests import generate as testing
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import STYLES, made_values, rename
+from tests.runs.commands import in_process
+from tests.subjects.custom_layers import CELL, EVERY_VALUE, VALUES, H, I, M, feeds_of, formats_of, layer, weights
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 

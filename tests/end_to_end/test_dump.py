@@ -16,10 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from around import TRIPS, in_scan
-from commands import Result, in_new_python, in_process
-from lstm_models import ITERATIONS, RecurrentCase
-from running import save_arrays
 
 import rnnqc
 from rnnqc.errors import InternalError, NumericsError
@@ -27,6 +23,10 @@ from rnnqc.evaluation.evaluate import make_session
 from rnnqc.reference.loop import ReferenceCell
 from rnnqc.tracing import traced_cell
 from rnnqc.tracing.native_steps import NativeSteps
+from tests.runs.commands import Result, in_new_python, in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.around import TRIPS, in_scan
+from tests.subjects.lstm_models import ITERATIONS, RecurrentCase
 
 Array = npt.NDArray[Any]
 Dump = Callable[..., Result]

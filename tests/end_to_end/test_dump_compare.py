@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from commands import Result, in_process
-from dump_page import COMPARE, run
-from dumped import POWERS_OF_TWO
-from lstm_models import RecurrentCase
-from running import save_arrays
 
 import rnnqc
 from rnnqc.tracing.compare import compare
 from rnnqc.tracing.differences import Choice
+from tests.pages.dump_page import COMPARE, run
+from tests.pages.dumped import POWERS_OF_TWO
+from tests.runs.commands import Result, in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import RecurrentCase
 
 Array = npt.NDArray[Any]
 Change = Callable[[dict[str, Array]], None]

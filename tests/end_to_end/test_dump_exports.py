@@ -15,8 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import CASES, read_lstms
-from dumped import (
+
+import rnnqc
+from rnnqc.cells.activations import make_activation
+from rnnqc.ir import Model
+from tests.laws.parametrize import in_turn
+from tests.pages.dumped import (
     BREVITAS,
     POWERS_OF_TWO,
     assert_equals_brevitas,
@@ -27,13 +31,9 @@ from dumped import (
     traced,
     traced_with_parameters,
 )
-from lstm_models import RecurrentCase
-from torch_exports import exported, needed
-
-import rnnqc
-from rnnqc.cells.activations import make_activation
-from rnnqc.ir import Model
-from tests.laws.parametrize import in_turn
+from tests.subjects.brevitas_models import CASES, read_lstms
+from tests.subjects.lstm_models import RecurrentCase
+from tests.subjects.torch_exports import exported, needed
 
 Array = npt.NDArray[Any]
 
@@ -148,7 +148,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
     torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
-    from torch_recurrences import Highway, HighwayScript, export, values
+    from tests.subjects.torch_recurrences import Highway, HighwayScript, export, values
 
     torch.manual_seed(0)
     (x,) = values("LSTM")
@@ -176,7 +176,7 @@ def test_exports_of_torch(kind: str, recipe: str) -> None:
 def test_steps_of_values_that_some_steps_lack() -> None:
     """From a state of zeros, written out: the gate times the state is there from the second step on."""
     torch = needed("dumps of written-out recurrences")
-    from torch_recurrences import GatedProduct, I
+    from tests.subjects.torch_recurrences import GatedProduct, I
 
     torch.manual_seed(1)
     x = torch.randn(5, 3, I)
@@ -198,7 +198,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
     torch = needed("dumps of layers of exported steps")
-    from torch_recurrences import AugmentedLstmCell, ProjectedCell
+    from tests.subjects.torch_recurrences import AugmentedLstmCell, ProjectedCell
 
     torch.manual_seed(0)
     cell, memory = (AugmentedLstmCell(24, 32), 32) if kind == "highway" else (ProjectedCell(24, 32, 48), 48)

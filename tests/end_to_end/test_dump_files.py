@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process
-from lstm_models import RecurrentCase, stacked_model
-from running import save_arrays
 
 import rnnqc
+from tests.runs.commands import Result, in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 Dump = Callable[..., Result]
 

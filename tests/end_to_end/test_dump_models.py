@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from running import save_arrays
 
 import rnnqc
+from tests.runs.sessions import save_arrays
 
 Array = npt.NDArray[Any]
 Shared = Callable[[str], Path]

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from around import TRIPS, in_loop, in_scan
-from dumped import POWERS_OF_TWO, assert_follows_the_rule
 
 import rnnqc
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reference.grid_lstm import GridLstm
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
+from tests.pages.dumped import POWERS_OF_TWO, assert_follows_the_rule
+from tests.subjects.around import TRIPS, in_loop, in_scan
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dump_page import COMPARE, PAGE, TRACE, run
-from lstm_models import RecurrentCase
-from running import save_arrays
 
 import rnnqc
+from tests.pages.dump_page import COMPARE, PAGE, TRACE, run
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import RecurrentCase
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from around import TRIPS, in_loop, in_scan
-from commands import in_process
-from custom_layers import EVERY_VALUE, VALUES, feeds_of, formats_of, layer
-from dumped import Steps, assert_follows_the_rule, assert_same, traced
-from lstm_models import RecurrentCase
-from running import save_arrays
 
 import rnnqc
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
+from tests.pages.dumped import Steps, assert_follows_the_rule, assert_same, traced
+from tests.runs.commands import in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.around import TRIPS, in_loop, in_scan
+from tests.subjects.custom_layers import EVERY_VALUE, VALUES, feeds_of, formats_of, layer
+from tests.subjects.lstm_models import RecurrentCase
 
 Array = npt.NDArray[Any]
 F32 = np.float32

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from brevitas_models import CASES, read_lstms
-from dumped import (
+
+import rnnqc
+from rnnqc.cells.types import CELL_TYPES
+from tests.pages.dumped import (
     BREVITAS,
     Steps,
     assert_equals_brevitas,
@@ -27,11 +29,9 @@ from dumped import (
     traced,
     traced_with_parameters,
 )
-from lstm_models import RecurrentCase, stacked_model
-from unrolled_values import assert_equals_nodes, unrolled_values
-
-import rnnqc
-from rnnqc.cells.types import CELL_TYPES
+from tests.pages.unrolled_values import assert_equals_nodes, unrolled_values
+from tests.subjects.brevitas_models import CASES, read_lstms
+from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 Array = npt.NDArray[Any]
 TABLES = {

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import Op, RecurrentCase
-from running import run, sqnr
-from running_lowered import STOCK, session
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.laws.parametrize import in_turn
+from tests.runs.lowered import STOCK, session
+from tests.runs.sessions import run, sqnr
+from tests.subjects.lstm_models import Op, RecurrentCase
 
 OPS: tuple[tuple[Op, bool], ...] = (("GRU", False), ("GRU", True), ("RNN", False))
 CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]

@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from running import Array, assert_same_bits, options, run, sqnr
-from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, assert_same_bits, options, run, sqnr
 
 Find = Callable[[str], Path]
 Feeds = dict[str, Array]

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from running import Array, assert_same_bits, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 
 import rnnqc
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, session
+from tests.runs.sessions import Array, assert_same_bits, plain_session, run, sqnr
 
 Find = Callable[[str], Path]
 FRAMES, SHIFT = 200, 128

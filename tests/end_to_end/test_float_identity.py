@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from lstm_models import BACKEND_CASES, RecurrentCase
 from onnx import numpy_helper
-from running import assert_close, assert_same_bits, plain_session, run
-from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.passes import Canonicalize, DecomposeLstm, Unroll
 from tests.laws.layers import float_layers
+from tests.runs.lowered import all_nodes
+from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import BACKEND_CASES, RecurrentCase
 
 TOLERANCE = 1e-5
 OFF = ["*.bits=none"]

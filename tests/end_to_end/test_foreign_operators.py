@@ -10,11 +10,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
 from onnx import TensorProto, helper
 
 import rnnqc
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import LstmCase
 
 FOREIGN = {
     "DynamicQuantizeLSTM": ("com.microsoft", "DynamicQuantizeLSTM", {}, "already quantized", "lower the float model"),

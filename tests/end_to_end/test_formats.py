@@ -6,12 +6,12 @@ What these would catch: weights that the forms round differently; more bytes tha
 from __future__ import annotations
 
 import pytest
-from lstm_models import LstmCase
-from running import plain_session, run, sqnr
-from running_lowered import STOCK, session
 
 import rnnqc
 from tests.laws.formats import TABLES
+from tests.runs.lowered import STOCK, session
+from tests.runs.sessions import plain_session, run, sqnr
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=6, B=3, I=70, H=65, initial_h=True, initial_c=True)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from function_models import feeds_of, random_model
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from running import assert_close, plain_session, run
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.passes import Canonicalize
+from tests.runs.sessions import assert_close, plain_session, run
+from tests.subjects.function_models import feeds_of, random_model
 
 CANONICAL = 1e-6
 LEAST_DB = 30.0

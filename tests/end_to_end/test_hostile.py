@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_new_python, in_process, in_subprocess
-from lstm_models import NODE_NAME, LstmCase
 from onnx import TensorProto, helper, numpy_helper
-from protos import keep_outside, set_node_attribute
-from running import Array, plain_session, run, save_arrays, sqnr
-from running_lowered import assert_all_lowered
 
 import rnnqc
 from tests.generate.float_layer import Activation
+from tests.runs.commands import Result, in_new_python, in_process, in_subprocess
+from tests.runs.lowered import assert_all_lowered
+from tests.runs.sessions import Array, plain_session, run, save_arrays, sqnr
+from tests.subjects.lstm_models import NODE_NAME, LstmCase
+from tests.subjects.protos import keep_outside, set_node_attribute
 
 Mutation = Callable[[onnx.ModelProto], None]
 CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)

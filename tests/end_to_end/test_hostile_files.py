@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import HANGS, Result, in_process, in_subprocess
-from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
-from protos import keep_outside
-from running import run, save_arrays
 
 import rnnqc
 from rnnqc.proto.external_data import ALLOW_LINKS
+from tests.runs.commands import HANGS, Result, in_process, in_subprocess
+from tests.runs.sessions import run, save_arrays
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import keep_outside
 
 CASE = LstmCase()
 GIGABYTE = 2**30

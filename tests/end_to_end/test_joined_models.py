@@ -9,12 +9,12 @@ import onnx
 import onnx.compose
 import onnxruntime as ort
 import pytest
-from lstm_models import RecurrentCase
-from running import Outputs, assert_same_bits, run
-from running_lowered import NATIVE, STOCK, all_nodes, session
 
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES, LSTM, fused_type
+from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
+from tests.runs.sessions import Outputs, assert_same_bits, run
+from tests.subjects.lstm_models import RecurrentCase
 
 FIRST = RecurrentCase(T=3, B=2, I=3, H=4)
 # The pairs differ in hidden size, direction, states, operator; in the last one the bodies are equal.

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
 from onnx.helper import make_tensor_value_info
-from running import assert_same_bits, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, session
-from torch_exports import exported, needed
 
 import rnnqc
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.subjects.torch_exports import exported, needed
 
 OPS = ("LSTM", "GRU")
 DECODER_DB = 35.0

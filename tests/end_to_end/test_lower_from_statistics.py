@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
-from running import assert_same_bits, run, sqnr
-from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import assert_same_bits, run, sqnr
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=9, B=3, I=12, H=24)
 MIXING = np.random.default_rng(7).standard_normal((3, CASE.I))

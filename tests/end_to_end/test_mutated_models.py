@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from brevitas_models import Exported, random_lstm
-from commands import in_process
-from lstm_models import LstmCase, Placement
 from onnx import TensorProto, helper, numpy_helper
-from protos import set_node_attribute
 
 import rnnqc
+from tests.runs.commands import in_process
+from tests.subjects.brevitas_models import Exported, random_lstm
+from tests.subjects.lstm_models import LstmCase, Placement
+from tests.subjects.protos import set_node_attribute
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "fuzz"))

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process
-from lstm_models import LstmCase
 from onnx import TensorProto, helper
-from report_pages import Page
-from running import save_arrays
 
 import rnnqc
 from rnnqc.measure.runs import Calls
 from rnnqc.search.quality import Quality
+from tests.pages.report_pages import Page
+from tests.runs.commands import Result, in_process
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=12, B=2, I=8, H=16)
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from running import Outputs
-from version_cases import version_cases
-from version_process import LEVELS
 
 from rnnqc import runtime_ops
+from tests.runs.sessions import Outputs
+from tests.runs.version_cases import version_cases
+from tests.runs.version_process import LEVELS
 
-PROCESS = Path(__file__).resolve().parents[1] / "version_process.py"
+PROCESS = Path(__file__).resolve().parents[1] / "runs" / "version_process.py"
 FOLDER = os.environ.get("RNNQC_ONNXRUNTIMES", "")
 VERSIONS = sorted(p.name for p in Path(FOLDER).iterdir() if (p / "onnxruntime").is_dir()) if FOLDER else []
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
 from onnx import numpy_helper
-from running import Array, Outputs, plain_session, run
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 from tests import generate as testing
 from tests.generate.float_layer import Activation
 from tests.laws.parametrize import in_turn
+from tests.runs.sessions import Array, Outputs, plain_session, run
+from tests.subjects.lstm_models import LstmCase
 
 openvino = pytest.importorskip("openvino", reason="WARNING: openvino is absent, its results were NOT compared")
 

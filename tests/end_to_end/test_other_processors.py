@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import arm64
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import HANGS
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc import runtime_ops
+from tests.native import arm64
+from tests.runs.commands import HANGS
+from tests.subjects.lstm_models import LstmCase
 
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
 WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process, in_subprocess
-from lstm_models import LstmCase, stacked_model
 from onnx import helper
-from other_types import retyped, retyped_arrays
-from running import assert_same_bits, run, save_arrays, sqnr
-from running_lowered import NATIVE, STOCK, WAYS, assert_all_lowered, lower_all, session
-from torch_exports import exported, needed
 
 import rnnqc
 from tests.laws.parametrize import in_turn
+from tests.runs.commands import in_process, in_subprocess
+from tests.runs.lowered import NATIVE, STOCK, WAYS, assert_all_lowered, lower_all, session
+from tests.runs.sessions import assert_same_bits, run, save_arrays, sqnr
+from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.other_types import retyped, retyped_arrays
+from tests.subjects.torch_exports import exported, needed
 
 TYPES = {"float16": np.float16, "float64": np.float64}
 # A carried state of float16 would be rounded, in other places than float32.

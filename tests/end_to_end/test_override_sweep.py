@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from custom_layers import feeds_of, layer
 
 import rnnqc
 from rnnqc.calibration.float_cells import decompose
@@ -25,6 +24,7 @@ from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import points_of_types
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import KEYS, builtin_recipes, keys_of, load_recipe
+from tests.subjects.custom_layers import feeds_of, layer
 
 CELLS = ("LSTM", "GRU", "RNN", "other")
 RECIPES = [r.name for r in builtin_recipes()]

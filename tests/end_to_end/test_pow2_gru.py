@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lstm_models import RecurrentCase
-from running import run
-from running_lowered import NATIVE, STOCK, session
-from vitis_reference import table_sigmoid, table_tanh
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from tests.laws.parametrize import in_turn
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import run
+from tests.subjects.lstm_models import RecurrentCase
+from tests.subjects.vitis_reference import table_sigmoid, table_tanh
 
 Codes = npt.NDArray[np.int64]
 OPS: dict[str, dict[str, Any]] = {

@@ -10,12 +10,12 @@ from typing import Any
 
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
-from running import assert_same_bits, run
-from running_lowered import STOCK, session
 
 import rnnqc
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
+from tests.runs.lowered import STOCK, session
+from tests.runs.sessions import assert_same_bits, run
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 qonnx = pytest.importorskip("qonnx", reason="needs qonnx (PyPI)")
 

@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from running import Array, Outputs, assert_same_bits, options, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 
 import rnnqc
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, session
+from tests.runs.sessions import Array, Outputs, assert_same_bits, options, plain_session, run, sqnr
 
 Find = Callable[[str], Path]
 Feeds = Mapping[str, Array]

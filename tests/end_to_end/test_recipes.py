@@ -6,14 +6,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase, Placement
-from running import assert_same_bits, sqnr
-from running_lowered import INTEGER, NATIVE, UNROLLED
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.evaluation.evaluate import run_model
 from tests.laws.parametrize import in_turn
+from tests.runs.lowered import INTEGER, NATIVE, UNROLLED
+from tests.runs.sessions import assert_same_bits, sqnr
+from tests.subjects.lstm_models import LstmCase, Placement
 
 # Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
 HARMLESS = ("nothing", "weights full range", "cell 16 bits")

@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import HANGS, Result, in_process, in_subprocess
 from onnx import TensorProto, helper, numpy_helper
-from report_pages import Page
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
-from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.cli import main
 from rnnqc.commands import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
+from tests.pages.report_pages import Page
+from tests.runs.commands import HANGS, Result, in_process, in_subprocess
+from tests.runs.sessions import Array, save_arrays
 
 T, B, I, H = 24, 2, 12, 16  # noqa: E741
 BAD = "lstm_b.forward.forget_gate.acc"

@@ -15,10 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
 from onnx import TensorProto, helper, numpy_helper
-from report_pages import Page
-from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.measure.compare import compare_models
@@ -29,6 +26,9 @@ from rnnqc.reporting.subject import Options, Subject
 from rnnqc.search.findings import Repair, Sensitivity
 from rnnqc.search.trials import Bounds
 from tests.generate.recurrences import RecurrenceCase
+from tests.pages.report_pages import Page
+from tests.runs.commands import in_process
+from tests.runs.sessions import Array, save_arrays
 
 T, B, I, H = 12, 2, 6, 8  # noqa: E741
 Feeds = list[dict[str, Array]]

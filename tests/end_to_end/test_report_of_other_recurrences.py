@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from report_pages import Page
-from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
@@ -30,6 +27,9 @@ from rnnqc.search.recurrences import recurrences_of
 from rnnqc.search.trials import Bounds
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
+from tests.pages.report_pages import Page
+from tests.runs.commands import in_process
+from tests.runs.sessions import Array, save_arrays
 
 T = 5
 Feeds = list[dict[str, Array]]
@@ -235,7 +235,7 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
 )
 def test_layers_of_torch(kind: str, recipe: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT reported on")
-    from torch_recurrences import AugmentedLstmCell, ProjectedCell, export_step
+    from tests.subjects.torch_recurrences import AugmentedLstmCell, ProjectedCell, export_step
 
     torch.manual_seed(0)
     cell: Any = AugmentedLstmCell(12, 16) if kind == "highway" else ProjectedCell(12, 16, 20)

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import RecurrentCase
-from pass_testing import plain_op
-from running import assert_same_bits, options, run
-from running_lowered import INTEGER, NATIVE, STOCK, lower_all, session
 
 import rnnqc
 from tests.generate.float_layer import Activation, Direction
 from tests.laws.law import law
+from tests.passes.pass_testing import plain_op
+from tests.runs.lowered import INTEGER, NATIVE, STOCK, lower_all, session
+from tests.runs.sessions import assert_same_bits, options, run
+from tests.subjects.lstm_models import RecurrentCase
 
 OPS: tuple[dict[str, Any], ...] = (
     {"op": "LSTM"},

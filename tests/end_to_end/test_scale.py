@@ -12,9 +12,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
 
 import rnnqc
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 ALLOWED_MEMORY_FACTOR = 4.5
 CHILD = """

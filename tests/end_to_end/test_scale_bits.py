@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
-from running import Array, run
-from running_lowered import STOCK, session
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
+from tests.runs.lowered import STOCK, session
+from tests.runs.sessions import Array, run
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=12, B=3, I=8, H=16, seed=5)
 RECIPES = ("int8", "int8-static", "int16", "w4a8", "brevitas-int8", "distiller-sym", "distiller-asym")

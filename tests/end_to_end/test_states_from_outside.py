@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-import torch_exports
-from lstm_models import RecurrentCase
 from onnx import TensorProto, helper, numpy_helper
-from running import assert_same_bits, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, all_nodes, session
 
 import rnnqc
 from rnnqc.cells.types import fused_type
 from tests.generate.float_layer import DEFAULTS, Activation
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
+from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
+from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.subjects import torch_exports
+from tests.subjects.lstm_models import RecurrentCase
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {

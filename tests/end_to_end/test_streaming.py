@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import RecurrentCase
-from running import Array, assert_same_bits, run, sqnr
-from running_lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_all_lowered, lower_all, session
-from torch_exports import exported, needed
 
 import rnnqc
 from rnnqc.cells.types import fused_type
 from tests.laws.parametrize import in_turn
+from tests.runs.lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_all_lowered, lower_all, session
+from tests.runs.sessions import Array, assert_same_bits, run, sqnr
+from tests.subjects.lstm_models import RecurrentCase
+from tests.subjects.torch_exports import exported, needed
 
 OPS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},

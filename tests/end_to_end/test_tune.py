@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process
 from onnx import TensorProto, helper, numpy_helper
-from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.errors import UsageError
@@ -25,6 +23,8 @@ from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import Rule, parse_recipe
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text
+from tests.runs.commands import Result, in_process
+from tests.runs.sessions import Array, save_arrays
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"
@@ -156,7 +156,7 @@ def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Arr
 
 
 def test_states_are_carried(tmp_path: Path) -> None:
-    from lstm_models import LstmCase
+    from tests.subjects.lstm_models import LstmCase
 
     case = LstmCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
     model, first = case.model(), case.feeds()

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process
-from lstm_models import LstmCase
 from onnx import numpy_helper
-from running import run, save_arrays
-from running_never import never_running
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
+from tests.runs.commands import Result, in_process
+from tests.runs.sessions import run, save_arrays
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.running_never import never_running
 
 CASE = LstmCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 STATES = ["--state", "initial_h:Y_h", "--state", "initial_c:Y_c"]

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
 from onnx import numpy_helper
-from running import Array, run
-from running_lowered import NATIVE, STOCK, session
-from vitis_reference import GATES, Format, VitisLstm, parameters
 
 import rnnqc
 from rnnqc.ir import Model
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, run
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.vitis_reference import GATES, Format, VitisLstm, parameters
 
 # Calibration in rnnqc looks at the float model, and its cell has one format for each state.
 COMMON = Format(scan_quantized=False, state_inputs=False)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase, stacked_model
 from onnx import TensorProto, helper, numpy_helper
-from running import Array, assert_same_bits, run, sqnr
-from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
 from tests.laws.parametrize import in_turn
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, assert_same_bits, run, sqnr
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 H, I = 8, 6  # noqa: E741 - the operator's names

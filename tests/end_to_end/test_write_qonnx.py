@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import in_process
 from hypothesis import given, settings
-from lstm_models import LstmCase, RecurrentCase, stacked_model
-from protos import parse
-from running import assert_same_bits, run, save_arrays
-from running_lowered import NATIVE, STOCK, assert_all_lowered, session
-from strategies import lstm_cases
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.errors import UsageError
 from rnnqc.passes import VerifyModified
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
+from tests.generate.strategies import lstm_cases
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, session
+from tests.runs.sessions import assert_same_bits, run, save_arrays
+from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
+from tests.subjects.protos import parse
 
 RECIPE = "brevitas-int8"
 Array = npt.NDArray[Any]

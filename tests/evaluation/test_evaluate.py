@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from protos import parse
 
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import evaluate_nodes, make_session, run_model, run_session
 from rnnqc.ir import Model
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 ADD = (

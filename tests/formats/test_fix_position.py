@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_rounding import exact_round
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.errors import CompileError
 from rnnqc.formats.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, position_of, scale_of
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding, round_to_integer
+from tests.native.exact_rounding import exact_round
 
 
 def _slow(values: list[float], bits: int, candidates: int, rounding: Rounding) -> int:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exact_rounding import DIRECTED, exact_round
-from format_strategies import SCALES, formats
 from hypothesis import given
 from hypothesis import strategies as st
-from running import plain_session, run
 
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding, round_to_integer
 from rnnqc.formats.scales import symmetric_scale
+from tests.generate.format_strategies import SCALES, formats
+from tests.native.exact_rounding import DIRECTED, exact_round
+from tests.runs.sessions import plain_session, run
 
 TABLE = {
     #     in the order of `Rounding`

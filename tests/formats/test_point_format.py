@@ -11,13 +11,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from format_strategies import formats
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
 from rnnqc.formats.point_format import CHAINED, FLOAT, ROWS, STATIC, PointFormat
 from rnnqc.formats.rounding import Rounding
+from tests.generate.format_strategies import formats
 
 PER_CHANNEL = Format(4, True, (0.5, 0.25), axis=1, zero_points=(1, -2))
 

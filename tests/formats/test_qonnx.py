@@ -10,8 +10,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_rounding import exact_round
-from format_strategies import formats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.qonnx import ROUNDINGS, QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
+from tests.generate.format_strategies import formats
+from tests.native.exact_rounding import exact_round
 
 VALUES = st.lists(st.floats(-(2.0**24), 2.0**24, width=32), min_size=1, max_size=20)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from protos import parse
-from running import plain_session, run
 
 from rnnqc.ir import CELL_TAG, Model, graph_info, info
 from rnnqc.ir.builder import Builder
+from tests.runs.sessions import plain_session, run
+from tests.subjects.protos import parse
 
 
 def _model(opset: int = 17) -> Model:

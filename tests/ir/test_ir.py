@@ -14,10 +14,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from conftest import SHARED_MISSING, shared_folder
-from lstm_models import LstmCase
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from protos import differences, in_order, metadata, parse, rich_model
-from running import plain_session, run
 
 from rnnqc.cells.base import Cell
 from rnnqc.errors import MEMORY, CompileError, StructureError
@@ -40,6 +37,9 @@ from rnnqc.ir import (
     shape_of,
     subgraphs,
 )
+from tests.runs.sessions import plain_session, run
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from lstm_models import RecurrentCase
-from running import Array, Outputs, assert_same_bits, run
-from running_lowered import (
+
+import rnnqc
+from tests.runs.lowered import (
     INTEGER,
     NATIVE,
     STOCK,
@@ -28,8 +28,8 @@ from running_lowered import (
     assert_equals_reference,
     session,
 )
-
-import rnnqc
+from tests.runs.sessions import Array, Outputs, assert_same_bits, run
+from tests.subjects.lstm_models import RecurrentCase
 
 Feeds = Mapping[str, Array]
 Setting = tuple[str, int]

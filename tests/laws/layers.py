@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lstm_models import RecurrentCase
-from running_lowered import INTEGER, UNROLLED
-
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
@@ -17,6 +14,8 @@ from tests.generate.float_layer import Activation
 from tests.laws.formats import STATIC, TABLES, overrides
 from tests.laws.law import ALL_SETTINGS, Setting
 from tests.laws.pairwise import Row, pairwise
+from tests.runs.lowered import INTEGER, UNROLLED
+from tests.subjects.lstm_models import RecurrentCase
 
 CELLS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},

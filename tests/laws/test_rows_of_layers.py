@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lstm_models import RecurrentCase, stacked_model
-from running_lowered import INTEGER, UNROLLED
 
 from rnnqc.calibration.calibrate import calibrate
 from tests.laws.formats import STATIC, overrides
 from tests.laws.law import ALL_SETTINGS, law
 from tests.laws.layers import CELLS, RECIPES, WITHOUT_DATA
 from tests.laws.pairwise import Row, pairwise
+from tests.runs.lowered import INTEGER, UNROLLED
+from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 ORDERS = (
     ("LSTM",) * 3,

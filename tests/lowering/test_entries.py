@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from protos import parse
 
 import rnnqc
 from rnnqc.ir import Model
@@ -23,6 +22,7 @@ from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.generate.layers import RecurrentCase
 from tests.generate.recurrences import RecurrenceCase
+from tests.subjects.protos import parse
 
 LSTM = RecurrentCase(T=3, B=2, I=4, H=5)
 LOOP = RecurrenceCase(op="highway", form="scan", time=4)

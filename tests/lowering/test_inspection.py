@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
 
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.lowering.inspection import inspect_layers
 from tests.generate.recurrences import RecurrenceCase
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 
 def weights_as_input() -> onnx.ModelProto:

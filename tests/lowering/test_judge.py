@@ -10,7 +10,6 @@ import math
 
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
 
 from rnnqc.errors import CompileError
 from rnnqc.lowering.judge import judge
@@ -18,6 +17,7 @@ from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.report import Report
 from rnnqc.lowering.run import run
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 CASE = LstmCase(T=4)
 

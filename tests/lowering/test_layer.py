@@ -13,11 +13,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from protos import parse
 
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.lowering.layer import layer
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 I, H, M = 3, 4, 6  # noqa: E741 - inputs, hidden units, memory units

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from custom_layers import CELL, weights
-from protos import parse
 
 import rnnqc
 from rnnqc.lowering.layer_hints import layer_hints
 from tests.generate.renaming import rename
+from tests.runs.commands import in_process
+from tests.subjects.custom_layers import CELL, weights
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 MATRICES = {"W": (12, 16), "R": (16, 16), "P": (16, 10)}

@@ -14,12 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase, stacked_model
-from pass_testing import plain_op
-from protos import differences, in_order, parse
-from running import save_arrays
-from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.errors import CompileError, UsageError
@@ -32,6 +26,12 @@ from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
+from tests.passes.pass_testing import plain_op
+from tests.runs.commands import in_process
+from tests.runs.lowered import all_nodes
+from tests.runs.sessions import save_arrays
+from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.protos import differences, in_order, parse
 
 CASE = LstmCase()
 

@@ -13,11 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
-from protos import parse
-from running_never import never_running
 
 import rnnqc
 from rnnqc.commands import lower as command
@@ -25,6 +21,10 @@ from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.warnings import POOR_DB
 from rnnqc.measure.compare import judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
+from tests.subjects.running_never import never_running
 
 CASE = LstmCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
 STEPS, FEATURES, UNITS = 20, 6, 32

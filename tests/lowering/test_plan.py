@@ -13,9 +13,6 @@ from typing import Any
 
 import onnx
 import pytest
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import LstmCase
-from protos import parse
 
 import rnnqc
 from rnnqc.errors import CompileError, UsageError
@@ -27,6 +24,9 @@ from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase(T=4, dynamic_time=True)
 

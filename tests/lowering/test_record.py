@@ -10,9 +10,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import LstmCase
-from protos import parse
 
 import rnnqc
 from rnnqc.errors import UsageError
@@ -24,6 +21,9 @@ from rnnqc.lowering.record import record
 from rnnqc.lowering.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.recipes.recipe_record import RECIPE_KEY
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase(T=4, dynamic_time=True)
 MODELS = {

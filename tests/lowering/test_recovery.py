@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
 from onnx.helper import make_node, make_tensor_value_info
 
 import rnnqc
@@ -27,6 +26,7 @@ from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, ro
 from rnnqc.passes.recover.step_weights import StepNode, step_node
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import rename
+from tests.subjects.lstm_models import LstmCase
 
 SAYS = "does not compute the same as the original"
 

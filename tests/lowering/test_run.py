@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc.ir import CELL_TAG, info
@@ -24,6 +22,8 @@ from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.recover import loop_layers
 from tests.generate.recurrences import RecurrenceCase
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import LstmCase
 
 LSTM = LstmCase(T=4, dynamic_time=True)
 LOOP = RecurrenceCase(form="scan", dynamic_time=True, batch="B")

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from commands import in_process
-from protos import parse
 
 import rnnqc
 from rnnqc.errors import CompileError, UsageError
+from tests.runs.commands import in_process
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 H = 5

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from lstm_models import LstmCase
-from protos import parse
 
 import rnnqc
 from rnnqc.lowering.judge import judge
@@ -20,6 +18,8 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.run import run
 from rnnqc.lowering.warnings import told, warnings_of
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase(T=4)
 RECIPE = """

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 import pytest
-from protos import parse
 
 from rnnqc.errors import CompileError
 from rnnqc.measure.compare import compare_models
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 FLOAT = parse(f"{HEADER} g (float[2] x) => (float[2] y, int64[2] k) {{ y = Identity(x) k = Cast <to = 7> (x) }}")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
-from protos import parse
-from running_never import never_running
 
 from rnnqc.data.feeds import check_feed, generate_feeds, with_dimensions_of
 from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
 from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
+from tests.subjects.running_never import never_running
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
 

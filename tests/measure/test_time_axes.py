@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from protos import parse
 
 from rnnqc.measure.time_axes import TimeAxis, time_axes
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 WEIGHTS = {"W": np.zeros((1, 20, 4), np.float32), "R": np.zeros((1, 20, 5), np.float32)}

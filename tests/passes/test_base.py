@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lstm_models import LstmCase
-from pass_testing import CASES, ORDER, apply, before, make_pass, nodes_of
 
 import rnnqc.passes
 from rnnqc.errors import InternalError, Outcome, StructureError
@@ -18,6 +16,8 @@ from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm, Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import CHECKS, Property, violated
+from tests.passes.pass_testing import CASES, ORDER, apply, before, make_pass, nodes_of
+from tests.subjects.lstm_models import LstmCase
 
 ALL = (*ORDER, "unroll")
 FOLDER = Path(rnnqc.passes.__file__).resolve().parent
@@ -58,7 +58,8 @@ def test_unroll_on_every_layer(case: LstmCase) -> None:
 @pytest.mark.parametrize("name", ["decompose-lstm", "insert-qcdq", "fold-scales", "fuse-quant-lstm-cell"])
 def test_nothing_to_do(name: str) -> None:
     import onnx
-    from protos import parse
+
+    from tests.subjects.protos import parse
 
     model = Model.load(
         parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')

@@ -13,15 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lstm_models import LstmCase, Op, RecurrentCase, stacked_model
-from other_types import retyped
-from pass_testing import CASES
-from protos import parse
-from running import assert_same_bits, plain_session, run
-from strategies import lstm_cases
 
 import rnnqc
 from rnnqc.cells.forms import FORMS
@@ -41,6 +34,13 @@ from rnnqc.passes import (
     VerifyModified,
     VerifyNumerics,
 )
+from tests.generate.strategies import lstm_cases
+from tests.passes.pass_testing import CASES
+from tests.runs.commands import in_process
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, Op, RecurrentCase, stacked_model
+from tests.subjects.other_types import retyped
+from tests.subjects.protos import parse
 
 
 class Liar(Pass):

@@ -7,8 +7,6 @@ or not at all after a failure, provenance of passes that did nothing.
 from __future__ import annotations
 
 import pytest
-from lstm_models import LstmCase
-from pass_testing import INT8
 
 from rnnqc.errors import PipelineError
 from rnnqc.evaluation.numerics import Bitwise
@@ -28,6 +26,8 @@ from rnnqc.passes import (
     Unroll,
 )
 from rnnqc.passes.invariants import Property
+from tests.passes.pass_testing import INT8
+from tests.subjects.lstm_models import LstmCase
 
 
 class Destroyer(Pass):

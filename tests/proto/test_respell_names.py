@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
 from onnx import helper
-from running import plain_session, run, save_arrays
 
 import rnnqc
 from rnnqc.proto.respell_names import forget_negative_sizes
+from tests.runs.commands import in_process
+from tests.runs.sessions import plain_session, run, save_arrays
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(dynamic_batch=True)
 

@@ -7,9 +7,9 @@ model that shape inference changes.
 from __future__ import annotations
 
 from onnx import ModelProto
-from protos import parse
 
 from rnnqc.proto.shape_inference import infer_shapes
+from tests.subjects.protos import parse
 
 IN_BRANCHES = """<ir_version: 10, opset_import: ["": 17]>
 g (bool c, float[2,1,3] x) => (float[N,M] y) <int64[1] axes = {1}> {

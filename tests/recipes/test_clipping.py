@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
 from onnx import TensorProto, helper, numpy_helper
-from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes, load_recipe
 from tests.generate.recurrences import RecurrenceCase
+from tests.runs.commands import in_process
+from tests.runs.sessions import Array, save_arrays
 
 T, B, I, H = 20, 2, 6, 8  # noqa: E741
 CALIBRATED = [r.name for r in builtin_recipes() if r.kind == "cells"]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
-from protos import parse
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.measure.compare import compare_models
@@ -20,6 +19,7 @@ from rnnqc.measure.time_axes import output_axes
 from rnnqc.reporting.outputs import output_evidence
 from rnnqc.search.quality import Quality
 from tests.generate.recurrences import RecurrenceCase
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lstm_models import LstmCase
-from report_pages import Page
 
 from rnnqc.commands.common import json_text
 from rnnqc.ir import Model
@@ -31,6 +29,8 @@ from rnnqc.reporting.evidence import Curve, Evidence, LayerEvidence, LayerTime, 
 from rnnqc.reporting.page import page
 from rnnqc.search.findings import Bars, PointEvidence, Repair, Sensitivity
 from rnnqc.search.overrides import exactly, settings_text
+from tests.pages.report_pages import Page
+from tests.subjects.lstm_models import LstmCase
 
 HOSTILE = [
     '"><script>alert(1)</script>',

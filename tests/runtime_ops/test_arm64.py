@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import arm64
 import pytest
+
+from tests.native import arm64
 
 emulated = pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
 

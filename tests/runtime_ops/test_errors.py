@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from isa_process import run_with_isa
-from node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
-from quant_lstm_cases import Case, native_session, run_native, table_case
 
 from rnnqc import runtime_ops
+from tests.native.isa_process import run_with_isa
+from tests.native.quant_lstm_cases import Case, native_session, run_native, table_case
+from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 
 # A regular expression that the message has to contain, and what makes the case wrong.
 REFUSED_AT_CREATION: list[tuple[str, Change]] = [

@@ -12,7 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grid_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS
+from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.grid_cases import (
     ROUNDINGS,
     GridCase,
     assert_levels_and_threads_do_not_matter,
@@ -22,15 +27,10 @@ from grid_cases import (
     plain_grid_case,
     run_stock,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kernel_calls import AVAILABLE
-from node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
-from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
-from running import LEVELS
-
-from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
+from tests.runs.sessions import LEVELS
+from tests.subjects.node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
 
 EXAMPLES = settings().max_examples
 

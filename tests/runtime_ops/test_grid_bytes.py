@@ -13,10 +13,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled, spread
-from grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
 from hypothesis import given, settings
-from kernel_calls import (
+
+from rnnqc.cells.fixed_point_numbers import QUANTIZERS
+from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.bundles import bundled, spread
+from tests.native.grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
+from tests.native.kernel_calls import (
     AVAILABLE,
     BLOCK,
     GATES,
@@ -29,10 +32,7 @@ from kernel_calls import (
     blocks,
     pointer,
 )
-from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
-
-from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 
 EXAMPLES = settings().max_examples
 

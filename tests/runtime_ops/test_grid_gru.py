@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnnqc.cells.fixed_point_numbers import RESET, FixedPointQuantizer, quantizers_of
+from rnnqc.cells.types import CELL_TYPES, GRU, RNN
+from tests.native.grid_cases import (
     ROUNDINGS,
     GridCase,
     assert_levels_and_threads_do_not_matter,
@@ -20,13 +25,8 @@ from grid_cases import (
     plain_grid_case,
     run_stock,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from quant_gru_cases import expected as expected_of_node
-from quant_lstm_cases import Arrays, assert_same_bits, run_native
-
-from rnnqc.cells.fixed_point_numbers import RESET, FixedPointQuantizer, quantizers_of
-from rnnqc.cells.types import CELL_TYPES, GRU, RNN
+from tests.native.quant_gru_cases import expected as expected_of_node
+from tests.native.quant_lstm_cases import Arrays, assert_same_bits, run_native
 
 EXAMPLES = settings().max_examples
 CELLS = (("GRU", False), ("GRU", True), ("RNN", False))

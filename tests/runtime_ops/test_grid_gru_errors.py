@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from grid_cases import plain_grid_case
-from node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_entry, set_input
-from quant_gru_cases import expected
-from quant_lstm_cases import assert_same_bits, run_native
 
 from rnnqc.cells.types import GRU, RNN, CellType
+from tests.native.grid_cases import plain_grid_case
+from tests.native.quant_gru_cases import expected
+from tests.native.quant_lstm_cases import assert_same_bits, run_native
+from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_entry, set_input
 
 types = pytest.mark.parametrize(("type_", "linear"), [(GRU, False), (GRU, True), (RNN, False)])
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import GridCase, plain_grid_case, run_stock
-from kernel_calls import AVAILABLE
-from quant_gru_cases import expected as expected_of
-from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
 
 from rnnqc.cells.fixed_point_numbers import RESET, quantizers_of
 from rnnqc.cells.types import GRU, RNN, CellType
+from tests.native.grid_cases import GridCase, plain_grid_case, run_stock
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_gru_cases import expected as expected_of
+from tests.native.quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
 
 TYPES = [(GRU, False), (GRU, True), (RNN, False)]
 types = pytest.mark.parametrize(("type_", "linear"), TYPES, ids=["GRU", "GRU linear_before_reset", "RNN"])

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from grid_cases import ROUNDINGS
-from kernel_calls import AVAILABLE, BLOCK, NATIVE, Guarded
 
 from rnnqc.reference.grid_cell import Quantizer
+from tests.native.grid_cases import ROUNDINGS
+from tests.native.kernel_calls import AVAILABLE, BLOCK, NATIVE, Guarded
 
 Array = npt.NDArray[Any]
 DOUBLE = np.dtype(np.float64)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from grid_cases import GridCase, a_cell
-from quant_lstm_cases import OUTPUTS, assert_same_bits, run_native
-from vitis_reference import GATES, Format, VitisLstm, codes, half_away
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.grid_cases import GridCase, a_cell
+from tests.native.quant_lstm_cases import OUTPUTS, assert_same_bits, run_native
+from tests.subjects.vitis_reference import GATES, Format, VitisLstm, codes, half_away
 
 # Tensors of the numpy model in the order of the quantizers.
 TENSORS = (

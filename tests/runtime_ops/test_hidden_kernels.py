@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled, spread
-from kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
 Array = npt.NDArray[Any]
 KINDS = ("table", "relu_table", "Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid", "Softsign")

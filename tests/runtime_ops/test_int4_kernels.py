@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bundles import bundled, spread
-from kernel_calls import (
+
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import (
     AVAILABLE,
     GATES,
     INT4_ISAS,

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled, spread
-from kernel_calls import (
+
+from rnnqc.cells.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import (
     AVAILABLE,
     BLOCK,
     GATES,
@@ -38,8 +40,6 @@ from kernel_calls import (
     check_product,
     pointer,
 )
-
-from rnnqc.cells.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
 
 
 @pytest.fixture

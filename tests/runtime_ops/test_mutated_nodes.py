@@ -12,16 +12,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from grid_cases import ROUNDINGS, grid_cases, plain_grid_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_gru_cases import cases as gru_cases
-from quant_gru_cases import expected as gru_expected
-from quant_gru_cases import table_case as gru_table_case
-from quant_lstm_cases import LSTM, Case, assert_same_bits, cases, pack_at_random, packed_cases, run_native, table_case
 
 from rnnqc.cells.types import GRU, RNN
 from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.grid_cases import ROUNDINGS, grid_cases, plain_grid_case
+from tests.native.quant_gru_cases import cases as gru_cases
+from tests.native.quant_gru_cases import expected as gru_expected
+from tests.native.quant_gru_cases import table_case as gru_table_case
+from tests.native.quant_lstm_cases import (
+    LSTM,
+    Case,
+    assert_same_bits,
+    cases,
+    pack_at_random,
+    packed_cases,
+    run_native,
+    table_case,
+)
 
 NAME = "layer/7"
 REFUSALS = tuple(

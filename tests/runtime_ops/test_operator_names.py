@@ -7,14 +7,14 @@ without a number, inputs with gaps, fewer outputs than the operator has) that a 
 from __future__ import annotations
 
 import pytest
-from lstm_models import Op, RecurrentCase
 from onnx import parser
-from quant_lstm_cases import native_session
-from running import assert_same_bits, plain_session, run
-from version_cases import as_in_earlier_files
 
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES, CellType
+from tests.native.quant_lstm_cases import native_session
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.runs.version_cases import as_in_earlier_files
+from tests.subjects.lstm_models import Op, RecurrentCase
 
 TYPES = pytest.mark.parametrize("type_", CELL_TYPES.values(), ids=CELL_TYPES)
 

@@ -8,11 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from bundles import bundled, spread
 from hypothesis import given
-from kernel_calls import AVAILABLE
-from quant_gru_cases import GRU, RNN, cases, expected, table_case
-from quant_lstm_cases import Arrays, Case, Operator, assert_same_bits, native_session, pack_at_random, run_native
+
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_gru_cases import GRU, RNN, cases, expected, table_case
+from tests.native.quant_lstm_cases import (
+    Arrays,
+    Case,
+    Operator,
+    assert_same_bits,
+    native_session,
+    pack_at_random,
+    run_native,
+)
 
 OPERATORS = [(GRU, 0), (GRU, 1), (RNN, 0)]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
-from quant_gru_cases import GRU, RNN, expected, table_case
-from quant_lstm_cases import Case, Operator, assert_same_bits, native_session, run_native
+
+from tests.native.quant_gru_cases import GRU, RNN, expected, table_case
+from tests.native.quant_lstm_cases import Case, Operator, assert_same_bits, native_session, run_native
+from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 
 
 def _renamed(operator: Operator, text: str) -> Change:

@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnxruntime as ort
 import pytest
-from bundles import bundled, spread
 from hypothesis import given
-from kernel_calls import AVAILABLE
 from onnx import TensorProto, helper
-from quant_lstm_cases import (
+
+from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
+from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_lstm_cases import (
     GROUP_MULTIPLIERS,
     OUTPUTS,
     PARAMETERS,
@@ -26,9 +29,6 @@ from quant_lstm_cases import (
     table_case,
     wide_cases,
 )
-
-from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
-from rnnqc.reference import quant_lstm_cell as reference
 
 LARGEST = np.finfo(np.float32).max
 

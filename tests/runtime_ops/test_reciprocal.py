@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_calls import NATIVE
+
+from tests.native.kernel_calls import NATIVE
 
 LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
 LIBM.fmaf.restype = ctypes.c_float

@@ -13,15 +13,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-import quant_gru_cases
-import quant_lstm_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_calls import AVAILABLE
-from quant_gru_cases import GRU, RNN
-from quant_lstm_cases import LSTM, Case, assert_same_bits, run_native
 
 from rnnqc.reference import quant_lstm_cell
+from tests.native import quant_gru_cases, quant_lstm_cases
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_gru_cases import GRU, RNN
+from tests.native.quant_lstm_cases import LSTM, Case, assert_same_bits, run_native
 
 Array = npt.NDArray[np.float32]
 KINDS = [("LSTM", 8), ("LSTM", 16), ("GRU0", 8), ("GRU0", 16), ("GRU1", 8), ("GRU1", 16), ("RNN", 8), ("RNN", 16)]

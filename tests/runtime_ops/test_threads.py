@@ -17,11 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled, spread
-from kernel_calls import NATIVE, pointer
-from quant_lstm_cases import Arrays, Case, assert_same_bits, native_session, pack_at_random, run_native, table_case
 
 from rnnqc.reference import quant_lstm_cell as reference
+from tests.native.bundles import bundled, spread
+from tests.native.kernel_calls import NATIVE, pointer
+from tests.native.quant_lstm_cases import (
+    Arrays,
+    Case,
+    assert_same_bits,
+    native_session,
+    pack_at_random,
+    run_native,
+    table_case,
+)
 
 NATIVE.rnnqc_test_team.restype = ctypes.c_int64
 CELLS = 64

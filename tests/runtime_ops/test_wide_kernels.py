@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled
-from kernel_calls import NATIVE, SENTINEL, STEP_ISAS, Guarded
+
+from tests.native.bundles import bundled
+from tests.native.kernel_calls import NATIVE, SENTINEL, STEP_ISAS, Guarded
 
 Array = npt.NDArray[Any]
 

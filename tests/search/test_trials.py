@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc.data.feeds import Feeds
@@ -23,6 +22,7 @@ from rnnqc.recipes.recipe import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Metric, Quality, Score
 from rnnqc.search.trials import Bounds, Budget, Trials
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=6, B=2, I=4, H=8)
 NARROW = Rule("*.weight", {"bits": 4})

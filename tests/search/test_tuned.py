@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc.recipes.recipe import Recipe, load_recipe, parse_recipe
 from rnnqc.search.greedy import Found, Measured, Step
 from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, with_rules
+from tests.subjects.lstm_models import LstmCase
 
 MINE = """
 name = "int8"

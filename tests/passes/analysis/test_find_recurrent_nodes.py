@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import before, make_pass
-from protos import parse
 
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes, weight_bytes
 from tests.generate.recurrences import RecurrenceCase
+from tests.passes.pass_testing import before, make_pass
+from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1, "onnx.brevitas": 1, "test.other": 1]>'
 

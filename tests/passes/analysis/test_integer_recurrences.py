@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
@@ -21,6 +19,8 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.integer_recurrences import integer_recurrences
 from tests.generate import RecurrenceCase
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import LstmCase
 
 PRODUCT = {"MatMulInteger", "QLinearMatMul", "MatMul"}
 

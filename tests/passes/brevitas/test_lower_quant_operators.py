@@ -14,8 +14,6 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from pass_testing import declines
-from running import plain_session, run
 
 import rnnqc
 from rnnqc.errors import Outcome
@@ -23,6 +21,8 @@ from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import Model
 from rnnqc.passes import LowerQuantOperators
 from tests.laws.parametrize import every_pair
+from tests.passes.pass_testing import declines
+from tests.runs.sessions import plain_session, run
 
 F32 = np.float32
 Array = npt.NDArray[np.float32]

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import INT8, apply, before, nodes_of, text_of
 
 from rnnqc.errors import Outcome, UsageError
 from rnnqc.ir import CELL_TAG, Model, info, shape_of
 from rnnqc.passes import DecomposeLstm, InsertQcdq, PassManager, WriteQonnx
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.recipes.recipe import Recipe, load_recipe
+from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 SCALES = (
     "re:.*\\.(input|hidden).scale=0.0078125",

@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
 from onnx import TensorProto, helper, numpy_helper
-from pass_testing import apply, before, declines, nodes_of, op_types, text_of
-from running import assert_close, plain_session, run
 
 from rnnqc.errors import Outcome
 from rnnqc.ir import CELL_TAG, FLOAT_TAG, Model, graph_info, info, subgraphs
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.cells.decompose_lstm import LARGEST_HIDDEN, LARGEST_INPUT
+from tests.passes.pass_testing import apply, before, declines, nodes_of, op_types, text_of
+from tests.runs.sessions import assert_close, plain_session, run
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 CASE = LstmCase()
 

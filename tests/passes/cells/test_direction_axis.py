@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
 from onnx import TensorProto, helper
-from pass_testing import INT8, apply, before, nodes_of
-from running import assert_same_bits, plain_session, run
-from running_lowered import session
 
 from rnnqc.ir import Model
 from rnnqc.passes import FuseQuantLstmCell
+from tests.passes.pass_testing import INT8, apply, before, nodes_of
+from tests.runs.lowered import session
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase
 
 STREAMING = LstmCase(T=1, B=1, initial_h=True, initial_c=True)
 AXES = ("y_direction_axis", "state_direction_axis")

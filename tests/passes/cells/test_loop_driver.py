@@ -15,7 +15,6 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from grid_cases import a_cell
 
 from rnnqc.cells.types import LSTM, RNN, CellType
 from rnnqc.ir import Model, Value
@@ -32,6 +31,7 @@ from rnnqc.passes.cells.loop_driver import (
     Wanted,
     emit_cell,
 )
+from tests.native.grid_cases import a_cell
 
 Array = npt.NDArray[np.float32]
 T, B, H = 4, 3, 2

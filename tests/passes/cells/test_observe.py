@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from lstm_models import LstmCase
 
 import rnnqc
 from rnnqc.calibration import observation
@@ -22,6 +21,7 @@ from rnnqc.cells.types import LSTM
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager
 from rnnqc.passes.cells.observe import LAST, LENGTHS, POINTS, NotObservableError, observe_cells, with_outputs
+from tests.subjects.lstm_models import LstmCase
 
 Array = npt.NDArray[Any]
 

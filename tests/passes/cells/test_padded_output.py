@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from pass_testing import before, declines, nodes_of
-from protos import parse
-from running import assert_same_bits, run
-from running_lowered import NATIVE, STOCK, WAYS, lower_all, session
-from torch_exports import exported, needed
 
 import rnnqc
 from rnnqc.errors import Outcome
 from rnnqc.passes import DecomposeLstm
+from tests.passes.pass_testing import before, declines, nodes_of
+from tests.runs.lowered import NATIVE, STOCK, WAYS, lower_all, session
+from tests.runs.sessions import assert_same_bits, run
+from tests.subjects.protos import parse
+from tests.subjects.torch_exports import exported, needed
 
 HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int32[B] lens, bool[N] mask) => (Z)
 <int64[1] one = {1}, int64[1] zeroth = {0}, int64[1] last = {-1}, int64[1] flat = {-1}, int64[2] rows = {-1, 4},

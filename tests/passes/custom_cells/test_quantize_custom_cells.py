@@ -14,14 +14,14 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from commands import in_process
 from onnx import numpy_helper
-from protos import parse
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 from tests.generate.layers import RecurrentCase
 from tests.generate.renaming import STYLES, rename
+from tests.runs.commands import in_process
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 I, H = 24, 32  # noqa: E741 - inputs and units

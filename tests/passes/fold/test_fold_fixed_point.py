@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase, RecurrentCase
-from pass_testing import INT8, apply, before, make_pass
 
 import rnnqc
 from rnnqc.cells.base import GATES, Cell
@@ -24,6 +22,8 @@ from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
 from rnnqc.passes.graph.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import INT8, apply, before, make_pass
+from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 STATIC = (
     *("*.input.mode=static", "*.input.scale=0.125", "*.hidden.mode=static", "*.hidden.scale=0.015625"),

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lstm_models import LstmCase
-from pass_testing import INT8, before, make_pass
 
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.graph.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import INT8, before, make_pass
+from tests.subjects.lstm_models import LstmCase
 
 TANH = Activation("Tanh")
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
-from running import assert_same_bits, run, sqnr
-from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, session
 
 import rnnqc
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.histogram import Histogram
 from rnnqc.passes.formats.equalize_inputs import channel_scales
+from tests.runs.lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, session
+from tests.runs.sessions import assert_same_bits, run, sqnr
+from tests.subjects.lstm_models import LstmCase
 
 SIZES = 2.0 ** np.linspace(0, -5, 24)
 CASE = LstmCase(T=30, B=3, I=24, H=32)

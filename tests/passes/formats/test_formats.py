@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import before
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.base import GATES, LSTM_POINTS
@@ -25,6 +23,8 @@ from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.formats.derived_formats import Points
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.recipes.recipe import Recipe, load_recipe, parse_recipe
+from tests.passes.pass_testing import before
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 LAYERS = [LstmCase(T=5, B=2, I=4, H=6), LstmCase(T=5, B=2, I=6, H=6, direction="bidirectional", seed=1)]
 PROTO = stacked_model(LAYERS)

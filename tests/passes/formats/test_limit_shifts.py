@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase, RecurrentCase, stacked_model
-from running import assert_same_bits, run
-from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import assert_same_bits, run
+from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 
 CASE = LstmCase(T=5, B=2, I=4, H=6, seed=2)
 FEEDS = CASE.feeds()

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_models import LstmCase
-from pass_testing import nodes_of
 
 from rnnqc.cells.activations import Activation
 from rnnqc.errors import CompileError
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.passes.graph.lstm_node import NotHandled, read_layer
 from tests.generate.float_layer import Activation as OnnxActivation
+from tests.passes.pass_testing import nodes_of
+from tests.subjects.lstm_models import LstmCase
 
 
 def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
 from onnx import TensorProto, helper, numpy_helper
-from torch_exports import exported, needed
 
 import rnnqc
 from rnnqc.errors import CompileError
+from tests.runs.commands import in_process
+from tests.subjects.torch_exports import exported, needed
 
 TEXT = r"proj_size = 4.*onnxruntime does not run.*Resolution: .*loop over its step"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from protos import parse
 
 from rnnqc.ir import Model
 from rnnqc.passes.graph.sequence_elements import is_unsqueezed_in_front
+from tests.subjects.protos import parse
 
 
 @pytest.mark.parametrize(("axes", "is_step"), [([0], True), ([-3], True), ([1], False), ([-2], False), ([2], False)])

@@ -12,11 +12,7 @@ import numpy as np
 import onnx
 import onnx.version_converter
 import pytest
-from lstm_models import LstmCase
 from onnx import TensorProto, helper
-from pass_testing import apply, nodes_of, op_types, text_of
-from protos import differences, in_order, metadata, parse, rich_model
-from running import assert_close, assert_same_bits, plain_session, run
 
 import rnnqc
 from rnnqc.errors import CompileError, Outcome
@@ -25,6 +21,10 @@ from rnnqc.passes import Canonicalize
 from rnnqc.passes.normalize.canonicalize import IR_VERSIONS, TARGET_OPSET
 from tests.generate import RecurrenceCase
 from tests.generate.outer_forms import called
+from tests.passes.pass_testing import apply, nodes_of, op_types, text_of
+from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
 
 CANONICAL = LstmCase(opset=17)
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
 from onnx import TensorProto, helper, numpy_helper
-from other_types import retyped, retyped_arrays
-from pass_testing import CASES, apply, nodes_of
-from running import assert_same_bits, plain_session, run
 
 from rnnqc.ir import Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Canonicalize, PassManager
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from tests.passes.pass_testing import CASES, apply, nodes_of
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.other_types import retyped, retyped_arrays
 
 TYPES = (np.float16, np.float64)
 # Operator sets from 14 on have float16 everywhere around the layer.

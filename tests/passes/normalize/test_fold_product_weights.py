@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from running import assert_same_bits, plain_session, run
 
 from rnnqc import Model
 from rnnqc.passes import Canonicalize, FoldProductWeights, PassManager
 from tests.generate import RecurrenceCase
 from tests.generate.outer_forms import stored_otherwise
+from tests.runs.sessions import assert_same_bits, plain_session, run
 
 CASE = RecurrenceCase(op="highway", time=4)
 

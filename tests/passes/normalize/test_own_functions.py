@@ -10,13 +10,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase
 from onnx import helper
 
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase()
 

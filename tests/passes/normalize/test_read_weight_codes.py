@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from pass_testing import apply, nodes_of
-from running import plain_session, run
 
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import ReadWeightCodes
 from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
 from tests.laws.parametrize import every_pair
+from tests.passes.pass_testing import apply, nodes_of
+from tests.runs.sessions import plain_session, run
 
 I, H = 3, 4  # noqa: E741 - the operator's name for it
 RNG = np.random.default_rng(3)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from pass_testing import apply, nodes_of
-from protos import parse
-from running import assert_same_bits, plain_session, run
-from running_lowered import NATIVE, STOCK, session
-from torch_exports import exported, needed
 
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, PassManager, RemoveSorting
 from tests.laws.parametrize import in_turn
+from tests.passes.pass_testing import apply, nodes_of
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.protos import parse
+from tests.subjects.torch_exports import exported, needed
 
 HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int64[B] lens, float[1, B, 4] h0) => (Z)
 <int64[1] zeroth = {0}, int64[1] one = {1}, int64 nothing = {0}, int64 step = {1}, int64[1] last = {-1},

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from pass_testing import apply, nodes_of
-from running import assert_same_bits, plain_session, run
 
 from rnnqc.errors import Outcome
 from rnnqc.ir import Model, input_or_none
 from rnnqc.passes import RepairLstmExport
+from tests.passes.pass_testing import apply, nodes_of
+from tests.runs.sessions import assert_same_bits, plain_session, run
 
 T, I, H = 5, 3, 4  # noqa: E741 - the operator's name for it
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from protos import parse
-from running import assert_same_bits, plain_session, run
 
 import rnnqc
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import Canonicalize
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 I, H, T = 8, 16, 5  # noqa: E741 - inputs, units, steps

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, Op
-from running import assert_same_bits, options, plain_session, run
 
 import rnnqc
 from rnnqc.formats.format import Format
@@ -18,6 +16,8 @@ from rnnqc.ir import Model
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.qcdq.emit_qcdq import emit_fake_quant
 from tests.laws.parametrize import in_turn
+from tests.runs.sessions import assert_same_bits, options, plain_session, run
+from tests.subjects.lstm_models import LstmCase, Op
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import INT8, apply, before, nodes_of, text_of
-from running import assert_same_bits, plain_session, run
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.base import LSTM_POINTS
@@ -28,6 +25,9 @@ from rnnqc.passes import InsertQcdq
 from rnnqc.passes.cells.cell_graphs import chain_sources
 from rnnqc.recipes.recipe import Recipe, parse_override
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 CASE = LstmCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))

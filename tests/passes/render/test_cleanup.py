@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import INT8, apply, before, make_pass, nodes_of, op_types, text_of
-from protos import differences, in_order, parse, rich_model
 
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Model, Value, graph_info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes import Cleanup
+from tests.passes.pass_testing import INT8, apply, before, make_pass, nodes_of, op_types, text_of
+from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.protos import differences, in_order, parse, rich_model
 
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'
 

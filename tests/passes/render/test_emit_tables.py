@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from protos import parse
-from running import options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
@@ -21,6 +19,8 @@ from rnnqc.ir import DOMAIN, Model, Value, constant_array
 from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, VitisSteps
 from rnnqc.passes.fold.fold_lut import TableSpec, linear_length
 from rnnqc.passes.render.emit_tables import PREFIX, Tables, table_function
+from tests.runs.sessions import options
+from tests.subjects.protos import parse
 
 SIGMOID = TableSpec(make_activation("Sigmoid"), 13, 16 / 4096, 1.0, True)
 TANH = TableSpec(make_activation("Tanh"), 13, 8 / 4096, 2.0**-11, True)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from running import options
 
 from rnnqc.ir import Model, Value, Variable
 from rnnqc.ir.builder import Builder
@@ -25,6 +24,7 @@ from rnnqc.passes.render.emit_wide_codes import (
     zero_planes,
 )
 from tests.laws.parametrize import every_pair
+from tests.runs.sessions import options
 
 OPSETS = [13, 17, 18, 22]
 

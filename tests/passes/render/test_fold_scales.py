@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, stacked_model
-from pass_testing import INT8, apply, before, nodes_of, text_of
-from running import assert_same_bits, plain_session, run
 
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipes.recipe import Recipe
 from tests.generate.float_layer import ACTIVATION_NAMES, Activation
+from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, stacked_model
 
 CASE = LstmCase()
 

@@ -12,10 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from lstm_models import LstmCase, Placement, stacked_model
-from pass_testing import CASES, INT8, apply, before, nodes_of, text_of
-from protos import parse
-from running import Array, assert_same_bits, plain_session, run
 
 import rnnqc
 from rnnqc.cells.base import Cell
@@ -28,6 +24,10 @@ from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import CASES, INT8, apply, before, nodes_of, text_of
+from tests.runs.sessions import Array, assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, Placement, stacked_model
+from tests.subjects.protos import parse
 
 CASE = LstmCase()
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lstm_models import Op, RecurrentCase, stacked_model
-from pass_testing import INT8, apply, before, make_pass, nodes_of
-from running import Array, assert_close, plain_session, run
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
@@ -28,6 +25,9 @@ from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quant
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.integer_cell import weight_codes
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import INT8, apply, before, make_pass, nodes_of
+from tests.runs.sessions import Array, assert_close, plain_session, run
+from tests.subjects.lstm_models import Op, RecurrentCase, stacked_model
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)

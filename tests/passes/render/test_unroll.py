@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase
-from pass_testing import INT8, apply, before, nodes_of, op_types, text_of
-from protos import parse
-from running import assert_same_bits, plain_session, run
 
 from rnnqc.errors import CompileError, Outcome
 from rnnqc.ir import Model, graph_info, shape_of
 from rnnqc.passes import Canonicalize, Cleanup, Unroll
 from rnnqc.passes.render.unroll import LARGEST_LENGTH, bind_dimensions
+from tests.passes.pass_testing import INT8, apply, before, nodes_of, op_types, text_of
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'
 SCAN = """g (float[3, 2] x, float[2] start) => (float[2] last, float[3, 2] sums) {

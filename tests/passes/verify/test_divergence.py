@@ -11,9 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
-from lstm_models import LstmCase, Placement
-from pass_testing import plain_op
-from running import assert_same_bits, plain_session, run
 
 import rnnqc
 from rnnqc.evaluation.numerics import Bitwise, Close, Numerics
@@ -22,6 +19,9 @@ from rnnqc.passes import Instrument, Pass, PassResult
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.verify.divergence import first_divergence
 from rnnqc.proto.inlining import inlined
+from tests.passes.pass_testing import plain_op
+from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.lstm_models import LstmCase, Placement
 
 Stages = dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Numerics]]
 

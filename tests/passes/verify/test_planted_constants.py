@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import LstmCase, RecurrentCase
-from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
@@ -30,6 +27,9 @@ from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
 from tests.generate.recurrences import RecurrenceCase
+from tests.passes.planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 PEEPHOLES = LSTM.replace(peepholes=True)

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import LstmCase, RecurrentCase
-from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
 from rnnqc.cells.fixed_point_numbers import quantizers_of
 from rnnqc.cells.types import CELL_TYPES
@@ -27,6 +24,9 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.passes.verify.equivalents import compare_equivalents
 from rnnqc.recipes.recipe import load_recipe
+from tests.passes.planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 
 def becomes(op: str) -> Callable[[Node], None]:

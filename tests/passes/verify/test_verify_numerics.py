@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from commands import in_process
-from lstm_models import LstmCase, RecurrentCase, stacked_model
-from planting import Spoilt, verifier_of
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
@@ -32,6 +29,9 @@ from rnnqc.passes.verify.model_runs import ModelRuns
 from rnnqc.passes.verify.pass_comparison import OWN_LOSS
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
+from tests.passes.planting import Spoilt, verifier_of
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 
 CASE = LstmCase(T=12, B=3, I=6, H=8, dynamic_time=True, dynamic_batch=True)
 

@@ -17,11 +17,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
-from pass_testing import CASES, apply, declines, nodes_of
-from running import LEVELS, Array, Outputs, options, run
-from running_lowered import all_nodes
 
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
@@ -33,6 +29,10 @@ from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe import Recipe, Rule, parse_override
 from tests.laws.parametrize import every_pair, in_turn
+from tests.passes.pass_testing import CASES, apply, declines, nodes_of
+from tests.runs.lowered import all_nodes
+from tests.runs.sessions import LEVELS, Array, Outputs, options, run
+from tests.subjects.lstm_models import LstmCase
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from kernel_calls import library_of_tests
+from tests.native.kernel_calls import library_of_tests
 
 
 @functools.cache

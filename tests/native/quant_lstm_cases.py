@@ -11,11 +11,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from hypothesis import strategies as st
-from isa_libraries import library_for
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
 from rnnqc.cells.fused_nodes import PLACES
+from tests.native.isa_libraries import library_for
 
 INPUTS = (
     "X",

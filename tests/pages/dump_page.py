@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "dump.md").read_text(encoding="utf-8")
 TRACE, COMPARE = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 

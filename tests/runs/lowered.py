@@ -7,12 +7,12 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from running import Array, assert_same_bits, options, run
 
 import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, given_inputs, input_names
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.reference import quant_gru_cell, quant_lstm_cell
+from tests.runs.sessions import Array, assert_same_bits, options, run
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)

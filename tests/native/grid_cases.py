@@ -12,12 +12,6 @@ import onnx
 import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_gru_cases import GRU as GRU_OPERATOR
-from quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
-from quant_gru_cases import RNN as RNN_OPERATOR
-from quant_lstm_cases import LSTM as LSTM_OPERATOR
-from quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, assert_same_bits, pack_at_random
-from running import LEVELS, options
 
 from rnnqc.cells.activations import make_activation
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
@@ -33,6 +27,12 @@ from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.render.cell_function import CellSite, cell_function
+from tests.native.quant_gru_cases import GRU as GRU_OPERATOR
+from tests.native.quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
+from tests.native.quant_gru_cases import RNN as RNN_OPERATOR
+from tests.native.quant_lstm_cases import LSTM as LSTM_OPERATOR
+from tests.native.quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, assert_same_bits, pack_at_random
+from tests.runs.sessions import LEVELS, options
 
 ALL_PARAMETERS = (*PARAMETERS, "hidden_bias")
 ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up", "toward_zero")

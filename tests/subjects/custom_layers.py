@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from protos import parse
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
@@ -17,6 +16,7 @@ from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.custom_cells.custom_formats import CustomFormats, custom_formats
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import load_recipe
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units

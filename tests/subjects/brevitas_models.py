@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from brevitas_reference import Lstm, Quant
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.subjects.brevitas_reference import Lstm, Quant
 
 QUANTIZERS = (
     *("output", "cell_state", "input_acc", "forget_acc", "cell_acc", "output_acc"),

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from quant_lstm_cases import Case
+
+from tests.native.quant_lstm_cases import Case
 
 Change = Callable[[Case], Any]
 

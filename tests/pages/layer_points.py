@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lstm_models import ITERATIONS, RecurrentCase
 
 from tests.generate.float_layer import DEFAULTS, Function
+from tests.subjects.lstm_models import ITERATIONS, RecurrentCase
 
 Array = npt.NDArray[Any]
 GATES = {

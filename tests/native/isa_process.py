@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from kernel_calls import library_of_tests
+from tests.native.kernel_calls import library_of_tests
 
 
 def run_with_isa(isa: str, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

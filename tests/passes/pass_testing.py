@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
-from lstm_models import LstmCase
-from running import Array
 
 from rnnqc.cells.types import fused_type
 from rnnqc.data.feeds import generate_feeds
@@ -34,6 +32,8 @@ from rnnqc.passes import (
     VerifyNumerics,
 )
 from rnnqc.recipes.recipe import Recipe, load_recipe
+from tests.runs.sessions import Array
+from tests.subjects.lstm_models import LstmCase
 
 INT8 = load_recipe("int8")
 ORDER = ("canonicalize", "decompose-lstm", "insert-qcdq", "fold-scales", "cleanup", "fuse-quant-lstm-cell")

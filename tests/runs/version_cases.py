@@ -8,13 +8,13 @@ from itertools import combinations
 from typing import Any
 
 import onnx
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from lstm_models import RecurrentCase, stacked_model
-from running import Array
 
 import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, given_inputs, input_names
 from rnnqc.cells.types import fused_type
+from tests.runs.sessions import Array
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 

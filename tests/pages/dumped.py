@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from brevitas_models import draw_feeds, one_cell, random_lstm
-from brevitas_reference import Lstm, Quant
 
 import rnnqc
 from rnnqc.tracing.tensors import Tensor
+from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas_reference import Lstm, Quant
 
 Array = npt.NDArray[Any]
 Steps = dict[str, Tensor]

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from dumped import Steps
-from running import options, run
 
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.tracing.tensors import Tensor
+from tests.pages.dumped import Steps
+from tests.runs.sessions import options, run
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_commands import COMMAND, server
+
+from tests.runs.forked_commands import COMMAND, server
 
 
 @dataclass(frozen=True)

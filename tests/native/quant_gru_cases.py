@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
-from quant_lstm_cases import (
+
+from rnnqc.reference import quant_gru_cell as reference
+from tests.native.quant_lstm_cases import (
     NUMBER_KINDS,
     Arrays,
     Case,
@@ -18,8 +20,6 @@ from quant_lstm_cases import (
     unusual_rows,
     with_specials,
 )
-
-from rnnqc.reference import quant_gru_cell as reference
 
 _NAMES = ("X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table")
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")

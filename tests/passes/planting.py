@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from lstm_models import RecurrentCase
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.feeds import generate_feeds
@@ -17,6 +16,7 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
+from tests.subjects.lstm_models import RecurrentCase
 
 Edit = Callable[[Model], bool]
 

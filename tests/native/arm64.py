@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commands import HANGS
+from tests.runs.commands import HANGS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TOOLCHAIN = ROOT / "runtime_ops" / "cmake" / "aarch64-linux-gnu.cmake"
 
 # Processors of qemu: with dot products (Armv8.2) and without (Armv8.0).

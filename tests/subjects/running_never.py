@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from lstm_models import LstmCase
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.subjects.lstm_models import LstmCase
 
 
 def never_running() -> onnx.ModelProto:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kernel_calls import Guarded
+from tests.native.kernel_calls import Guarded
 
 
 def spread(step: int, *fields: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -1,0 +1,1 @@
+"""Calls of the native kernels, and cases for them."""

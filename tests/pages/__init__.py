@@ -1,0 +1,1 @@
+"""Reading dumps and report pages."""

@@ -1,0 +1,1 @@
+"""Running models and commands, and comparing what they give."""

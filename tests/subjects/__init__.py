@@ -1,0 +1,1 @@
+"""Models that tests take: exporters' ways, Brevitas' cells, functions, loops."""
