@@ -485,6 +485,9 @@ WRITERS = {
     "dump": ["dump", "lowered.onnx", "-i", "data.npz", "-o", "{out}"],
 }
 FILES = tuple(w for w in WRITERS if w != "dump")
+MEASURING = ("report", "tune")
+"""They lower many times before they write, in the one way of all commands; a full disk is tried with each of them."""
+EVERY_WRITER = [pytest.param(w, marks=[pytest.mark.slow] if w in MEASURING else []) for w in WRITERS]
 
 
 def _arguments(writer: str, out: str) -> list[str]:
@@ -521,7 +524,7 @@ sys.exit(rnnqc.cli.main(arguments))
 """
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EVERY_WRITER)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_nothing(
     number: signal.Signals, writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -537,7 +540,7 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_killed_while_writing(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -599,7 +602,7 @@ def test_outputs_in_strange_places(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount")
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_a_full_file_system(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of 4 kB that is left holds a part of everything but the smallest files."""
     monkeypatch.chdir(home)
