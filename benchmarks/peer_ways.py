@@ -27,7 +27,7 @@ from turns import Reply, Worker, WorkerError, compiled
 import rnnqc
 from rnnqc import runtime_ops
 from rnnqc.bench import burst, session_options
-from rnnqc.numerics import sqnr_db
+from rnnqc.evaluation.numerics import sqnr_db
 
 Run = Callable[[], object]
 Built = tuple[Run, Callable[[], Array]]

@@ -36,7 +36,7 @@ from reporting import report
 from variants import FLOAT, VARIANTS, Built, Outputs, Variant, build, chosen, run, stream
 
 import rnnqc
-from rnnqc.numerics import sqnr_db
+from rnnqc.evaluation.numerics import sqnr_db
 
 Feeds = dict[str, Array]
 Sessions = Mapping[str, ort.InferenceSession]

@@ -17,7 +17,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import rnnqc
 from rnnqc.bench import session_options
-from rnnqc.recipe import builtin_recipes
+from rnnqc.recipes.recipe import builtin_recipes
 
 FLOAT, PER_TENSOR, PER_CHANNEL = "float", "ort per tensor", "ort per channel"
 NOTHING = "quantize_dynamic finds no LSTM"

@@ -14,11 +14,11 @@ import onnx
 
 import rnnqc
 from rnnqc.cli import main
-from rnnqc.diagnostics import InternalError, RnnqcError
-from rnnqc.feeds import generate_feeds, npz_bytes
-from rnnqc.graph_walks import blocks_of
+from rnnqc.data.feeds import generate_feeds, npz_bytes
+from rnnqc.errors import InternalError, RnnqcError
+from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.validation import check_model
 from rnnqc.testing.layers import RecurrentCase
-from rnnqc.validation import check_model
 
 # What onnxruntime does with a model in time and memory is its affair (docs/hostile_input.md): models with numbers
 # beyond this are not run.

@@ -26,7 +26,7 @@ from structure import restructure
 from target import CHOICES, Target, kind_of
 from texts import mutate_archive, mutate_text
 
-from rnnqc.passes import unroll
+from rnnqc.passes.render import unroll
 
 unroll.LARGEST_MODEL = 20_000  # the limit itself takes a minute
 LARGEST = 60_000  # bytes of a model; one with tables has half of them

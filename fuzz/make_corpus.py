@@ -16,8 +16,8 @@ from target import CHOICES, WAYS, kind_of
 
 import rnnqc
 from rnnqc import testing
-from rnnqc.pipeline import EVERY_FORM
-from rnnqc.recipe import builtin_recipes, recipe_text
+from rnnqc.lowering.lower import EVERY_FORM
+from rnnqc.recipes.recipe import builtin_recipes, recipe_text
 from rnnqc.testing.recurrences import FORMS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.graph_walks import blocks_of
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.testing.renaming import STYLES, made_values, rename
 
 Graph = Any  # of a model or of a function

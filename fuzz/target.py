@@ -20,7 +20,7 @@ import onnx
 from command_targets import COMMANDS, Home
 
 import rnnqc
-from rnnqc.diagnostics import InternalError
+from rnnqc.errors import InternalError
 
 
 @dataclass(frozen=True)

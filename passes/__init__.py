@@ -1,30 +1,30 @@
 """The passes: each replaces one form of a model by another, in one file."""
 
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.canonicalize import Canonicalize
-from rnnqc.passes.cleanup import Cleanup
-from rnnqc.passes.compute_in_float32 import ComputeInFloat32
-from rnnqc.passes.decompose_lstm import DecomposeLstm
-from rnnqc.passes.fold_product_weights import FoldProductWeights
-from rnnqc.passes.fold_scales import FoldScales
-from rnnqc.passes.fuse_quant_lstm_cell import FuseQuantLstmCell
-from rnnqc.passes.insert_qcdq import InsertQcdq
+from rnnqc.passes.brevitas.lower_quant_operators import LowerQuantOperators
+from rnnqc.passes.brevitas.read_quant_lstm_cell import ReadQuantLstmCell
+from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
+from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
+from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
-from rnnqc.passes.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.manager import Instrument, PassManager
-from rnnqc.passes.quantize_custom_cells import QuantizeCustomCells
-from rnnqc.passes.quantize_weights import QuantizeWeights
-from rnnqc.passes.read_quant_lstm_cell import ReadQuantLstmCell
-from rnnqc.passes.read_weight_codes import ReadWeightCodes
-from rnnqc.passes.recognize_steps import RecognizeSteps
-from rnnqc.passes.recover_loops import RecoverLoops
-from rnnqc.passes.remove_sorting import RemoveSorting
-from rnnqc.passes.repair_lstm_export import RepairLstmExport
-from rnnqc.passes.roll_steps import RollSteps
-from rnnqc.passes.simplify_sequences import SimplifySequences
-from rnnqc.passes.unroll import Unroll
-from rnnqc.passes.verify_numerics import VerifyNumerics
-from rnnqc.passes.write_qonnx import WriteQonnx
+from rnnqc.passes.normalize.canonicalize import Canonicalize
+from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.remove_sorting import RemoveSorting
+from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
+from rnnqc.passes.recover.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover.recover_loops import RecoverLoops
+from rnnqc.passes.recover.roll_steps import RollSteps
+from rnnqc.passes.render.cleanup import Cleanup
+from rnnqc.passes.render.fold_scales import FoldScales
+from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.verify.verify_numerics import VerifyNumerics
+from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 
 __all__ = [
     "Canonicalize",

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from rnnqc.clipping import Clipping
-from rnnqc.diagnostics import InternalError, Outcome, Remark
+from rnnqc.errors import InternalError, Outcome, Remark
+from rnnqc.evaluation.numerics import Numerics
 from rnnqc.ir import Model
-from rnnqc.numerics import Numerics
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.properties import Property, violated
+from rnnqc.passes.invariants import Property, violated
+from rnnqc.recipes.clipping import Clipping
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Equivalent:
     """What one value before a pass is after it, column by column: `after = factor * before + offset`, roundings apart.
 
     Attributes:
-        before: Its name, as `rnnqc.passes.divergence.alias` writes it.
+        before: Its name, as `rnnqc.passes.verify.divergence.alias` writes it.
         after: The name of the other value, written likewise.
         factor: For each column.
         offset: For each column; None where it is not known.

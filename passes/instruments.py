@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rnnqc.diagnostics import InternalError
+from rnnqc.errors import InternalError
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass, PassResult
 from rnnqc.passes.manager import Instrument

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from rnnqc.diagnostics import PipelineError
+from rnnqc.errors import PipelineError
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass, PassResult
-from rnnqc.properties import Property
+from rnnqc.passes.invariants import Property
 
 
 class Instrument:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnnqc.diagnostics import CompileError
+from rnnqc.errors import CompileError
 from rnnqc.ir import Model
+from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.base import Pass
-from rnnqc.passes.canonicalize import Canonicalize
-from rnnqc.passes.compute_in_float32 import ComputeInFloat32
-from rnnqc.passes.custom_products import custom_cells
-from rnnqc.passes.decompose_lstm import DecomposeLstm
-from rnnqc.passes.fold_product_weights import FoldProductWeights
+from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
+from rnnqc.passes.invariants import Property
 from rnnqc.passes.manager import PassManager
-from rnnqc.passes.read_weight_codes import ReadWeightCodes
-from rnnqc.passes.recognize_steps import RecognizeSteps
-from rnnqc.passes.recover_loops import RecoverLoops
-from rnnqc.passes.repair_lstm_export import RepairLstmExport
-from rnnqc.passes.roll_steps import RollSteps
-from rnnqc.passes.simplify_sequences import SimplifySequences
-from rnnqc.properties import Property
+from rnnqc.passes.normalize.canonicalize import Canonicalize
+from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.recover.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover.recover_loops import RecoverLoops
+from rnnqc.passes.recover.roll_steps import RollSteps
 
 
 def normal_form(*, keep_codes: bool = False) -> list[Pass]:

@@ -4,19 +4,19 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from rnnqc import runtime_ops
-from rnnqc.calibrate import calibrate
-from rnnqc.diagnostics import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.statistics import PointStatistics, Statistics
+from rnnqc.errors import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
-from rnnqc.joining import name_functions
-from rnnqc.layer import layer
+from rnnqc.ir.joining import name_functions
+from rnnqc.lowering.layer import layer
+from rnnqc.lowering.lower import Lowered, LowerOptions, lower
+from rnnqc.lowering.stack import stack
+from rnnqc.measure.verify import OutputComparison, StepComparison, compare_models
 from rnnqc.passes.manager import PassManager
-from rnnqc.pipeline import Lowered, LowerOptions, lower
 from rnnqc.session import session
-from rnnqc.stack import stack
-from rnnqc.statistics import PointStatistics, Statistics
 from rnnqc.tracing.dump import dump
 from rnnqc.tracing.trace import Tracer
-from rnnqc.verify import OutputComparison, StepComparison, compare_models
 
 try:
     __version__ = _version("rnnqc")

@@ -21,15 +21,15 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
-from rnnqc.comparison_feeds import generated_feeds
-from rnnqc.diagnostics import CompileError, UsageError, located
-from rnnqc.feeds import check_feed, read_npz, with_dimensions_of
-from rnnqc.files import load_proto
+from rnnqc.data.feeds import check_feed, read_npz, with_dimensions_of
+from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
-from rnnqc.passes.inventory import lowered_nodes
-from rnnqc.passes.unroll import bind_dimensions
-from rnnqc.pipeline import AS_EXPORTED, lower
-from rnnqc.report import Entry
+from rnnqc.lowering.lower import AS_EXPORTED, lower
+from rnnqc.lowering.report import Entry
+from rnnqc.measure.comparison_feeds import generated_feeds
+from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
+from rnnqc.passes.render.unroll import bind_dimensions
+from rnnqc.proto.files import load_proto
 from rnnqc.session import session
 
 Array = npt.NDArray[Any]

@@ -34,7 +34,7 @@ from rnnqc.commands import (
 )
 from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
 from rnnqc.commands.terminal import err, escape
-from rnnqc.diagnostics import InternalError, RnnqcError, UsageError
+from rnnqc.errors import InternalError, RnnqcError, UsageError
 
 _COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
 """In the order in which `--help` lists them."""

@@ -11,14 +11,14 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
-from rnnqc.diagnostics import CompileError, located
-from rnnqc.external_data import check_external, links_are_allowed, refuse_external
-from rnnqc.files import load_proto, serialized
+from rnnqc.errors import CompileError, located
 from rnnqc.ir import CELLS_KEY, Model
-from rnnqc.joining import check_bodies
-from rnnqc.passes.lost_layers import independent_outputs, warning_of
-from rnnqc.passes.own_functions import check_own_functions
-from rnnqc.pipeline import runnable
+from rnnqc.ir.joining import check_bodies
+from rnnqc.lowering.lower import runnable
+from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
+from rnnqc.passes.normalize.own_functions import check_own_functions
+from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_external
+from rnnqc.proto.files import load_proto, serialized
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
 

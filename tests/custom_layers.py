@@ -10,13 +10,13 @@ import onnx
 from protos import parse
 
 import rnnqc
+from rnnqc.data.statistics import Statistics
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.custom_formats import CustomFormats, custom_formats
-from rnnqc.passes.custom_points import custom_cells_of
+from rnnqc.passes.analysis.custom_points import custom_cells_of
+from rnnqc.passes.custom_cells.custom_formats import CustomFormats, custom_formats
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.recipe import load_recipe
-from rnnqc.statistics import Statistics
+from rnnqc.recipes.recipe import load_recipe
 
 Array = npt.NDArray[Any]
 I, H, M = 12, 16, 24  # noqa: E741 - inputs, hidden units, memory units

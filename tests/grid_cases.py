@@ -24,8 +24,8 @@ from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
-from rnnqc.passes.cell_function import CellSite, cell_function
-from rnnqc.passes.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
+from rnnqc.passes.fold.grid_numbers import GRID, GRID32, RESET, Grid, GridNumbers, quantizers_of
+from rnnqc.passes.render.cell_function import CellSite, cell_function
 
 ALL_PARAMETERS = (*PARAMETERS, "hidden_bias")
 ROUNDINGS = ("half_even", "half_away", "half_up", "floor", "ceil", "half_even_up", "toward_zero")

@@ -15,9 +15,10 @@ from lstm_models import LstmCase
 from running import Array
 
 from rnnqc.cells.types import fused_type
-from rnnqc.diagnostics import Outcome
-from rnnqc.feeds import generate_feeds
+from rnnqc.data.feeds import generate_feeds
+from rnnqc.errors import Outcome
 from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info, subgraphs
+from rnnqc.lowering.lower import executable
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -32,8 +33,7 @@ from rnnqc.passes import (
     VerifyModified,
     VerifyNumerics,
 )
-from rnnqc.pipeline import executable
-from rnnqc.recipe import Recipe, load_recipe
+from rnnqc.recipes.recipe import Recipe, load_recipe
 
 INT8 = load_recipe("int8")
 ORDER = ("canonicalize", "decompose-lstm", "insert-qcdq", "fold-scales", "cleanup", "fuse-quant-lstm-cell")

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 from lstm_models import RecurrentCase
 
-from rnnqc.calibrate import calibrate
-from rnnqc.feeds import generate_feeds
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.feeds import generate_feeds
 from rnnqc.ir import Constant, Model, Node
+from rnnqc.lowering.lower import default_passes, executable
 from rnnqc.passes import Pass, PassResult, VerifyNumerics
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.point_names import alias
-from rnnqc.pipeline import default_passes, executable
-from rnnqc.recipe import load_recipe
+from rnnqc.passes.graph.point_names import alias
+from rnnqc.recipes.recipe import load_recipe
 
 Edit = Callable[[Model], bool]
 

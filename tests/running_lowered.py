@@ -10,9 +10,8 @@ import onnxruntime as ort
 from running import Array, Outputs, assert_same_bits, options, run
 
 import rnnqc
-from rnnqc.cells.fused_nodes import PLACES, given_inputs
+from rnnqc.cells.fused_nodes import PLACES, fused_outputs, given_inputs, input_names
 from rnnqc.cells.types import CELL_TYPES, fused_type
-from rnnqc.passes.cell_function import fused_outputs, input_names
 from rnnqc.reference import quant_gru_cell, quant_lstm_cell
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"

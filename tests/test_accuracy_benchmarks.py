@@ -24,7 +24,7 @@ from running import plain_session, run, sqnr
 from variants import FLOAT, NOTHING, PER_CHANNEL, PER_TENSOR, Variant, build
 
 import rnnqc
-from rnnqc.recipe import builtin_recipes
+from rnnqc.recipes.recipe import builtin_recipes
 
 V, H = 1100, 16  # more tokens than one block of the decoder holds
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import rnnqc
+from rnnqc.cells.fused_nodes import input_names
 from rnnqc.cells.types import LSTM
 from rnnqc.cli import main
-from rnnqc.passes.cell_function import input_names
-from rnnqc.recipe import builtin_recipes
+from rnnqc.recipes.recipe import builtin_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,9 +13,8 @@ from lstm_models import RecurrentCase, stacked_model
 from running import Array
 
 import rnnqc
-from rnnqc.cells.fused_nodes import PLACES, given_inputs
+from rnnqc.cells.fused_nodes import PLACES, given_inputs, input_names
 from rnnqc.cells.types import fused_type
-from rnnqc.passes.cell_function import input_names
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 

@@ -1,7 +1,6 @@
-"""Verification: what every pass has changed, beside what it declares.
+"""Verification: what every pass changes, compared with what it declares.
 
-* every_pass: runs the model before and after each pass, and compares the outputs.
-* single_step: runs one step of each cell before and after a pass on the same values, cut between its parts.
-* first_difference: names the first value of a model that differs.
-* reproducer: the files of a failed comparison.
+`verify_numerics` (an instrument of the pass manager) runs the model before and after each pass and hands both to
+`pass_comparison`, which compares the outputs (`divergence` names the first value that differs) and, through
+`single_step`, one step of each cell fed the same on both sides. `reproducer` writes the files of a failure.
 """

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import Cell
-from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_cell import RESIDUAL_BITS, linear_length
-from rnnqc.passes.grid_numbers import GRID32
-from rnnqc.passes.quantization import INDEX_BITS
-from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
-from rnnqc.vitis_tables import STEP_BITS, VITIS, vitis_values
+from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.vitis_tables import STEP_BITS, VITIS, vitis_values
+from rnnqc.formats.encoding import Encoding
+from rnnqc.passes.fold.fold_cell import RESIDUAL_BITS, linear_length
+from rnnqc.passes.fold.grid_numbers import GRID32
+from rnnqc.passes.formats.point_format import INDEX_BITS
 
 Array = npt.NDArray[Any]
 LINEAR_ERROR = {"Tanh": 1.02e-3, "Sigmoid": 5.2e-4}

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.encoding import Encoding
-from rnnqc.passes.grid_numbers import GRID, GRID32
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.formats.encoding import Encoding
+from rnnqc.passes.fold.grid_numbers import GRID, GRID32
+from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.verify.flat_model import FlatModel
 
 Array = npt.NDArray[Any]
@@ -77,8 +77,10 @@ class CellSide:
 
     def __init__(self, flat: FlatModel, cell: Cell) -> None:
         self.flat, self.cell = flat, cell
-        self.form = REAL if cell.form not in ("integer", "fused") else (
-            GRID if cell.integer.get("arithmetic") in (GRID, GRID32) else LUT
+        self.form = (
+            REAL
+            if cell.form not in ("integer", "fused")
+            else (GRID if cell.integer.get("arithmetic") in (GRID, GRID32) else LUT)
         )
         self.bias_last = self._named("products") is not None
         self.real = np.dtype(np.float64 if cell.integer.get("arithmetic") == GRID else np.float32)
@@ -310,7 +312,7 @@ class CellSide:
         array, size = _flat(made), self.cell.hidden_size
         if place[1] is not None:
             array = array[:, place[1] * size : (place[1] + 1) * size]
-        if port == NEXT and array.dtype == np.uint8 or port == "output y_codes":
+        if (port == NEXT and array.dtype == np.uint8) or port == "output y_codes":
             return self._real_of_codes(array)
         if port == NEXT and self.form == GRID and not self.cell.type.reads_hidden:
             return array.astype(np.float64) * float(self.cell.integer["grid_scale"][1])

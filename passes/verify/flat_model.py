@@ -14,9 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.inlining import inlined
-from rnnqc.passes.point_names import alias, plain_name
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.passes.graph.point_names import alias, plain_name
+from rnnqc.proto.inlining import inlined
 
 Array = npt.NDArray[Any]
 _FED, _RUNS, _CARRIED = "fed:", ":runs", ":next"
@@ -38,9 +38,7 @@ class FlatModel:
         taken: Which branch of a cell's conditions is there; the first by default.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, cells: Collection[str], taken: Mapping[str, bool] | None = None
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, cells: Collection[str], taken: Mapping[str, bool] | None = None) -> None:
         whole = inlined(model)
         self._header = onnx.ModelProto(ir_version=model.ir_version, opset_import=whole.opset_import)
         self._prefixes = tuple(f"{c}/" for c in cells)

@@ -8,7 +8,7 @@ code and beyond both ends, away from ties; so every entry of every table is read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, OUTPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.encoding import Encoding
-from rnnqc.passes.fold_cell import STATE_LIMIT
-from rnnqc.passes.grid_numbers import GRID, GRID32
-from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, PIECEWISE, activated
+from rnnqc.formats.encoding import Encoding
+from rnnqc.passes.fold.fold_cell import STATE_LIMIT
+from rnnqc.passes.fold.grid_numbers import GRID, GRID32
+from rnnqc.passes.verify.activation_tables import activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
     GATE,
@@ -29,7 +29,6 @@ from rnnqc.passes.verify.cell_sides import (
     PREACTIVATION,
     PRODUCT,
     PROJECTION,
-    REAL,
     SQUASHED,
     STATE,
     VALUE,
@@ -39,7 +38,6 @@ from rnnqc.passes.verify.cell_sides import (
     encoding,
     state_name,
 )
-from rnnqc.vitis_tables import VITIS
 
 Array = npt.NDArray[Any]
 RELATIVE = 2.0**-17
@@ -116,7 +114,13 @@ class SingleStep:
         return True
 
     def _differences(
-        self, port: str, expected: Array, found: Array, allowed: Array | float, judged: Array, feeds: Mapping[str, Array]
+        self,
+        port: str,
+        expected: Array,
+        found: Array,
+        allowed: Array | float,
+        judged: Array,
+        feeds: Mapping[str, Array],
     ) -> Iterator[WrongValue]:
         if expected.shape != found.shape:
             yield self._wrong(port, f"the shape {list(found.shape)}", 0.0, 0.0, 1)
@@ -222,9 +226,7 @@ class SingleStep:
             wanted.append(total)
         elif kind == PREACTIVATION and gate == cell.type.gates[-1] and cell.linear_before_reset:
             wanted.append((RESET_PRODUCT, RESET_PRODUCT))
-        elif kind == PREACTIVATION and cell.P is not None and gate == cell.type.gates[OUTPUT]:
-            wanted.append(total)
-        elif port == "output y_c":
+        elif (kind == PREACTIVATION and cell.P is not None and gate == cell.type.gates[OUTPUT]) or port == "output y_c":
             wanted.append(total)
         elif port == NEXT or port == "output y_codes":
             wanted.append((NEXT, "hidden"))

@@ -1,4 +1,4 @@
-"""The best fix position of each of many calls at once, as `rnnqc.fix_position.fix_position` finds it."""
+"""The best fix position of each of many calls at once, as `rnnqc.formats.fix_position.fix_position` finds it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.encoding import Rounding
-from rnnqc.fix_position import best_positions, widest_positions
-from rnnqc.statistics import SPANS
+from rnnqc.data.statistics import SPANS
+from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.fix_position import best_positions, widest_positions
 
 Array = npt.NDArray[Any]
 BLOCK = 2**15  # values at a time, so that they stay in the cache
@@ -27,7 +27,7 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
         candidates: How many positions are tried.
 
     Returns:
-        For each width and kind of `rnnqc.statistics.SPANS` an int64 array `[calls]`.
+        For each width and kind of `rnnqc.data.statistics.SPANS` an int64 array `[calls]`.
     """
     rows = max(1, BLOCK // max(1, values.shape[1]))
     parts: dict[int, dict[str, list[Array]]] = {b: {kind: [] for kind in SPANS} for b in bits}

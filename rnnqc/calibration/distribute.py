@@ -13,8 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from rnnqc.calibration.observation import Observers, Runner, Task, merge
-from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.streaming import Piece
+from rnnqc.data.streaming import Piece
+from rnnqc.errors import CompileError, UsageError
 
 LONGEST, LARGEST = 256, 2**25
 """Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.calibration.reproducible import ReproducibleSum
-from rnnqc.histogram import HALF, Histogram, trimmed
+from rnnqc.formats.histogram import HALF, Histogram, trimmed
 
 FINEST = -160
 """Exponent of the narrowest bins; float32 numbers are multiples of 2**-149."""

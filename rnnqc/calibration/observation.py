@@ -13,13 +13,13 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
-from rnnqc.diagnostics import CompileError
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.feeds import Feeds
-from rnnqc.files import serialized
-from rnnqc.passes.observe import ANY_RANK, LAST, LENGTHS, Observed, with_outputs
-from rnnqc.passes.observe_custom import MASK
-from rnnqc.streaming import Piece, with_states
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import Piece, with_states
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.passes.analysis.observe_custom import MASK
+from rnnqc.passes.cells.observe import ANY_RANK, LAST, LENGTHS, Observed, with_outputs
+from rnnqc.proto.files import serialized
 
 Array = npt.NDArray[Any]
 Dimension = int | str | None

@@ -14,8 +14,8 @@ from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import ROWS, second_moment
-from rnnqc.percentile import CALLS, kth_smallest
-from rnnqc.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
+from rnnqc.data.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
+from rnnqc.formats.percentile import CALLS, kth_smallest
 
 Array = npt.NDArray[Any]
 PERCENT = 99.999

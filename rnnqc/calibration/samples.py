@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.feeds import Feeds, NpzFolder, true_inputs
-from rnnqc.streaming import Piece
+from rnnqc.data.feeds import Feeds, NpzFolder, true_inputs
+from rnnqc.data.streaming import Piece
+from rnnqc.errors import CompileError, UsageError
 
 
 @dataclass(frozen=True)

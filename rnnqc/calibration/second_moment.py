@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from rnnqc.evaluate import make_session
+from rnnqc.evaluation.evaluate import make_session
 
 Array = npt.NDArray[Any]
 BITS, ROWS = 20, 4096

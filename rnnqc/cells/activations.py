@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.tables import SIGMOID_LIMIT, TANH_LIMIT
+from rnnqc.cells.tables import SIGMOID_LIMIT, TANH_LIMIT
 
 Array = npt.NDArray[Any]
 TABLE, RELU_TABLE = "table", "relu_table"

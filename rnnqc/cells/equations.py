@@ -1,7 +1,8 @@
 """The equations of LSTM, GRU and RNN, each written once.
 
 They are written against `Step`, whose implementations are the forms of a cell: float or with quantizers
-(`rnnqc.passes.emit_cell`), integer (`rnnqc.passes.emit_integer_step`). Source: ONNX operators LSTM, GRU and RNN.
+(`rnnqc.passes.cells.emit_cell`), integer (`rnnqc.passes.render.emit_integer_step`). Source: ONNX operators LSTM, GRU
+and RNN.
 """
 
 from __future__ import annotations

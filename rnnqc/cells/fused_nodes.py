@@ -6,11 +6,29 @@ from collections.abc import Collection, Sequence
 
 import onnx
 
-from rnnqc.cells.types import CellType
+from rnnqc.cells.types import CellType, output_names
 
 CONFIGURATION = "configuration"
 PLACES = "input_places"
 _NO_KERNEL = "_x"
+FUNCTION = "ActivationTable"
+"""The function that makes a piecewise-linear table."""
+FUNCTION_INPUTS = ("knots", "first", "end", "n", "scale", "offset")
+_INPUTS = (
+    "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
+    "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
+    "W_group_multiplier", "R_group_multiplier",
+)  # fmt: skip
+
+
+def input_names(type_: CellType) -> tuple[str, ...]:
+    """The fused operator's inputs. Without cell state its table's place is that of the hidden gate's own bias."""
+    return _INPUTS if type_.cell_state else tuple("hidden_bias" if n == "cell_table" else n for n in _INPUTS)
+
+
+def fused_outputs(type_: CellType) -> tuple[str, ...]:
+    """The fused operator's outputs."""
+    return (*output_names(type_), "Y_codes")
 
 
 def places_of(names: Sequence[str], given: Sequence[str]) -> list[int]:

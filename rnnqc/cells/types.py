@@ -168,3 +168,8 @@ ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.va
 GATES = LSTM.gates
 PEEPHOLE_GATES = LSTM.peephole_gates
 assert tuple(range(len(GATES))) == (INPUT, OUTPUT, FORGET, CELL)
+
+
+def output_names(type_: CellType) -> tuple[str, ...]:
+    """The operator's outputs."""
+    return ("Y", "Y_h", "Y_c") if type_.cell_state else ("Y", "Y_h")

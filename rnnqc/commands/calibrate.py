@@ -32,8 +32,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.calibrate import calibrate
-    from rnnqc.files import check_writable
+    from rnnqc.calibration.calibrate import calibrate
+    from rnnqc.proto.files import check_writable
 
     check_writable(Path(a.output), [a.model, a.data])
     start = time.perf_counter()

@@ -44,7 +44,7 @@ def _self_test() -> bool:
     """Lowers a small LSTM and runs it stock and native."""
     import onnx
 
-    from rnnqc.pipeline import lower
+    from rnnqc.lowering.lower import lower
     from rnnqc.session import session
 
     rng = np.random.default_rng(0)

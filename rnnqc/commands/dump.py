@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_repeated, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
-from rnnqc.diagnostics import UsageError, located
+from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:
     from rnnqc.tracing.differences import Choice

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rnnqc.commands.common import OK, Commands, json_text
 from rnnqc.commands.terminal import err, escape, out
-from rnnqc.diagnostics import Outcome, Remark, located
+from rnnqc.errors import Outcome, Remark, located
 
 
 def add(commands: Commands) -> None:
@@ -24,16 +24,16 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.files import load_proto
+    from rnnqc.evaluation.invalid_model_errors import blaming_invalid
     from rnnqc.ir import Model
-    from rnnqc.lone_steps import hint, states_of_lone_step
+    from rnnqc.lowering.lone_steps import hint, states_of_lone_step
+    from rnnqc.lowering.lower import brings_its_own
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
-    from rnnqc.passes.custom_products import described
-    from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
-    from rnnqc.passes.lost_layers import independent_outputs, warning_of
+    from rnnqc.passes.analysis.custom_products import described
+    from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
+    from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
     from rnnqc.passes.normal_form import normal_form
-    from rnnqc.pipeline import brings_its_own
-    from rnnqc.soundness import blaming_invalid
+    from rnnqc.proto.files import load_proto
 
     with blaming_invalid(a.model), located(a.model):
         model = Model.load(a.model)

@@ -32,8 +32,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.files import check_writable, serialized, write_atomically
-    from rnnqc.stack import stack
+    from rnnqc.lowering.stack import stack
+    from rnnqc.proto.files import check_writable, serialized, write_atomically
 
     check_writable(Path(a.output), a.cells)
     made = stack(

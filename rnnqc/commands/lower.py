@@ -29,11 +29,11 @@ from rnnqc.commands.common import (
 )
 from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
 from rnnqc.commands.terminal import err, escape, out, progress_bar
-from rnnqc.diagnostics import CompileError, UsageError
+from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
-    from rnnqc.pipeline import Lowered
-    from rnnqc.report import Report
+    from rnnqc.lowering.lower import Lowered
+    from rnnqc.lowering.report import Report
     from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
 
@@ -122,7 +122,7 @@ def _check_paths(a: argparse.Namespace) -> None:
     Raises:
         UsageError: One would, or bounds are given without a page.
     """
-    from rnnqc.files import check_writable
+    from rnnqc.proto.files import check_writable
 
     output = Path(a.output)
     read = [a.stats, a.calibration, a.recipe]
@@ -138,7 +138,7 @@ def _check_paths(a: argparse.Namespace) -> None:
 
 
 def _lowered(a: argparse.Namespace) -> Lowered:
-    from rnnqc.pipeline import lower
+    from rnnqc.lowering.lower import lower
 
     with progress_bar("load", SpinnerColumn(), counted=False, quiet=a.quiet) as update:
 
@@ -156,8 +156,8 @@ def _lowered(a: argparse.Namespace) -> Lowered:
 
 def _warn(a: argparse.Namespace, report: Report) -> None:
     """Prints what stayed float, the warnings, and what was not verified or measured."""
-    from rnnqc.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
-    from rnnqc.passes.pass_comparison import NOT_COMPARED, OWN_LOSS
+    from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+    from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 
     texts = [e.explanation for e in report.entries if e.reason]
     if not report.entries:
@@ -182,7 +182,7 @@ def _warn(a: argparse.Namespace, report: Report) -> None:
 
 def _judged(a: argparse.Namespace, report: Report) -> tuple[int, str, list[str]]:
     """The exit code, and of the first check that fails its option and what it found."""
-    from rnnqc.outcomes import QONNX
+    from rnnqc.lowering.lowering_report import QONNX
 
     if a.strict and report.entries_not_lowered:
         count = len(report.entries_not_lowered)
@@ -209,7 +209,7 @@ def _too_lossy(least: float | None, report: Report) -> list[str]:
 
 def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | None) -> None:
     """Writes the JSON and the page that were asked for."""
-    from rnnqc.files import write_atomically
+    from rnnqc.proto.files import write_atomically
     from rnnqc.reporting.page import page
 
     if a.json_path:
@@ -267,7 +267,7 @@ def _passes(names: Sequence[str]) -> str:
 
 def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:
     """Measures what the page says, on the calibration data or on generated data."""
-    from rnnqc.files import load_proto_and_size
+    from rnnqc.proto.files import load_proto_and_size
     from rnnqc.reporting.subject import Options, Subject
 
     proto, size = load_proto_and_size(Path(a.model))

@@ -19,9 +19,9 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.lowering.lower import default_passes
     from rnnqc.passes import Unroll, WriteQonnx
-    from rnnqc.pipeline import default_passes
-    from rnnqc.recipe import load_recipe
+    from rnnqc.recipes.recipe import load_recipe
 
     infos = []
     weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)

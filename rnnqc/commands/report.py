@@ -15,7 +15,7 @@ from rich.progress import SpinnerColumn
 
 from rnnqc.commands.common import OK, Commands, add_data, add_state, byte_count, json_text, number
 from rnnqc.commands.terminal import err, escape, out, progress_bar
-from rnnqc.diagnostics import UsageError, located
+from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:
     from rnnqc.reporting.budget import Bounds
@@ -47,10 +47,10 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.files import check_writable, load_proto_and_size, write_atomically
+    from rnnqc.data.statistics import Statistics
+    from rnnqc.proto.files import check_writable, load_proto_and_size, write_atomically
     from rnnqc.reporting.page import page
     from rnnqc.reporting.subject import Options, Subject
-    from rnnqc.statistics import Statistics
 
     read = [a.float_model, a.quantized_model, a.data, a.stats]
     check_page(a.output, read)
@@ -93,7 +93,7 @@ def check_page(path: str, others: Sequence[str | None]) -> None:
     Raises:
         UsageError: As said.
     """
-    from rnnqc.files import check_writable
+    from rnnqc.proto.files import check_writable
 
     if not path.lower().endswith((".html", ".htm")):
         raise UsageError(f"{path}: is no name of a page.", supported="a name that ends in .html")

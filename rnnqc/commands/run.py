@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rnnqc.commands.common import OK, Commands, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
-from rnnqc.diagnostics import located
+from rnnqc.errors import located
 
 
 def add(commands: Commands) -> None:
@@ -27,13 +27,13 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     import onnxruntime as ort
 
-    from rnnqc.evaluate import run_session
-    from rnnqc.feeds import check_feed, npz_bytes, read_npz
-    from rnnqc.files import check_writable, load_proto, write_atomically
+    from rnnqc.data.feeds import check_feed, npz_bytes, read_npz
+    from rnnqc.data.large_inputs import LargeInputs
+    from rnnqc.data.streaming import calls_of, run_calls, stacked, state_pairs
+    from rnnqc.evaluation.evaluate import run_session
     from rnnqc.ir import CELLS_KEY
-    from rnnqc.large_inputs import LargeInputs
+    from rnnqc.proto.files import check_writable, load_proto, write_atomically
     from rnnqc.session import session
-    from rnnqc.streaming import calls_of, run_calls, stacked, state_pairs
 
     check_writable(Path(a.output), [a.model, a.input])
     proto = load_proto(Path(a.model))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rnnqc.diagnostics import UsageError
+from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
-    from rnnqc.verify import LevelComparison, OutputComparison
+    from rnnqc.measure.verify import LevelComparison, OutputComparison
 
 
 @dataclass(frozen=True)

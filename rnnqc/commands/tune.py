@@ -19,7 +19,7 @@ from rnnqc.commands.common import (
     number,
 )
 from rnnqc.commands.terminal import err, escape, out, progress_bar
-from rnnqc.diagnostics import UsageError
+from rnnqc.errors import UsageError
 
 
 def add(commands: Commands) -> None:
@@ -45,9 +45,9 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.files import check_writable, write_atomically
-    from rnnqc.tune import tune
-    from rnnqc.tuning.measure import load_metric
+    from rnnqc.proto.files import check_writable, write_atomically
+    from rnnqc.search.measure import load_metric
+    from rnnqc.search.tune import tune
 
     output = Path(a.output)
     check_writable(output, [a.model, a.data, a.stats, a.recipe])

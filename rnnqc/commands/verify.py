@@ -14,13 +14,13 @@ from rich.table import Table
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_data, add_repeated, add_state, json_text
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.commands.thresholds import MEASURES, Thresholds
-from rnnqc.diagnostics import CompileError, UsageError, located
+from rnnqc.errors import CompileError, UsageError, located
 
 if TYPE_CHECKING:
     import onnx
 
-    from rnnqc.comparison_feeds import Level
-    from rnnqc.verify import LevelComparison, OutputComparison
+    from rnnqc.measure.comparison_feeds import Level
+    from rnnqc.measure.verify import LevelComparison, OutputComparison
 
 FEEDS, STREAM = 2, 16
 """Generated feeds of each kind, or calls of a stream."""
@@ -89,13 +89,13 @@ class _Found:
     @property
     def worst(self) -> dict[str, tuple[str, OutputComparison]]:
         """Of each output the comparison with the least SQNR, with the name of its level."""
-        from rnnqc.verify import worst_level
+        from rnnqc.measure.verify import worst_level
 
         return worst_level(self.levels)
 
     def failures(self, thresholds: Thresholds) -> list[str]:
         """A sentence for everything that is not as asked for."""
-        from rnnqc.comparison import unlike_texts
+        from rnnqc.evaluation.comparison import unlike_texts
 
         unlike = dict.fromkeys(text for level in self.levels for text in unlike_texts(level.outputs))
         return [*unlike, *thresholds.violations(self.levels), *_other_bits(self.native)]
@@ -103,8 +103,8 @@ class _Found:
 
 def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models as onnxruntime can run them."""
-    from rnnqc.files import load_proto
-    from rnnqc.pipeline import executable
+    from rnnqc.lowering.lower import executable
+    from rnnqc.proto.files import load_proto
 
     loaded = []
     for path in (a.float_model, a.quantized_model):
@@ -146,7 +146,7 @@ def _print_found(a: argparse.Namespace, found: _Found) -> None:
 
 def _large_inputs(levels: Sequence[Level]) -> list[str]:
     """A sentence for each input that is larger than the values quantized layers compute with."""
-    from rnnqc.large_inputs import LargeInputs
+    from rnnqc.data.large_inputs import LargeInputs
 
     large = LargeInputs()
     for feed in (f for level in levels for f in level.feeds):
@@ -161,7 +161,7 @@ def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: o
         UsageError: The first one is lowered, the second one is not.
     """
     from rnnqc.ir import Model
-    from rnnqc.passes.inventory import lowered_nodes
+    from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 
     lowered = []
     for path, proto in ((a.float_model, reference), (a.quantized_model, candidate)):
@@ -177,9 +177,9 @@ def _check_order(a: argparse.Namespace, reference: onnx.ModelProto, candidate: o
 
 def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[str]) -> list[Level]:
     """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
-    from rnnqc.comparison_feeds import FeedGenerator, Level, generated_levels
-    from rnnqc.feeds import open_feeds, with_dimensions_of
-    from rnnqc.streaming import checked, state_pairs
+    from rnnqc.data.feeds import open_feeds, with_dimensions_of
+    from rnnqc.data.streaming import checked, state_pairs
+    from rnnqc.measure.comparison_feeds import FeedGenerator, Level, generated_levels
 
     carried = state_pairs(state, reference)
     if data is not None:
@@ -191,7 +191,7 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
 
 def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> _Found:
     """Compares the models, and with --native the lowered one without and with the native library."""
-    from rnnqc.verify import LevelComparison, compare_levels, compare_models, compare_native
+    from rnnqc.measure.verify import LevelComparison, compare_levels, compare_models, compare_native
 
     names = (a.float_model, a.quantized_model)
     feeds = [feed for level in levels for feed in level.feeds]

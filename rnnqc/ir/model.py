@@ -14,9 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import MEMORY, CompileError, StructureError, located
-from rnnqc.external_data import refuse_external
-from rnnqc.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.errors import MEMORY, CompileError, StructureError, located
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -40,9 +38,11 @@ from rnnqc.ir.objects import (
 )
 from rnnqc.ir.order import sorted_nodes
 from rnnqc.ir.protos import export_graph, import_graph, without_graph, without_large_contents
-from rnnqc.shape_inference import INFERENCE_ERRORS, infer_shapes
-from rnnqc.spelling import respell
-from rnnqc.validation import check_model
+from rnnqc.proto.external_data import refuse_external
+from rnnqc.proto.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.proto.respell_names import respell
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+from rnnqc.proto.validation import check_model
 
 
 class Model:

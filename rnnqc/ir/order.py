@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from rnnqc.diagnostics import CompileError
+from rnnqc.errors import CompileError
 from rnnqc.ir.objects import Graph, Node, captured_values, display_name
 
 

@@ -14,7 +14,6 @@ from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from rnnqc.graph_walks import blocks_of
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -31,6 +30,7 @@ from rnnqc.ir.objects import (
     names_in,
     subgraphs,
 )
+from rnnqc.proto.graph_walks import blocks_of
 
 G_LOGGER.severity = G_LOGGER.ERROR  # it warns about types and attributes that are kept here
 _SMALL = 1024

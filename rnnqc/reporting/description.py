@@ -8,14 +8,14 @@ from typing import Any
 
 import onnx
 
-from rnnqc.feeds import Feeds
+from rnnqc.data.feeds import Feeds
 from rnnqc.ir import Model
+from rnnqc.lowering.report import Entry
 from rnnqc.passes import PassManager
-from rnnqc.passes.inventory import lowered_nodes, recurrent_nodes
+from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.recipe import Recipe, builtin_recipes
-from rnnqc.recipe_record import RecipeRecord
-from rnnqc.report import Entry
+from rnnqc.recipes.recipe import Recipe, builtin_recipes
+from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.reporting.remaking import settings_text
 
 

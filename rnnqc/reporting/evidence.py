@@ -216,7 +216,7 @@ class Evidence:
         data: Where the data comes from, how many calls, which states were carried.
         versions: Of rnnqc and of what it ran with.
         recipe: How the model was lowered.
-        entries: What became of every recurrent node, as `rnnqc.report.Entry`.
+        entries: What became of every recurrent node, as `rnnqc.lowering.report.Entry`.
         warnings: What a lowering warns of.
         sizes: Bytes: of the files and of the recurrent weights, before and after.
         sqnr_db: Of all outputs: their noise-to-signal ratios averaged.

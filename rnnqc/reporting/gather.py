@@ -13,18 +13,19 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.bench import environment
-from rnnqc.calibrate import calibrate, prepare
+from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.clipping import CLIPS
-from rnnqc.comparison import check_same_outputs
-from rnnqc.comparison_feeds import generated_feeds
-from rnnqc.diagnostics import CompileError, located
-from rnnqc.feeds import Feeds, open_feeds, with_dimensions_of
+from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
+from rnnqc.data.streaming import Piece, checked, state_pairs, stream
+from rnnqc.errors import CompileError, located
+from rnnqc.evaluation.comparison import check_same_outputs
 from rnnqc.ir import Model
-from rnnqc.outcomes import WEIGHT_ONLY
-from rnnqc.pipeline import Lowered, brings_its_own, executable
-from rnnqc.recipe_record import RecipeRecord, digest, read_record
-from rnnqc.report import Report
+from rnnqc.lowering.lower import Lowered, brings_its_own, executable
+from rnnqc.lowering.lowering_report import WEIGHT_ONLY
+from rnnqc.lowering.report import Report
+from rnnqc.measure.comparison_feeds import generated_feeds
+from rnnqc.recipes.clipping import CLIPS
+from rnnqc.recipes.recipe_record import RecipeRecord, digest, read_record
 from rnnqc.reporting.budget import Budget
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
@@ -40,7 +41,6 @@ from rnnqc.reporting.repairs import Repairer, find_repairs
 from rnnqc.reporting.sensitivity import find_sensitivities
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.reporting.weights import weights_evidence
-from rnnqc.streaming import Piece, checked, state_pairs, stream
 
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from rnnqc.clipping import CLIPS, RANGE_KEYS
-from rnnqc.grids import is_power_of_two
-from rnnqc.recipe import KEYS, Rule, Settings, parse_override
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
+from rnnqc.recipes.recipe import KEYS, Rule, Settings, parse_override
 from rnnqc.reporting.budget import Budget
 from rnnqc.reporting.evidence import Repair, Sensitivity
 from rnnqc.reporting.recurrences import point_of, quantized_points

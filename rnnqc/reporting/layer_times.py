@@ -13,15 +13,15 @@ import onnx
 from onnx import helper
 
 from rnnqc.bench import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns
-from rnnqc.diagnostics import CompileError
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.feeds import Feeds
-from rnnqc.graph_walks import reads
+from rnnqc.data.feeds import Feeds
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
+from rnnqc.lowering.lower import lower
 from rnnqc.passes import PassManager
-from rnnqc.passes.lstm_node import RECURRENT_OPS, W
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.pipeline import lower
+from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime
 from rnnqc.reporting.remaking import Remaker
 from rnnqc.session import session

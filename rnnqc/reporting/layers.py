@@ -11,18 +11,18 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.graph_walks import blocks_of
+from rnnqc.data.streaming import Outputs
 from rnnqc.ir import Model, display_name
 from rnnqc.passes import PassManager
-from rnnqc.passes.custom_points import custom_cells_of
-from rnnqc.passes.lstm_node import RECURRENT_OPS
+from rnnqc.passes.analysis.custom_points import custom_cells_of
+from rnnqc.passes.analysis.observe_custom import observe_states
+from rnnqc.passes.cells.observe import ANY_RANK, NotObservableError, Observed, with_outputs
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
 from rnnqc.passes.normal_form import normal_form
-from rnnqc.passes.observe import ANY_RANK, NotObservableError, Observed, with_outputs
-from rnnqc.passes.observe_custom import observe_states
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reporting.evidence import LayerEvidence
 from rnnqc.reporting.quality import Quality, curve_of
 from rnnqc.reporting.recurrences import Recurrence
-from rnnqc.streaming import Outputs
 
 Array = npt.NDArray[Any]
 BACKWARDS = "time step, from the end"

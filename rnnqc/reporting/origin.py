@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.diagnostics import UsageError
+from rnnqc.errors import UsageError
 from rnnqc.ir import Model, info
-from rnnqc.passes.inventory import lowered_nodes
-from rnnqc.passes.quantize_weights import WEIGHTS_TAG
-from rnnqc.pipeline import brings_its_own
-from rnnqc.recipe_record import RECIPE_KEY
+from rnnqc.lowering.lower import brings_its_own
+from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
+from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
+from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.reporting.quality import is_sequence
 
 APART_DB = 1.0

@@ -8,10 +8,10 @@ from xml.etree.ElementTree import Element
 
 from rnnqc.reporting.elements import Child, document, element, name
 from rnnqc.reporting.evidence import Evidence
-from rnnqc.reporting.sections_accuracy import accuracy, times
-from rnnqc.reporting.sections_formats import points, sensitivity
-from rnnqc.reporting.sections_model import facts, layers_table, making
-from rnnqc.reporting.sections_repairs import repairs
+from rnnqc.reporting.sections.accuracy import accuracy, times
+from rnnqc.reporting.sections.formats import points, sensitivity
+from rnnqc.reporting.sections.model import facts, layers_table, making
+from rnnqc.reporting.sections.repairs import repairs
 
 SECTIONS: Sequence[tuple[str, str, Callable[[Evidence], list[Child]]]] = (
     ("repairs", "What to change", repairs),

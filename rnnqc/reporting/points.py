@@ -12,15 +12,15 @@ import numpy.typing as npt
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.observation import Observers, Runner, Task
 from rnnqc.calibration.point_observer import NotFiniteError, Values
-from rnnqc.diagnostics import CompileError
-from rnnqc.encoding import Encoding, round_to_integer
-from rnnqc.histogram import Histogram
-from rnnqc.numerics import decibels
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.data.streaming import Piece
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.numerics import decibels
+from rnnqc.formats.encoding import Encoding, round_to_integer
+from rnnqc.formats.histogram import Histogram
+from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
 from rnnqc.reporting.evidence import Bars, PointEvidence
 from rnnqc.reporting.recurrences import Point, Recurrence
-from rnnqc.streaming import Piece
 
 Array = npt.NDArray[Any]
 BARS = 64

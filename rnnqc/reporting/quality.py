@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.comparison import OutputTally, unlike_values
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.feeds import Feeds
-from rnnqc.numerics import sqnr_db
-from rnnqc.pipeline import executable
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import Outputs, calls_of, run_calls
+from rnnqc.evaluation.comparison import OutputTally, unlike_values
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.lowering.lower import executable
+from rnnqc.measure.verify import output_axes
 from rnnqc.reporting.evidence import Curve, OutputEvidence
-from rnnqc.streaming import Outputs, calls_of, run_calls
-from rnnqc.tuning.measure import NOISE_OF_SILENCE, has_native
-from rnnqc.verify import output_axes
+from rnnqc.search.measure import NOISE_OF_SILENCE, has_native
 
 Array = npt.NDArray[Any]
 PIECES = 160

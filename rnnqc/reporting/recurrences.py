@@ -9,10 +9,10 @@ from typing import Any
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
+from rnnqc.data.statistics import identity
 from rnnqc.ir import Model
-from rnnqc.passes.custom_cell import BIAS, HIDDEN, WEIGHT
-from rnnqc.passes.custom_products import custom_cells
-from rnnqc.statistics import identity
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT
+from rnnqc.passes.analysis.custom_products import custom_cells
 
 Point = Mapping[str, Any]
 ACCUMULATOR = "accumulator"

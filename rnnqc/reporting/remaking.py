@@ -9,14 +9,14 @@ from typing import Any
 
 import onnx
 
-from rnnqc.clipping import RANGE_KEYS
-from rnnqc.diagnostics import CompileError
-from rnnqc.outcomes import WEIGHT_ONLY
-from rnnqc.pipeline import Lowered, lower
-from rnnqc.recipe import Rule, override_text
-from rnnqc.recipe_record import RecipeRecord
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError
+from rnnqc.lowering.lower import Lowered, lower
+from rnnqc.lowering.lowering_report import WEIGHT_ONLY
+from rnnqc.recipes.clipping import RANGE_KEYS
+from rnnqc.recipes.recipe import Rule, override_text
+from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.reporting.recurrences import Point, Recurrence
-from rnnqc.statistics import Statistics
 
 QCDQ = "qcdq"
 PARAMETERS = (".weight", ".bias")

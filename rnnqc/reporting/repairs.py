@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.diagnostics import CompileError
-from rnnqc.grids import is_power_of_two, power_of_two_from
-from rnnqc.pipeline import Lowered
-from rnnqc.recipe import Rule, Settings, keys_of
+from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.errors import CompileError
+from rnnqc.formats.grids import is_power_of_two, power_of_two_from
+from rnnqc.lowering.lower import Lowered
+from rnnqc.recipes.recipe import Rule, Settings, keys_of
 from rnnqc.reporting.evidence import PointEvidence, Repair, Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr, worst_sqnr
 from rnnqc.reporting.recurrences import Recurrence, point_of, quantized_points, recurrences_of
 from rnnqc.reporting.remaking import Remaker, exactly, settings_text, weights_of
 from rnnqc.reporting.sensitivity import CELL, KIND, members
-from rnnqc.vitis_tables import VITIS
 
 MOST = 5
 """How many repairs are looked for."""

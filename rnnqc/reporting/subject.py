@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 
-from rnnqc.report import Report
+from rnnqc.data.statistics import Statistics
+from rnnqc.lowering.report import Report
 from rnnqc.reporting.budget import Bounds
-from rnnqc.statistics import Statistics
 
 Tell = Callable[[str, int, int | None], None]
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rnnqc.diagnostics import RnnqcError
-from rnnqc.recipe import builtin_recipes
+from rnnqc.errors import RnnqcError
+from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.testing.cases import NEED_DATA, Case, generate
 from rnnqc.testing.checks import Checked, examine
 from rnnqc.testing.reproducers import save, shrink

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.calibrate import calibrate
-from rnnqc.diagnostics import CompileError, RnnqcError, UsageError
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.files import serialized
-from rnnqc.numerics import max_abs, sqnr_db
-from rnnqc.pipeline import Lowered, executable, lower
-from rnnqc.recipe import builtin_recipes
-from rnnqc.statistics import Statistics
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError, RnnqcError, UsageError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.evaluation.numerics import max_abs, sqnr_db
+from rnnqc.lowering.lower import Lowered, executable, lower
+from rnnqc.proto.files import serialized
+from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.testing.cases import Case
 from rnnqc.testing.recurrences import GATES
 

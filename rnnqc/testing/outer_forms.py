@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.graph_walks import blocks_of
+from rnnqc.proto.graph_walks import blocks_of
 
 SOURCES = ("initializer", "transposed", "half", "codes", "sum", "identity")
 """Where weights come from: stored, or computed from what is stored."""

@@ -15,7 +15,7 @@ import onnx
 from onnx.helper import make_graph, make_node, make_operatorsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
-from rnnqc.graph_walks import reads
+from rnnqc.proto.graph_walks import reads
 from rnnqc.testing.equations import GATES as RANDOM_GATES
 from rnnqc.testing.equations import random_step
 

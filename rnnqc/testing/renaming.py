@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import onnx
 
-from rnnqc.graph_walks import blocks_of
+from rnnqc.proto.graph_walks import blocks_of
 
 Renamed = Callable[[str], str]
 _EQUAL_LENGTH = 48

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rnnqc.feeds import npz_bytes
-from rnnqc.files import serialized, write_atomically
+from rnnqc.data.feeds import npz_bytes
+from rnnqc.proto.files import serialized, write_atomically
 from rnnqc.testing.cases import Case
 from rnnqc.testing.checks import KINDS, Checked
 from rnnqc.testing.layers import RecurrentCase

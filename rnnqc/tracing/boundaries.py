@@ -13,12 +13,12 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto
 
-from rnnqc.diagnostics import CompileError, InternalError
-from rnnqc.evaluate import run_session
-from rnnqc.feeds import Feeds
-from rnnqc.graph_walks import blocks_of
+from rnnqc.data.feeds import Feeds
+from rnnqc.errors import CompileError, InternalError
+from rnnqc.evaluation.evaluate import run_session
 from rnnqc.ir import dense_array
-from rnnqc.passes.observe import NotObservableError, Observed, with_outputs
+from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.session import session
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of

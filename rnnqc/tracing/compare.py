@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rnnqc.diagnostics import CompileError
-from rnnqc.feeds import read_npz
+from rnnqc.data.feeds import read_npz
+from rnnqc.errors import CompileError
 from rnnqc.tracing.differences import CODES, CellComparison, Choice, Compared, Difference
 
 Array = npt.NDArray[Any]

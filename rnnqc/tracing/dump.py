@@ -16,9 +16,9 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.external_data import external_digests
-from rnnqc.files import serialized
+from rnnqc.errors import CompileError, UsageError
+from rnnqc.proto.external_data import external_digests
+from rnnqc.proto.files import serialized
 from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
 from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.spool import Spool

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.graph_walks import needed, reads
-from rnnqc.passes.observe import add_scan_output
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.passes.cells.observe import add_scan_output
+from rnnqc.proto.graph_walks import needed, reads
 from rnnqc.tracing.program import Program
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rnnqc.diagnostics import CompileError
+from rnnqc.errors import CompileError
 from rnnqc.tracing.text import FRAME, SHAPES
 
 INDEX = "index.json"

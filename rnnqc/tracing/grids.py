@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.emit_integer_step import joint_gates
-from rnnqc.passes.grid_numbers import RESET, Grid, GridNumbers
+from rnnqc.passes.fold.grid_numbers import RESET, Grid, GridNumbers
+from rnnqc.passes.render.emit_integer_step import joint_gates
 from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 

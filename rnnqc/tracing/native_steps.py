@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
-from rnnqc.encoding import Rounding
-from rnnqc.evaluate import make_session, run_session
-from rnnqc.grids import is_power_of_two
-from rnnqc.passes.cell_function import DIRECTION_AXES, input_names, stored_numbers
-from rnnqc.passes.grid_numbers import GridNumbers
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.passes.fold.grid_numbers import GridNumbers
+from rnnqc.passes.render.cell_function import DIRECTION_AXES, stored_numbers
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.tensors import Tensor
 

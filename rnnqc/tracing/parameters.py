@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.graph_walks import needed
+from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.program import Program
 

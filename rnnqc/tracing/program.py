@@ -9,10 +9,10 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.types import fused_type
-from rnnqc.diagnostics import CompileError
-from rnnqc.graph_walks import blocks_of, captured, needed, reads
+from rnnqc.errors import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
-from rnnqc.passes.point_names import plain_name
+from rnnqc.passes.graph.point_names import plain_name
+from rnnqc.proto.graph_walks import blocks_of, captured, needed, reads
 from rnnqc.tracing.rolled import rolled
 
 EXACT_EVERYWHERE = "else_branch"

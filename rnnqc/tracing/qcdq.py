@@ -1,4 +1,4 @@
-"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.emit_cell)."""
+"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.emit_cell)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.emit_step import ACCUMULATORS, rounds_output
-from rnnqc.passes.fold_grid import needs_grid
-from rnnqc.passes.quant_operators import CELL_OP
+from rnnqc.passes.cells.emit_step import ACCUMULATORS, rounds_output
+from rnnqc.passes.fold.fold_grid import needs_grid
+from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 

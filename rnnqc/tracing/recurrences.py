@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.graph_walks import inner_graphs
 from rnnqc.ir import CUSTOM_TAG
-from rnnqc.passes.observe import ANY_RANK, Observed
-from rnnqc.passes.point_marks import Mark, copy_of, marks_of
+from rnnqc.passes.analysis.point_marks import Mark, copy_of, marks_of
+from rnnqc.passes.cells.observe import ANY_RANK, Observed
+from rnnqc.proto.graph_walks import inner_graphs
 from rnnqc.tracing.rounds import Made, Trips, at
 
 Array = npt.NDArray[Any]

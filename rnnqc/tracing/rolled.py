@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rnnqc.builder import Builder, body_nodes
 from rnnqc.cells.base import Cell
-from rnnqc.diagnostics import CompileError, StructureError
-from rnnqc.encoding import Rounding
-from rnnqc.graph_walks import needed, reads
+from rnnqc.errors import CompileError, StructureError
+from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
 from rnnqc.ir import Model, Value, Variable, dtype_of
-from rnnqc.passes.cell_function import emit_integer, stored_numbers
-from rnnqc.passes.cell_graphs import graphs_of_cells
-from rnnqc.passes.emit_cell import Boundary, boundary_of, emit_cell
-from rnnqc.passes.emit_exported import exported_quantizer
-from rnnqc.passes.emit_qcdq import ALIASES, qcdq_quantizer
-from rnnqc.passes.emit_step import Quantizer
-from rnnqc.passes.insert_qcdq import emit_flags
-from rnnqc.passes.operands import Operands
-from rnnqc.passes.point_names import plain_name
-from rnnqc.passes.quant_operators import CELL_OP
-from rnnqc.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.passes.brevitas.emit_exported import exported_quantizer
+from rnnqc.passes.cells.cell_graphs import graphs_of_cells
+from rnnqc.passes.cells.emit_cell import Boundary, boundary_of, emit_cell
+from rnnqc.passes.cells.emit_step import Quantizer
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.graph.point_names import plain_name
+from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.qcdq.emit_qcdq import ALIASES, qcdq_quantizer
+from rnnqc.passes.qcdq.insert_qcdq import emit_flags
+from rnnqc.passes.render.cell_function import emit_integer, stored_numbers
+from rnnqc.proto.graph_walks import needed, reads
 
 
 def rolled(

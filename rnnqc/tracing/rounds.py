@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.passes.observe import Level, Observed, count_stacked, places
+from rnnqc.passes.cells.observe import Level, Observed, count_stacked, places
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from rnnqc.graph_walks import blocks_of
-from rnnqc.passes.observe import NotObservableError, places
+from rnnqc.passes.cells.observe import NotObservableError, places
+from rnnqc.proto.graph_walks import blocks_of
 
 _LISTED = ("If", "Loop")
 """What makes sequences of the values inside."""

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.grids import is_power_of_two
-from rnnqc.passes.emit_integer_step import joint_gates
-from rnnqc.passes.emit_wide_codes import WIDE_BITS
-from rnnqc.passes.fold_cell import CellNumbers
-from rnnqc.passes.quantization import encoding_of
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.passes.fold.fold_cell import CellNumbers
+from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.passes.render.emit_integer_step import joint_gates
+from rnnqc.passes.render.emit_wide_codes import WIDE_BITS
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]

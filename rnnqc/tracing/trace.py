@@ -13,13 +13,13 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from rnnqc.diagnostics import CompileError, UsageError
-from rnnqc.files import load_proto
+from rnnqc.data.streaming import Piece, calls_of, run_calls, state_pairs
+from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, with_released_cells
-from rnnqc.passes.observe import levels_of
-from rnnqc.passes.quantize_weights import stored_weight_bytes
-from rnnqc.pipeline import runnable
-from rnnqc.streaming import Piece, calls_of, run_calls, state_pairs
+from rnnqc.lowering.lower import runnable
+from rnnqc.passes.cells.observe import levels_of
+from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
+from rnnqc.proto.files import load_proto
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.program import programs
 from rnnqc.tracing.recurrences import Recurrence, Runs, recurrences

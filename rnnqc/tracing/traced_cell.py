@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
-from rnnqc.diagnostics import CompileError, InternalError
-from rnnqc.passes.cell_function import stored_numbers
-from rnnqc.passes.grid_numbers import GridNumbers
+from rnnqc.errors import CompileError, InternalError
+from rnnqc.passes.fold.grid_numbers import GridNumbers
+from rnnqc.passes.render.cell_function import stored_numbers
 from rnnqc.tracing.boundaries import Run, same_bits
 from rnnqc.tracing.evaluator import Evaluator
 from rnnqc.tracing.grids import GridReader

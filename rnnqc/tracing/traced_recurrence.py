@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.diagnostics import CompileError
-from rnnqc.passes.mark_custom_values import PREVIOUS
-from rnnqc.passes.point_marks import CODES, CONSTANT, HIGH, LOW, MASK, REAL, ROWS, SUMS, UNIT, Mark
+from rnnqc.errors import CompileError
+from rnnqc.passes.analysis.point_marks import CODES, CONSTANT, HIGH, LOW, MASK, REAL, ROWS, SUMS, UNIT, Mark
+from rnnqc.passes.custom_cells.mark_custom_values import PREVIOUS
 from rnnqc.tracing.recurrences import Key, Recurrence, RecurrenceRun, Runs
 from rnnqc.tracing.tensors import Tensor, dequantized
 

@@ -14,8 +14,8 @@ from running import assert_same_bits, plain_session, run, sqnr
 from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
-from rnnqc.graph_walks import blocks_of
 from rnnqc.ir import Model
+from rnnqc.proto.graph_walks import blocks_of
 
 H, LAYERS = 6, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

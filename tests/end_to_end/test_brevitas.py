@@ -529,8 +529,8 @@ def test_comparisons(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_pass_that_changes_an_exported_cell_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is one: half of the hidden codes' scale does not go unnoticed."""
-    from rnnqc.diagnostics import NumericsError
-    from rnnqc.passes import read_quant_lstm_cell as module
+    from rnnqc.errors import NumericsError
+    from rnnqc.passes.brevitas import read_quant_lstm_cell as module
 
     fold = module.fold_quant_lstm
 

@@ -20,7 +20,7 @@ from running import run, save_arrays
 from running_lowered import NATIVE, STOCK, assert_all_lowered, lower_all, session
 
 import rnnqc
-from rnnqc.diagnostics import CompileError
+from rnnqc.errors import CompileError
 
 pytest.importorskip("brevitas", reason="needs brevitas")
 pytest.importorskip("onnxoptimizer", reason="needs onnxoptimizer")

@@ -15,10 +15,10 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.evaluate import run_model
+from rnnqc.data.statistics import Statistics
+from rnnqc.evaluation.evaluate import run_model
+from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model
-from rnnqc.numerics import sqnr_db
-from rnnqc.statistics import Statistics
 
 torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch

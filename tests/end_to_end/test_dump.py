@@ -21,8 +21,8 @@ from lstm_models import ITERATIONS, RecurrentCase
 from running import save_arrays
 
 import rnnqc
-from rnnqc.diagnostics import InternalError, NumericsError
-from rnnqc.evaluate import make_session
+from rnnqc.errors import InternalError, NumericsError
+from rnnqc.evaluation.evaluate import make_session
 from rnnqc.tracing import evaluator
 from rnnqc.tracing.native_steps import NativeSteps
 

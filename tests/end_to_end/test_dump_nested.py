@@ -19,7 +19,7 @@ from dumped import POWERS_OF_TWO, assert_follows_the_rule
 from recorded_reference import attributes_of, record_grid
 
 import rnnqc
-from rnnqc.graph_walks import blocks_of
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.testing.nesting import condition, nested
 from rnnqc.testing.recurrences import RecurrenceCase
 

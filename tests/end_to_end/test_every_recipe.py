@@ -17,8 +17,8 @@ from running_lowered import INTEGER, STOCK, UNROLLED, assert_equals_reference, l
 from strategies import gru_and_rnn_cases, lstm_cases
 
 import rnnqc
-from rnnqc.calibrate import calibrate
-from rnnqc.recipe import builtin_recipes
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.testing.float_layer import Activation
 
 pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too

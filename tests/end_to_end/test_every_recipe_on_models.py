@@ -21,8 +21,8 @@ from running import Array, assert_same_bits, options, run, sqnr
 from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
-from rnnqc.recipe import builtin_recipes
-from rnnqc.statistics import Statistics
+from rnnqc.data.statistics import Statistics
+from rnnqc.recipes.recipe import builtin_recipes
 
 pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 

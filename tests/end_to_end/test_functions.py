@@ -16,7 +16,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from running import assert_close, plain_session, run
 
 import rnnqc
-from rnnqc.numerics import sqnr_db
+from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.passes import Canonicalize
 
 CANONICAL = 1e-6

@@ -33,7 +33,7 @@ from running_lowered import (
 from strategies import gru_and_rnn_cases
 
 import rnnqc
-from rnnqc.calibrate import calibrate
+from rnnqc.calibration.calibrate import calibrate
 from rnnqc.testing.float_layer import Activation, Direction
 
 pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too

@@ -28,7 +28,7 @@ from protos import keep_outside
 from running import run, save_arrays
 
 import rnnqc
-from rnnqc.external_data import ALLOW_LINKS
+from rnnqc.proto.external_data import ALLOW_LINKS
 
 CASE = LstmCase()
 GIGABYTE = 2**30
@@ -125,7 +125,7 @@ def test_permission_is_for_links_alone(
 
 def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if somebody exchanged the file between the check by name and the opening."""
-    from rnnqc import external_data
+    from rnnqc.proto import external_data
 
     monkeypatch.setattr(external_data, "_refuse_links", lambda *arguments: None)
     for k, path in enumerate((_cache(tmp_path), _hard(tmp_path))):
@@ -431,7 +431,7 @@ def test_an_archive_that_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Zeros take a thousandth: what unpacks to more than the memory is refused before."""
-    from rnnqc import feeds
+    from rnnqc.data import feeds
 
     monkeypatch.setattr(feeds, "physical_memory", lambda: 1_000_000)
     data = _archive(tmp_path / "data.npz", {"X.npy": _npy("(500000,)", content=bytes(2_000_000))}, zipfile.ZIP_DEFLATED)

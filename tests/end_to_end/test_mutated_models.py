@@ -244,12 +244,11 @@ def test_functions_that_call_others_many_times() -> None:
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What onnxruntime runs is not blamed on the model."""
-    from rnnqc import pipeline
 
     def broken(*arguments: object) -> None:
         raise IndexError("planted")
 
-    monkeypatch.setattr(pipeline, "recurrent_nodes", broken)
+    monkeypatch.setattr("rnnqc.lowering.lower.recurrent_nodes", broken)
     with pytest.raises(IndexError, match="planted"):
         rnnqc.lower(LstmCase().model())
     model = LstmCase().model()

@@ -21,7 +21,7 @@ from report_pages import Page
 from running import save_arrays
 
 import rnnqc
-from rnnqc.tuning.measure import Judge
+from rnnqc.search.measure import Judge
 
 CASE = LstmCase(T=12, B=2, I=8, H=16)
 

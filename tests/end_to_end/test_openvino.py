@@ -18,7 +18,7 @@ from running import Array, Outputs, plain_session, run
 
 import rnnqc
 from rnnqc import testing
-from rnnqc.numerics import sqnr_db
+from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.testing.float_layer import Activation
 
 openvino = pytest.importorskip("openvino", reason="WARNING: openvino is absent, its results were NOT compared")

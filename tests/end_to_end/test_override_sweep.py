@@ -15,15 +15,15 @@ import pytest
 from custom_layers import feeds_of, layer
 
 import rnnqc
-from rnnqc.diagnostics import CompileError
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError
 from rnnqc.ir import Model
+from rnnqc.lowering.lower import Lowered
 from rnnqc.passes import PassManager
-from rnnqc.passes.custom_points import points_of_recurrences
-from rnnqc.passes.insert_qcdq import points_of_types
+from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.normal_form import decompose, normal_form
-from rnnqc.pipeline import Lowered
-from rnnqc.recipe import KEYS, builtin_recipes, keys_of, load_recipe
-from rnnqc.statistics import Statistics
+from rnnqc.passes.qcdq.insert_qcdq import points_of_types
+from rnnqc.recipes.recipe import KEYS, builtin_recipes, keys_of, load_recipe
 
 CELLS = ("LSTM", "GRU", "RNN", "other")
 RECIPES = [r.name for r in builtin_recipes()]

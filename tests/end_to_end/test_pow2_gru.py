@@ -19,7 +19,7 @@ from running_lowered import NATIVE, STOCK, session
 from vitis_reference import table_sigmoid, table_tanh
 
 import rnnqc
-from rnnqc.calibrate import calibrate
+from rnnqc.calibration.calibrate import calibrate
 
 Codes = npt.NDArray[np.int64]
 OPS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from running import assert_same_bits, run
 from running_lowered import STOCK, session
 
 import rnnqc
-from rnnqc.passes.write_qonnx import DOMAIN
+from rnnqc.passes.brevitas.write_qonnx import DOMAIN
 
 qonnx = pytest.importorskip("qonnx", reason="needs qonnx (PyPI)")
 

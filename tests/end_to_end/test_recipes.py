@@ -12,7 +12,7 @@ from running_lowered import INTEGER, NATIVE, UNROLLED
 
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
-from rnnqc.evaluate import run_model
+from rnnqc.evaluation.evaluate import run_model
 
 # Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
 HARMLESS = ("nothing", "weights full range", "cell 16 bits")

@@ -15,9 +15,9 @@ import pytest
 
 import rnnqc
 from rnnqc.cli import main
-from rnnqc.evaluate import run_model
+from rnnqc.evaluation.evaluate import run_model
+from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
-from rnnqc.numerics import sqnr_db
 from rnnqc.passes import PassManager
 from rnnqc.passes.normal_form import normal_form
 

@@ -19,16 +19,16 @@ from report_pages import Page
 from running import Array, save_arrays
 
 import rnnqc
-from rnnqc.pipeline import Lowered
+from rnnqc.data.statistics import Statistics
+from rnnqc.lowering.lower import Lowered
+from rnnqc.measure.verify import compare_models
 from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.subject import Options, Subject
-from rnnqc.statistics import Statistics
 from rnnqc.testing.recurrences import RecurrenceCase
-from rnnqc.verify import compare_models
 
 pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
 

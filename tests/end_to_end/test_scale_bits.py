@@ -17,7 +17,7 @@ from running import Array, assert_same_bits, run
 from running_lowered import STOCK, lower_all, run_all, session
 
 import rnnqc
-from rnnqc.statistics import Statistics
+from rnnqc.data.statistics import Statistics
 
 CASE = LstmCase(T=12, B=3, I=8, H=16, seed=5)
 RECIPES = ("int8", "int8-static", "int16", "w4a8", "brevitas-int8", "distiller-sym", "distiller-asym")

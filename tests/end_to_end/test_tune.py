@@ -20,10 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 from running import Array, save_arrays
 
 import rnnqc
-from rnnqc.diagnostics import UsageError
-from rnnqc.recipe import Rule, parse_recipe
-from rnnqc.tune import Tuned, recipe_text, tune
-from rnnqc.verify import compare_models
+from rnnqc.errors import UsageError
+from rnnqc.measure.verify import compare_models
+from rnnqc.recipes.recipe import Rule, parse_recipe
+from rnnqc.search.tune import Tuned, recipe_text, tune
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"
@@ -174,7 +174,7 @@ def test_states_are_carried(tmp_path: Path) -> None:
     assert not np.array_equal(seen[-1][1]["Y"], alone)
     follow = {name: seen[-1][0][output] for name, output in carried.items()}
     np.testing.assert_array_equal(
-        seen[-1][1]["Y"], rnnqc.evaluate.run_model(model, {**later, **follow}, optimize=True)["Y"]
+        seen[-1][1]["Y"], rnnqc.evaluation.evaluate.run_model(model, {**later, **follow}, optimize=True)["Y"]
     )
 
 

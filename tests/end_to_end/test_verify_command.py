@@ -22,7 +22,7 @@ from running import run, save_arrays
 from running_never import never_running
 
 import rnnqc
-from rnnqc.numerics import sqnr_db
+from rnnqc.evaluation.numerics import sqnr_db
 
 CASE = LstmCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 STATES = ["--state", "initial_h:Y_h", "--state", "initial_c:Y_c"]
@@ -208,8 +208,8 @@ def test_not_a_number_in_one_model_alone(verify: Callable[..., Result], tmp_path
 
 def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is a bit off is found: the native run gets another model here."""
-    import rnnqc.verify
-    from rnnqc.evaluate import make_session
+    import rnnqc.measure.verify
+    from rnnqc.evaluation.evaluate import make_session
 
     def wrong(model: onnx.ModelProto, *, native: bool = False, optimize: bool = True) -> Any:
         if native:

@@ -23,10 +23,10 @@ from running_lowered import NATIVE, STOCK, assert_all_lowered, session
 from strategies import lstm_cases
 
 import rnnqc
-from rnnqc.calibrate import calibrate
-from rnnqc.diagnostics import UsageError
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.errors import UsageError
 from rnnqc.passes import VerifyModified
-from rnnqc.passes.write_qonnx import DOMAIN
+from rnnqc.passes.brevitas.write_qonnx import DOMAIN
 
 RECIPE = "brevitas-int8"
 Array = npt.NDArray[Any]

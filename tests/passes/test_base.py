@@ -13,11 +13,11 @@ from lstm_models import LstmCase
 from pass_testing import CASES, ORDER, apply, before, make_pass, nodes_of
 
 import rnnqc.passes
-from rnnqc.diagnostics import InternalError, Outcome, StructureError
+from rnnqc.errors import InternalError, Outcome, StructureError
+from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model
-from rnnqc.numerics import Bitwise
 from rnnqc.passes import Canonicalize, DecomposeLstm, Pass, PassInfo, PassResult
-from rnnqc.properties import CHECKS, Property, violated
+from rnnqc.passes.invariants import CHECKS, Property, violated
 
 ALL = (*ORDER, "unroll")
 FOLDER = Path(rnnqc.passes.__file__).resolve().parent

@@ -24,9 +24,10 @@ from running import assert_same_bits, plain_session, run
 from strategies import lstm_cases
 
 import rnnqc
-from rnnqc.diagnostics import InternalError, NumericsError, UsageError
+from rnnqc.errors import InternalError, NumericsError, UsageError
+from rnnqc.evaluation.numerics import Bitwise, Close
 from rnnqc.ir import Constant, Model
-from rnnqc.numerics import Bitwise, Close
+from rnnqc.lowering.lower import FORMS
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -40,7 +41,6 @@ from rnnqc.passes import (
     VerifyModified,
     VerifyNumerics,
 )
-from rnnqc.pipeline import FORMS
 
 
 class Liar(Pass):

@@ -10,9 +10,9 @@ import pytest
 from lstm_models import LstmCase
 from pass_testing import INT8
 
-from rnnqc.diagnostics import PipelineError
+from rnnqc.errors import PipelineError
+from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model
-from rnnqc.numerics import Bitwise
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,
@@ -27,7 +27,7 @@ from rnnqc.passes import (
     PassResult,
     Unroll,
 )
-from rnnqc.properties import Property
+from rnnqc.passes.invariants import Property
 
 
 class Destroyer(Pass):

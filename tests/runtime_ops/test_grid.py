@@ -30,7 +30,7 @@ from node_changes import Change, drop_attribute, drop_input, set_attribute, set_
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 from running import LEVELS
 
-from rnnqc.passes.grid_numbers import QUANTIZERS
+from rnnqc.passes.fold.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples

@@ -30,7 +30,7 @@ from kernel_calls import (
 )
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 
-from rnnqc.passes.grid_numbers import QUANTIZERS
+from rnnqc.passes.fold.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples

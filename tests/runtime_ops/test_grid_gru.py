@@ -26,7 +26,7 @@ from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
 
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
-from rnnqc.passes.grid_numbers import RESET, Grid, quantizers_of
+from rnnqc.passes.fold.grid_numbers import RESET, Grid, quantizers_of
 
 EXAMPLES = settings().max_examples
 CELLS = (("GRU", False), ("GRU", True), ("RNN", False))

@@ -18,7 +18,7 @@ from quant_gru_cases import expected as expected_of
 from quant_lstm_cases import Arrays, assert_same_bits, native_session, run_native
 
 from rnnqc.cells.types import GRU, RNN, CellType
-from rnnqc.passes.grid_numbers import RESET, quantizers_of
+from rnnqc.passes.fold.grid_numbers import RESET, quantizers_of
 
 TYPES = [(GRU, False), (GRU, True), (RNN, False)]
 types = pytest.mark.parametrize(("type_", "linear"), TYPES, ids=["GRU", "GRU linear_before_reset", "RNN"])

@@ -16,7 +16,7 @@ import pytest
 from bundles import bundled
 from kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
-from rnnqc.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 
 Array = npt.NDArray[Any]
 KINDS = ("table", "relu_table", "Relu", "LeakyRelu", "ThresholdedRelu", "Affine", "HardSigmoid", "Softsign")
@@ -248,7 +248,7 @@ def test_lower_limit_at_the_second_code(
     isa: str, kernel: str, lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Knots that rise to the end, without the code whose entry is that of the next one: indices 0 and 1 differ.
-    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
+    monkeypatch.setattr("rnnqc.cells.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
     tables = [table[1:] for table in _linear_tables(kernel)]
     assert all(table[0] != table[1] for table in tables)
     case = _case(kernel, 2, 130, tables, wild=True)

@@ -39,7 +39,7 @@ from kernel_calls import (
     pointer,
 )
 
-from rnnqc.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
+from rnnqc.cells.tables import KNOT_UNIT, TANH_KNOTS, by_code, piecewise_linear_tanh
 
 
 @pytest.fixture
@@ -581,7 +581,7 @@ def test_lower_limit_at_the_second_code(
     isa: str, specials: Sequence[float], lowest: float, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Knots that rise to the end, without the code whose entry is that of the next one: indices 0 and 1 differ.
-    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
+    monkeypatch.setattr("rnnqc.cells.tables.TANH_KNOTS", (*(min(260 * j, 16352) for j in range(64)), 16384))
     case = _limited_case(first_code=1, specials=specials, gate_min=(lowest,) * 4)
     assert all(table[0] != table[1] for table in case.gate_tables)
     found = case.run(isa, guarded)
@@ -661,7 +661,7 @@ def test_tables_without_a_linear_form_in_common(isa: str, change: str, guarded: 
 def test_a_rise_beyond_int16_takes_shorter_segments(
     isa: str, knot: int, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rnnqc.tables.TANH_KNOTS", (0, knot, *[16384] * (len(TANH_KNOTS) - 2)))
+    monkeypatch.setattr("rnnqc.cells.tables.TANH_KNOTS", (0, knot, *[16384] * (len(TANH_KNOTS) - 2)))
     tables = LinearTables()
     linear, found, _ = tables.run(isa, guarded)
     assert linear

@@ -25,8 +25,8 @@ from quant_lstm_cases import (
     wide_cases,
 )
 
+from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
 from rnnqc.reference import quant_lstm_cell as reference
-from rnnqc.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
 
 LARGEST = np.finfo(np.float32).max
 

@@ -1,0 +1,97 @@
+"""A recurrence that is no LSTM, GRU or RNN, with its quantization points and what they quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rnnqc.ir import Graph, Node, Value, constant_array
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
+from rnnqc.passes.graph.loop_states import State
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
+MEANINGS = (
+    ("<product>.weight", "constant weights of a matrix product"),
+    ("<product>.hidden", "what is multiplied by them, where it is on no grid of so few bits yet"),
+    ("<product>.bias", "a constant that is added to the product"),
+    ("<node>.value", "any other value that is computed"),
+    ("<node>.sigmoid.value, <node>.tanh.value", "the same of these two activations"),
+    ("<value>.input.value", "a value from outside, such as an element of the sequence"),
+)
+"""Names of points, and one line for `rnnqc recipes`."""
+
+
+@dataclass
+class CustomCell:
+    """A recurrence with its quantization points.
+
+    Attributes:
+        name: As in the names of its points.
+        recurrence: Where it stands.
+        graph: The graph that holds its nodes: the body of a loop, or the one the steps are written out in.
+        outer: The graph that holds the loop; `graph` where there is none.
+        products: Products with constant weights by name; one for each step that is written out.
+        refused: Why other products are none that can be quantized.
+        sums: The Add of a constant that follows a product, by the id of the product.
+        edges: For each point of a value what it quantizes; one for each step that is written out.
+        entering: For each point what gets its format before the first step, values of `outer`.
+        origins: The point whose format a value has, by the id of the value.
+        states: Of a loop.
+        region: The nodes that belong to it, by id.
+        steps: Of one that is written out, the numbers of its nodes' steps, by id.
+    """
+
+    name: str
+    recurrence: FloatRecurrence
+    graph: Graph
+    outer: Graph
+    products: dict[str, list[CustomProduct]] = field(default_factory=dict)
+    refused: list[NotHandled] = field(default_factory=list)
+    sums: dict[int, Node] = field(default_factory=dict)
+    edges: dict[str, list[Value]] = field(default_factory=dict)
+    entering: dict[str, list[Value]] = field(default_factory=dict)
+    origins: dict[int, str] = field(default_factory=dict)
+    states: list[State] = field(default_factory=list)
+    region: set[int] = field(default_factory=set)
+    steps: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def points(self) -> list[str]:
+        """Names of all points, below the name of the cell."""
+        names = []
+        for product, sites in self.products.items():
+            biased = self.bias_of(sites[0]) is not None
+            names += [f"{product}.{p}" for p in (WEIGHT, HIDDEN, *((BIAS,) if biased else ()))]
+        return names + list(self.edges)
+
+    @property
+    def state_point(self) -> str | None:
+        """The point of the state that is multiplied first; of the first state where none is; None without states."""
+        carried = [self.origins[id(s.before)] for s in self.states if id(s.before) in self.origins]
+        for sites in self.products.values():
+            point = self.origins.get(id(sites[-1].x), "")  # the first step's may be a constant
+            if point in carried or (not carried and point and not point.endswith(f".input.{VALUE}")):
+                return point
+        return carried[0] if carried else None
+
+    @property
+    def states_made(self) -> list[Value]:
+        """What the steps make of `state_point`: one value of a loop, one for each step that is written out."""
+        point = self.state_point
+        if self.recurrence.loop is None:
+            return self.edges.get(point or "", [])
+        return [s.after for s in self.states if not s.invariant and self.origins.get(id(s.before)) == point][:1]
+
+    def bias_of(self, product: CustomProduct) -> Value | None:
+        """The constant that is added to a product, by itself or by the Add that follows; None without one."""
+        if product.bias is not None:
+            return product.bias if constant_array(product.bias) is not None else None
+        node = self.sums.get(id(product.node))
+        return None if node is None else next(v for v in node.inputs if constant_array(v) is not None)
+
+    def sum_of(self, product: CustomProduct) -> Value:
+        """The value of a product with what is added to it."""
+        node = self.sums.get(id(product.node), product.node)
+        return node.outputs[0]

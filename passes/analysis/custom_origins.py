@@ -1,0 +1,262 @@
+"""Analysis: which values of a recurrence are quantized, and which have the format of another one. Reads only.
+
+What moves values about without computing with them has no point: its result has the format of its source. A state has
+the format of what it becomes, and so has the state before the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.ir import CELL_TAG, Node, Value, constant_array, display_name, dtype_of, info
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.layout_ops import MOVERS
+from rnnqc.passes.graph.loop_states import states_of
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.point_names import distinct_names
+
+_NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
+# With the inputs whose values come out again; None for all.
+_MOVERS: Mapping[str, Sequence[int] | None] = {
+    **MOVERS, "Split": (0,), "Where": (1, 2), "Tile": (0,), "GatherElements": (0,), "GatherND": (0,), "Dropout": (0,),
+    "ScatterND": (0, 2), "ScatterElements": (0, 2),
+}  # fmt: skip
+_SEQUENCES = ("SequenceAt", "SequenceInsert", "SequenceEmpty", "SequenceConstruct", "SplitToSequence", "SequenceErase")
+_JOINERS = ("Concat", "Where", "ScatterND", "ScatterElements")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What a point is named after: a node, or a value; told from others of the same name by its id."""
+
+    key: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point that has no name yet: how that will end, behind the name of its owner."""
+
+    owner: Owner
+    ending: str
+
+
+def owner_of(named: Node | Value) -> Owner:
+    """What points of a node or of a value are named after."""
+    return Owner(id(named), display_name(named) if isinstance(named, Node) else str(named.name))
+
+
+def _from_outside(value: Value) -> Point:
+    return Point(owner_of(value), f".input.{VALUE}")
+
+
+class Reader:
+    """Finds the values that are quantized, and the point that each value of the region has its format of."""
+
+    def __init__(
+        self,
+        cell: CustomCell,
+        sites: Mapping[Owner, list[CustomProduct]],
+        constants: Constants,
+        first_of: Callable[[Node], Node],
+    ) -> None:
+        self.cell, self.sites, self.constants, self.first_of = cell, sites, constants, first_of
+        self.edges: dict[Point, list[Value]] = {}
+        self.entering: dict[Point, list[Value]] = {}
+        self.origins: dict[int, Point] = {}
+        self.before: dict[int, Value] = {}  # what a state becomes, by the id of the state
+        self.inputs: dict[int, Point] = {}
+        self.local: set[int] = set()
+        self.joined: set[int] = set()  # movers whose sources have different formats
+        self.found: dict[int, frozenset[Point]] = {}
+        self.states: dict[int, Point] = {}  # points of initial states, by their id
+        self.inner = {id(p.node) for row in sites.values() for p in row if id(p.node) in cell.sums}
+
+    def name_points(self) -> None:
+        """Gives all points their names."""
+        endings = {owner: [f".{p}" for p in (WEIGHT, HIDDEN, BIAS)] for owner in self.sites}
+        for point in dict.fromkeys((*self.edges, *self.entering, *self.origins.values())):
+            endings.setdefault(point.owner, []).append(point.ending)
+        names = distinct_names({owner: (owner.text, ends) for owner, ends in endings.items()})
+
+        def name(point: Point) -> str:
+            return f"{names[point.owner]}{point.ending}"
+
+        cell = self.cell
+        cell.products = {names[owner]: row for owner, row in self.sites.items()}
+        cell.edges = {name(p): values for p, values in self.edges.items()}
+        cell.entering = {name(p): values for p, values in self.entering.items()}
+        cell.origins = {v: name(p) for v, p in self.origins.items()}
+
+    def loop(self, node: Node) -> None:
+        """Reads the body of a loop; initial states get the format of what the state becomes."""
+        cell = self.cell
+        cell.states = [s for s in states_of(node) if _float(s.before)]
+        self.before = {id(s.before): s.after for s in cell.states if not s.invariant}
+        region = self._region(cell.graph.nodes)
+        self._solve(region, cell.graph.inputs)
+        for state in cell.states:
+            if id(state.before) in self.before and state.initial.name:
+                origins = self._of(state.before)
+                if len(origins) == 1 and not self.constants.zero(state.initial):
+                    self.entering.setdefault(next(iter(origins)), []).append(state.initial)
+
+    def written_out(self, nodes: Sequence[Node]) -> None:
+        """Values from outside that stand where other steps have those of a point get its format, as initial states."""
+        region = list(nodes)
+        self._solve(region, ())
+        rows: dict[int, list[Node]] = {}
+        for node in region:
+            rows.setdefault(id(self.first_of(node)), []).append(node)
+        for same in rows.values():
+            for values in zip(*(n.inputs for n in same), strict=False):
+                inside = {p for v in values if v.name and not self._enters(v) for p in self.found.get(id(v), ())}
+                outside = [v for v in values if v.name and self._enters(v)]
+                if len(inside) == 1:
+                    self.states |= {id(v): next(iter(inside)) for v in outside}
+                elif outside and not inside:
+                    first = next(iter(self.found[id(outside[0])]))
+                    self.inputs |= {id(v): self.inputs.get(id(v), first) for v in outside}
+        self._solve(region, ())
+
+    def _region(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes whose floats depend on a product, and those that these depend on."""
+        products = {id(n) for n in self.cell.recurrence.products}
+        reached = {id(v) for n in nodes if id(n) in products for v in n.outputs}
+        forward: set[int] = set()
+        grown = True
+        while grown:
+            grown = False
+            for node in nodes:
+                if id(node) in forward or not (id(node) in products or any(id(v) in reached for v in _sources(node))):
+                    continue
+                forward.add(id(node))
+                reached |= {id(v) for v in node.outputs if v.name and _float(v)}
+                grown = True
+            for state, after in self.before.items():
+                if id(after) in reached and state not in reached:
+                    reached.add(state)
+                    grown = True
+        needed = {id(v) for n in nodes if id(n) in forward for v in _sources(n)}
+        wanted = set(forward)
+        for _ in range(len(self.before) + 1):
+            for node in reversed(nodes):
+                if any(id(v) in needed for v in node.outputs if _float(v)):
+                    wanted.add(id(node))
+                    needed |= {id(v) for v in _sources(node)}
+            needed |= {id(after) for state, after in self.before.items() if state in needed}
+        return [n for n in nodes if id(n) in wanted and CELL_TAG not in info(n).metadata and n.op not in RECURRENT_OPS]
+
+    def _solve(self, region: Sequence[Node], inputs: Iterable[Value]) -> None:
+        """Origins of all values; states take those of what they become, so that it takes some rounds."""
+        self.local = {id(v) for n in region for v in n.outputs if v.name}
+        self.inputs |= {id(v): _from_outside(v) for v in inputs if id(v) not in self.before}
+        consumed = [v for n in region for v in _sources(n)]
+        for _ in range(2 * len(self.before) + 3):
+            previous, self.found = self.found, {}
+            self._previous = previous
+            for node in region:
+                for number, value in enumerate(node.outputs):
+                    if value.name:
+                        self.found[id(value)] = self._made(node, number, value)
+            for state, after in self.before.items():
+                self.found[state] = self._of(after)
+            if previous == self.found:
+                break
+        self.edges, self.entering = {}, {}
+        self.cell.region = {id(n) for n in region}
+        for value in consumed:
+            if id(value) not in self.found:
+                self.found[id(value)] = self._of(value)
+        for node in region:
+            for number, value in enumerate(node.outputs):
+                point = self._own(node, number)
+                if value.name and self.found[id(value)] == {point}:
+                    mover = node.op in _MOVERS and id(node) not in self.joined
+                    if not mover:
+                        self.edges.setdefault(point, []).append(value)
+        entered = {id(v): v for v in consumed if self._enters(v)}
+        for value in entered.values():
+            (point,) = self.found[id(value)]
+            held = self.entering if id(value) in self.states else self.edges
+            held.setdefault(point, []).append(value)
+        self.origins = {v: next(iter(points)) for v, points in self.found.items() if len(points) == 1}
+
+    def _enters(self, value: Value) -> bool:
+        return id(value) not in self.local and id(value) not in self.before and bool(self.found.get(id(value)))
+
+    def _own(self, node: Node, number: int) -> Point:
+        parts = ["", *([str(number)] if number else []), *([_NAMED[node.op]] if node.op in _NAMED else []), VALUE]
+        return Point(owner_of(self.first_of(node)), ".".join(parts))
+
+    def _made(self, node: Node, number: int, value: Value) -> frozenset[Point]:
+        if not _float(value) or node.op in _SEQUENCES or node.op == "Constant":
+            return frozenset()
+        own = frozenset({self._own(node, number)})
+        if node.op in _MOVERS and not node.domain:
+            if id(node) in self.joined:
+                return own
+            moved = _MOVERS[node.op]
+            sources = [node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved)]
+            origins: frozenset[Point] = frozenset().union(*(self._of(v) for v in sources if v.name))
+            foreign = any(v.name and self._foreign(v) for v in sources)
+            if node.op in _JOINERS and (len(origins) > 1 or (foreign and origins)):
+                self.joined.add(id(node))
+                return own
+            return origins
+        if id(node) in self.inner or self.constants.array(value) is not None:
+            return frozenset()
+        return own
+
+    def _of(self, value: Value) -> frozenset[Point]:
+        if id(value) in self.found:
+            return self.found[id(value)]
+        if id(value) in self.local or id(value) in self.before:
+            return self._previous.get(id(value), frozenset())
+        if not _float(value) or self.constants.array(value) is not None or self.constants.zero(value):
+            return frozenset()
+        point = self.states.get(id(value)) or self.inputs.get(id(value))
+        return frozenset({point or _from_outside(_root(value))})
+
+    def _foreign(self, value: Value) -> bool:
+        """Whether `value` is a constant that not every grid has: anything but 0."""
+        array = self.constants.array(value)
+        return array is not None and bool(array.any())
+
+
+def _sources(node: Node) -> list[Value]:
+    """The floats among the inputs of `node`."""
+    return [v for v in node.inputs if v.name and _float(v)]
+
+
+def _root(value: Value) -> Value:
+    """What elements of a sequence are taken out of."""
+    while len(value.inputs) == 1 and not value.inputs[0].domain:
+        node = value.inputs[0]
+        if node.op not in (*MOVERS, "Split") or node.op == "Concat" or node.inputs[0].name == "":
+            break
+        value = node.inputs[0]
+    return value
+
+
+_KEEPS_TYPE = ("Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Sigmoid", "Tanh", "Relu", "Neg", *_MOVERS)
+
+
+def _float(value: Value) -> bool:
+    """Whether `value` is a float32 tensor, as far as that is known."""
+    kind = dtype_of(value)
+    if kind is not None:
+        return kind == np.dtype(np.float32)
+    array = constant_array(value)
+    if array is not None:
+        return array.dtype == np.float32
+    node = value.inputs[0] if len(value.inputs) == 1 else None
+    if node is None or node.domain or node.op not in _KEEPS_TYPE:
+        return False
+    position = 1 if node.op == "Where" else 0
+    return _float(node.inputs[position])

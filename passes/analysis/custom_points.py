@@ -1,0 +1,109 @@
+"""Analysis: the quantization points of a recurrence that is no LSTM, GRU or RNN. Reads only.
+
+Below the name of the recurrence, `<node>` being the one that makes the value:
+
+* `<product>.weight`, `<product>.hidden`, `<product>.bias`: constant weights of a matrix product, what is multiplied by
+  them, and what is added to the product if that is constant, too;
+* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where it is one of
+  these two, whose range is known;
+* `<value>.input.value`: a float that comes from outside, such as an element of the sequence.
+
+Where two of these names are the same, a number follows that of the node or value.
+
+What moves values about without computing with them has no point: its result has the format of its source. A state has
+the format of what it becomes, and so has the state before the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rnnqc.ir import Graph, Model, Node, constant_array
+from rnnqc.passes.analysis.custom_cell import CustomCell
+from rnnqc.passes.analysis.custom_origins import Owner, Reader, owner_of
+from rnnqc.passes.analysis.custom_products import CustomProduct, custom_cells, read_product
+from rnnqc.passes.analysis.custom_rows import rows_of
+from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.point_names import distinct_names
+
+
+def custom_cells_of(model: Model) -> list[CustomCell]:
+    """Every recurrence that is no LSTM, GRU or RNN, with its points; the model should be in normal form.
+
+    Their names are reserved in the model: cells that are made later have others.
+    """
+    found = list(float_recurrences(model))
+    if not found:
+        return []
+    model.infer_shapes()
+    homes = {id(n): g for g in model.graphs() for n in g.nodes}
+    constants = Constants(model)
+    cells = [_read(r, homes, constants) for r in found]
+    done = [(r["name"], r["points"]) for r in custom_cells(model).values()]
+    taken = {text for name, points in done for text in (name, *(f"{name}.{p}" for p in points))}
+    wanted = {k: (c.recurrence.path, ("", *(f".{p}" for p in c.points))) for k, c in enumerate(cells)}
+    for number, name in distinct_names(wanted, taken).items():
+        cells[number].name = name
+        model.reserve_name(name)
+    return cells
+
+
+def points_of_recurrences(model: Model) -> dict[str, list[str]]:
+    """For each recurrence of unknown equations, quantized or not, the names of its quantization points."""
+    done = {str(r["name"]): list(r["points"]) for r in custom_cells(model).values()}
+    return done | {c.name: c.points for c in custom_cells_of(model)}
+
+
+def custom_identity(cell: CustomCell) -> dict[str, Any]:
+    """What tells a recurrence from another one of the same name: its products."""
+    return {"op": cell.recurrence.op, "products": {n: list(s[0].weights.shape) for n, s in cell.products.items()}}
+
+
+def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Constants) -> CustomCell:
+    anchor = recurrence.loop if recurrence.loop is not None else recurrence.products[0]
+    outer = homes[id(anchor)]
+    graph: Graph = outer if recurrence.loop is None else recurrence.loop.attrs["body"]
+    cell = CustomCell(recurrence.path, recurrence, graph, outer)
+    if recurrence.branched:
+        reason = "its products stand in branches of an If, which are not quantized."
+        cell.refused.append(NotHandled(reason, recurrence.found, "compute both ways, and select with Where"))
+        return cell
+    rows = rows_of(graph, recurrence) if recurrence.loop is None else None
+    first_of: Callable[[Node], Node] = _itself if rows is None else rows.first
+    sites: dict[Owner, list[CustomProduct]] = {}
+    for node in recurrence.products:
+        try:
+            product = read_product(node)
+        except NotHandled as refusal:
+            cell.refused.append(refusal)
+            continue
+        sites.setdefault(owner_of(first_of(node)), []).append(product)
+        _note_sum(cell, product)
+    reader = Reader(cell, sites, constants, first_of)
+    if recurrence.loop is not None:
+        reader.loop(recurrence.loop)
+    elif rows is not None:
+        reader.written_out(rows.nodes)
+        cell.steps = rows.steps
+    reader.name_points()
+    return cell
+
+
+def _itself(node: Node) -> Node:
+    return node
+
+
+def _note_sum(cell: CustomCell, product: CustomProduct) -> None:
+    """A constant that an Add of its own adds to a product belongs to the product."""
+    made = product.node.outputs[0]
+    if product.node.op != "MatMul" or len(made.outputs) != 1 or any(made is v for v in cell.graph.outputs):
+        return
+    (node,) = made.outputs
+    others = [v for v in node.inputs if v is not made]
+    if node.op == "Add" and not node.domain and len(others) == 1:
+        held = constant_array(others[0])
+        if held is not None and held.size == product.weights.shape[1] and held.shape[-1] == held.size:
+            cell.sums[id(product.node)] = node

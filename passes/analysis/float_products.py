@@ -1,0 +1,112 @@
+"""Analysis: matrix products of a recurrence that its quantization points do not reach. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from rnnqc.ir import CELL_TAG, Graph, Node, Value, attribute, constant_array, display_name, info, subgraphs
+from rnnqc.passes.analysis.custom_cell import CustomCell
+from rnnqc.passes.analysis.float_recurrences import PRODUCTS, is_product
+from rnnqc.passes.graph.layout_ops import MOVERS
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+_PICKS = ("Gather", "Slice", "Split", "SequenceAt", "SplitToSequence")
+
+
+def unreached_products(cell: CustomCell) -> list[tuple[Node, NotHandled]]:
+    """Products with constants in branches of the loop's body, and those that make what the recurrence adds.
+
+    A product in front of the loop belongs to the recurrence if no product of a step multiplies its result: it is the
+    input projection of every step, computed at once.
+    """
+    found = [(n, _in_branch(n)) for n in _in_branches(cell.graph, cell)]
+    return found + [(n, _in_front(n)) for n in _projections(cell)]
+
+
+def _in_branches(graph: Graph, cell: CustomCell) -> Iterator[Node]:
+    for node in graph.nodes:
+        if id(node) in cell.region or cell.recurrence.loop is not None:
+            for _, inner in subgraphs(node) if CELL_TAG not in info(node).metadata else ():
+                yield from (n for n in inner.nodes if is_product(n) and CELL_TAG not in info(n).metadata)
+                yield from _in_branches(inner, cell)
+
+
+def _projections(cell: CustomCell) -> list[Node]:
+    """The products in front of a recurrence whose results its steps add or multiply element by element."""
+    loop = cell.recurrence.loop
+    inside = cell.region if loop is None else {id(n) for n in cell.graph.nodes}
+    states = {id(v) for values in cell.entering.values() for v in values}
+    made: dict[int, Node] = {}
+    for outer, inner, element in _entering(cell, inside):
+        users, picked_inside = _users(inner, inside)
+        node, picked_outside = _producer(outer)
+        multiplied = any(n.op in PRODUCTS for n in users)
+        if node is None or not users or multiplied or id(outer) in states or id(node) in inside:
+            continue
+        if element or picked_inside or picked_outside:  # not the same in every step
+            made[id(node)] = node
+    return list(made.values())
+
+
+def _entering(cell: CustomCell, inside: Collection[int]) -> Iterator[tuple[Value, Value, bool]]:
+    """What comes from outside and is no state: outside, inside, and whether it is an element of a Scan's sequence."""
+    loop = cell.recurrence.loop
+    if loop is not None and loop.op == "Scan":
+        count = len(loop.inputs) - attribute(loop, "num_scan_inputs", 1)
+        yield from ((o, i, True) for o, i in zip(loop.inputs[count:], cell.graph.inputs[count:], strict=True))
+    local = {id(v) for v in cell.graph.inputs} if loop is not None else set[int]()
+    read = {id(v): v for n in cell.graph.nodes if id(n) in inside for v in n.inputs if v.name and id(v) not in local}
+    yield from ((v, v, False) for v in read.values() if not any(id(p) in inside for p in v.inputs))
+
+
+def _users(value: Value, inside: Collection[int]) -> tuple[list[Node], bool]:
+    """The nodes that compute with a value, past those that move it about, and whether these pick elements of it."""
+    found: list[Node] = []
+    picked = False
+    stack, seen = [value], set[int]()
+    while stack:
+        for node in stack.pop().outputs:
+            if id(node) in seen or id(node) not in inside:
+                continue
+            seen.add(id(node))
+            if node.op in (*MOVERS, *_PICKS):
+                picked |= node.op in _PICKS
+                stack.extend(node.outputs)
+            elif node.op not in ("Shape", "Size"):
+                found.append(node)
+    return found, picked
+
+
+def _producer(value: Value) -> tuple[Node | None, bool]:
+    """The product that makes `value` but for constants that are added, and whether elements of it are picked."""
+    picked = False
+    while len(value.inputs) == 1:
+        node = value.inputs[0]
+        if is_product(node):
+            return node, picked
+        sources = [v for v in node.inputs if v.name and constant_array(v) is None]
+        moved = node.op in (*MOVERS, *_PICKS) and sources
+        if node.domain or not (moved or (node.op == "Add" and len(sources) == 1)):
+            return None, picked
+        picked |= node.op in _PICKS
+        value = sources[0]
+    return None, picked
+
+
+def _in_branch(node: Node) -> NotHandled:
+    return NotHandled(
+        "products in branches of an If are not quantized.", _described(node), "compute both ways, and select with Where"
+    )
+
+
+def _in_front(node: Node) -> NotHandled:
+    return NotHandled(
+        "the projection of its input stands in front of the recurrence.",
+        _described(node),
+        "compute it within the step; `rnnqc layer` makes the layer of it",
+    )
+
+
+def _described(node: Node) -> str:
+    shapes: Iterable[str] = (str(list(a.shape)) for v in node.inputs[:2] if (a := constant_array(v)) is not None)
+    return f"node {display_name(node)!r} ({node.op}) with weights {' and '.join(shapes)}"

@@ -1,0 +1,186 @@
+"""Analysis: recurrences that are no LSTM, GRU or RNN node, in loops or written out. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
+from rnnqc.passes.graph.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
+from rnnqc.passes.graph.loop_states import State, bodies, is_loop, is_real, owners, states_of
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+
+PRODUCTS = ("MatMul", "Gemm", "Conv")
+_MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class FloatRecurrence:
+    """A recurrence that stays float.
+
+    Attributes:
+        path: Name of the loop, or of the first product, with the path through subgraphs.
+        op: Its operator.
+        steps: How often it is written out; None for a loop.
+        found: What it is recognized by.
+        products: Its products with constants, in order.
+        loop: The loop it is in, or None.
+        branched: Whether only products in branches of the loop's body make it a recurrence.
+    """
+
+    path: str
+    op: str
+    steps: int | None
+    found: str
+    products: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    loop: Node | None = field(default=None, compare=False, repr=False)
+    branched: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the constants that its products multiply, each counted once."""
+        return constant_bytes(self.products)
+
+    @property
+    def reason(self) -> str:
+        """Why it stays float."""
+        where = "in this loop" if self.steps is None else f"that is written out {self.steps} times"
+        return f"the recurrence {where} is none that an LSTM, GRU or RNN node computes."
+
+
+def constant_bytes(products: Iterable[Node]) -> int:
+    """Size of the constants that products multiply, each counted once; what they add does not count."""
+    factors = {id(v): v for node in products for v in node.inputs[:2]}
+    arrays = [constant_array(v) for v in factors.values()]
+    return sum(int(a.nbytes) for a in arrays if a is not None)
+
+
+def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
+    """Every loop with a state that goes through a matrix and comes back, and every row of products that does so.
+
+    A row inside the step of such a loop belongs to the loop.
+    """
+    held: set[int] = set()
+    for graph, _, path in bodies(model):
+        inside = owners(graph)
+        for node in graph.nodes:
+            if is_loop(node) and CUSTOM_TAG not in info(node).metadata:
+                found = _loop(node, path)
+                if found is not None:
+                    held |= {id(n) for n in found.products}
+                    yield found
+        yield from _written_out(graph, inside, path, held)
+
+
+def _loop(node: Node, path: str) -> FloatRecurrence | None:
+    body: Graph = node.attrs["body"]
+    states = [s for s in states_of(node) if not s.invariant and is_real(s.before)]
+    inside = owners(body)
+    carried = reached([s.before for s in states], inside, is_real)
+
+    def onward(state: State) -> dict[int, Value]:
+        return reached([state.before], inside, is_real)
+
+    reach: dict[int, dict[int, set[int]]] = {}
+    products: dict[int, Node] = {}
+    for state in states:
+        plain = onward(state)
+        through: dict[int, set[int]] = {}
+        for product in {id(n): n for v in plain.values() for n in users_of(v, inside)}.values():
+            if product.op not in PRODUCTS or all(id(v) in carried for v in product.inputs if v.name):
+                continue
+            products[id(product)] = product
+            through[id(product)] = set(reached(product.outputs, inside, is_real))
+        reach[state.index] = through
+    for state in states:
+        for product_id, values in reach[state.index].items():
+            if comes_back(state, values, states, onward):
+                product = products[product_id]
+                name = display_name(product)
+                found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
+                constant = [n for n in body.nodes if is_product(n)]
+                where = f"{path}{display_name(node)}"
+                return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
+    for state in states:
+        for branching, inner in _products_in_branches(state, inside):
+            if comes_back(state, reached(branching.outputs, inside, is_real), states, onward):
+                at = f"node {display_name(inner[0])!r} ({inner[0].op}) in a branch of node {display_name(branching)!r}"
+                found = f"state {state.before.name!r} goes through {at} and comes back"
+                return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, found, inner, node, branched=True)
+    return None
+
+
+def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Each If that takes what is made of a state, with the products with constants that this goes through in it."""
+    values = list(reached([state.before], inside, is_real).values())
+    for node in {id(n): n for v in values for n in users_of(v, inside) if n.op == "If"}.values():
+        products = tuple(_products_of(values, node))
+        if products:
+            yield node, products
+
+
+def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
+    for _, branch in subgraphs(node):
+        inside = owners(branch)
+        behind = list(reached(values, inside, is_real).values())
+        for user in {id(n): n for v in behind for n in users_of(v, inside)}.values():
+            if user.op == "If":
+                yield from _products_of(behind, user)
+            elif is_product(user) and CELL_TAG not in info(user).metadata:
+                yield user
+
+
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies by a constant matrix."""
+    return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
+
+
+def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int]:
+    """The nodes of which nodes of `own` are made, by id."""
+    found: set[int] = set()
+    stack = [n for n in graph.nodes if id(n) in own]
+    while stack:
+        for value in stack.pop().inputs:
+            for maker in value.inputs if value.name and is_real(value) else ():
+                node = inside.get(id(maker))
+                if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
+                    continue
+                found.add(id(node))
+                stack.append(node)
+    return found
+
+
+def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int]) -> Iterator[FloatRecurrence]:
+    users: dict[int, list[Node]] = {}
+    weights: dict[int, Value] = {}
+    for node in graph.nodes:
+        if node.op not in ("MatMul", "Gemm") or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
+            continue
+        array = constant_array(node.inputs[1])
+        if array is None or array.size < _MATRIX or constant_array(node.inputs[0]) is not None:
+            continue
+        users.setdefault(id(node.inputs[1]), []).append(node)
+        weights[id(node.inputs[1])] = node.inputs[1]
+    taken: set[int] = set()
+    for key, nodes in users.items():
+        if len(nodes) < _STEPS or id(nodes[0]) in taken:
+            continue
+        behind = reached(nodes[0].outputs, inside, is_real)
+        row = [nodes[0], *(n for n in nodes[1:] if id(n.inputs[0]) in behind)]
+        between = {n.op for v in behind.values() for n in users_of(v, inside)}
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+            continue
+        own = {id(nodes[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
+        # The first step's other products come from the same state.
+        own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
+        taken |= own
+        # So do products with the elements of the sequence.
+        leading = _leading_to(own, graph, inside)
+        own |= {id(n) for same in users.values() if sum(id(n) in leading for n in same) >= _STEPS for n in same}
+        # What is used less often is no part of a step.
+        tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
+        products = tuple(n for n in graph.nodes if id(n) in own & tied)
+        found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
+        name = f"{path}{display_name(nodes[0])}"
+        yield FloatRecurrence(name, nodes[0].op, len(row), found, products)

@@ -1,0 +1,129 @@
+"""Analysis: recurrences whose matmuls are quantized already, in loops or unrolled. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
+from rnnqc.passes.analysis.custom_products import custom_cells
+from rnnqc.passes.analysis.float_recurrences import PRODUCTS
+from rnnqc.passes.graph.loop_reach import comes_back, reached, users_of
+from rnnqc.passes.graph.loop_states import bodies, is_loop, owners, states_of
+
+_MICROSOFT = "com.microsoft"
+QUANTIZED_PRODUCTS = frozenset(
+    {
+        ("", "ConvInteger"),
+        ("", "MatMulInteger"),
+        ("", "QLinearConv"),
+        ("", "QLinearMatMul"),
+        (_MICROSOFT, "DynamicQuantizeMatMul"),
+        (_MICROSOFT, "MatMulBnb4"),
+        (_MICROSOFT, "MatMulInteger16"),
+        (_MICROSOFT, "MatMulIntegerToFloat"),
+        (_MICROSOFT, "MatMulNBits"),
+        (_MICROSOFT, "QGemm"),
+        (_MICROSOFT, "QLinearConv"),
+    }
+)
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class IntegerRecurrence:
+    """A recurrence that another tool has quantized.
+
+    Attributes:
+        path: Name of the loop, or of the first product, with the path through subgraphs.
+        op: Its operator.
+        found: What it is recognized by.
+        weight_bytes: Size of the constants that its products multiply, each counted once.
+    """
+
+    path: str
+    op: str
+    found: str
+    weight_bytes: int
+
+
+def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
+    """Every loop with a state that goes through a quantized product and comes back, and every row of such products.
+
+    rnnqc's own cells are none of them.
+    """
+    own = tuple(f"{name}." for name in custom_cells(model))
+    for graph, _, path in bodies(model):
+        for node in graph.nodes:
+            if is_loop(node) and not _is_own(node):
+                found = _loop(node, path)
+                if found is not None:
+                    yield found
+        yield from _written_out(graph, path, own)
+
+
+def _is_own(node: Node) -> bool:
+    return any(tag in info(node).metadata for tag in (CELL_TAG, CUSTOM_TAG, RELEASED_TAG))
+
+
+def _weights(node: Node) -> list[Value]:
+    """The constants that a quantized product multiplies; none of any other node."""
+    if _is_own(node):
+        return []
+    if (node.domain or "", node.op) in QUANTIZED_PRODUCTS:
+        return [v for v in node.inputs if _size(v) > 1]
+    if node.op not in PRODUCTS or node.domain:
+        return []
+    codes = [v.inputs[0].inputs[0] for v in node.inputs[:2] if v.inputs and v.inputs[0].op == "DequantizeLinear"]
+    return [v for v in codes if _size(v) > 1]
+
+
+def _size(value: Value) -> int:
+    array = constant_array(value) if value.name else None
+    return 0 if array is None else int(array.size)
+
+
+def _bytes(products: list[Node]) -> int:
+    arrays = {id(v): constant_array(v) for node in products for v in _weights(node)}
+    return sum(int(a.nbytes) for a in arrays.values() if a is not None)
+
+
+def _loop(node: Node, path: str) -> IntegerRecurrence | None:
+    body: Graph = node.attrs["body"]
+    inside = owners(body)
+    products = [n for n in body.nodes if _weights(n)]
+    states = [s for s in states_of(node) if not s.invariant] if products else []
+    onward = {s.index: reached([s.before], inside) for s in states}
+    for state in states:
+        for product in products:
+            if not any(id(v) in onward[state.index] for v in product.inputs if v.name):
+                continue
+            if comes_back(state, reached(product.outputs, inside), states, lambda s: onward[s.index]):
+                at = f"node {display_name(product)!r} ({product.op})"
+                found = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
+                return IntegerRecurrence(f"{path}{display_name(node)}", node.op, found, _bytes(products))
+    return None
+
+
+def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
+    """Rows of products; what rnnqc has made has names that begin with one of `made`."""
+    inside = owners(graph)
+    users: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        for value in (v for v in _weights(node)[:1] if not v.name.startswith(made)):
+            users.setdefault(id(value), []).append(node)
+    taken: set[int] = set()
+    for nodes in users.values():
+        if len(nodes) < _STEPS or id(nodes[0]) in taken:
+            continue
+        behind = reached(nodes[0].outputs, inside)
+        row = [nodes[0], *(n for n in nodes[1:] if any(id(v) in behind for v in n.inputs if v.name))]
+        between = {n.op for v in behind.values() for n in users_of(v, inside)}
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+            continue
+        own = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
+        taken |= own
+        name = _weights(nodes[0])[0].name
+        found = f"{len(row)} matmuls with the quantized weights {name!r}; each depends on the one before"
+        products = [n for n in graph.nodes if id(n) in own]
+        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))

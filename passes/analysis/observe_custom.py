@@ -1,0 +1,123 @@
+"""Makes the values at the quantization points of recurrences of unknown equations observable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.ir import Graph, Model, Value, attribute, shape_of
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.custom_cell import HIDDEN, CustomCell
+from rnnqc.passes.cells.observe import ANY_RANK, Observed
+from rnnqc.passes.graph.loop_states import behind_views
+
+MASK = "mask"
+"""Stands for the value that says which rows are no padding."""
+Dimension = int | str | None
+
+
+def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
+    """Adds copies of the values at the points of `cell` to the model, in place, and says where they stand.
+
+    A value of unknown rank in a Scan is left out.
+    """
+    look = _Observer(model, cell)
+    for name, sites in cell.products.items():
+        look.note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
+    for point, values in cell.edges.items():
+        look.note_steps(point, values)
+    for point, values in cell.entering.items():
+        for value in {id(v): v for v in values}.values():
+            look.note(point, value, entering=True)
+    condition = mask_of(cell)
+    if condition is not None:
+        look.note(MASK, condition, mask=True)
+    return look.found
+
+
+def observe_states(model: Model, cell: CustomCell) -> Observed | None:
+    """Adds a copy of the state that `cell` multiplies first, after each step, to the model, in place.
+
+    None where there is none, or where it has no one shape.
+    """
+    look = _Observer(model, cell)
+    values = cell.states_made
+    if values:
+        look.note_steps(str(cell.state_point), values)
+    return look.found[0] if len(look.found) == 1 else None
+
+
+class _Observer:
+    """Adds copies of values to a model."""
+
+    def __init__(self, model: Model, cell: CustomCell) -> None:
+        self.model, self.cell = model, cell
+        self.found: list[Observed] = []
+        self.made = {id(v) for n in cell.graph.nodes for v in n.outputs} | {id(v) for v in cell.graph.inputs}
+
+    def note(self, point: str, value: Value, *, mask: bool = False, entering: bool = False) -> None:
+        cell, loop = self.cell, self.cell.recurrence.loop
+        shape, inside = shape_of(value), id(value) in self.made
+        step = inside and loop is not None and loop.op == "Scan"
+        if shape is None and step:
+            return  # a scan output needs a rank
+        graph: Graph = cell.graph if inside else cell.outer
+        b = Builder(self.model, prefix=f"{cell.name}.{point}")
+        copy = b.cast(value, np.float32, "observed") if mask else b.op("Identity", [value], "observed")
+        graph.nodes.extend(b.nodes)
+        size = shape[-1] if shape and isinstance(shape[-1], int) else 1
+        rank = ANY_RANK if shape is None else len(shape) + step
+        self.found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
+
+    def note_steps(self, point: str, values: Sequence[Value]) -> None:
+        """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
+        cell, shape = self.cell, shape_of(values[0])
+        local = all(id(v) in self.made for v in values)
+        if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
+            for value in values:
+                self.note(point, value)
+            return
+        b = Builder(self.model, prefix=f"{cell.name}.{point}")
+        parts = [b.op("Unsqueeze", [v, b.i64([0])], "observed.step") for v in values]
+        whole = b.op("Concat", parts, "observed", axis=0)
+        cell.graph.nodes.extend(b.nodes)
+        size = len(values) * (shape[-1] if isinstance(shape[-1], int) else 1)
+        self.found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
+
+
+def mask_of(cell: CustomCell) -> Value | None:
+    """What decides for every state whether it is kept: which rows of the batch have not ended."""
+    conditions: list[Value] = []
+    for state in cell.states:
+        value = behind_views(state.after)
+        if state.new is not state.after:
+            conditions.append(value.inputs[0].inputs[0])
+    carried = [s for s in cell.states if not s.invariant]
+    same = bool(conditions) and len(conditions) == len(carried) and all(c is conditions[0] for c in conditions)
+    return conditions[0] if same else None
+
+
+def dimensions_of(cell: CustomCell) -> tuple[Dimension, Dimension]:
+    """The number of steps and the batch size, as far as shapes tell them."""
+    loop = cell.recurrence.loop
+    if loop is None:
+        sizes = [shape_of(v) for v in cell.edges.get(cell.state_point or "", ())]
+        return cell.recurrence.steps, _first(sizes)
+    length: Dimension = None
+    batch = _first([shape_of(s.initial) for s in cell.states])
+    if loop.op == "Scan":
+        count = attribute(loop, "num_scan_inputs", 1)
+        axes = attribute(loop, "scan_input_axes", None) or [0] * count
+        for value, axis in zip(loop.inputs[len(loop.inputs) - count :], axes, strict=True):
+            shape = shape_of(value)
+            if shape is None or len(shape) < 3:
+                continue
+            length = shape[axis] if length is None else length
+            rest = [d for k, d in enumerate(shape) if k != axis % len(shape)]
+            batch = rest[0] if batch is None else batch
+    return length, batch
+
+
+def _first(shapes: Sequence[Sequence[Dimension] | None]) -> Dimension:
+    return next((s[0] for s in shapes if s is not None and len(s) == 2), None)

@@ -1,0 +1,1 @@
+"""Brevitas' QuantLSTMCell and QONNX operators, read and written."""

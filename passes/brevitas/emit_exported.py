@@ -1,0 +1,129 @@
+"""A cell that Brevitas exported as the readable Scan, with Brevitas' own quantizers at its quantization points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import GATES, Cell
+from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.ir import Graph, Model, Node, Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.brevitas.emit_qonnx import emit_quant
+from rnnqc.passes.cells.emit_cell import Boundary, emit_cell
+from rnnqc.passes.cells.emit_step import ONE, Quantizer
+from rnnqc.passes.fold.fold_quant_lstm import stored_weights
+from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.quant_operators import GATES as SHORT_GATES
+from rnnqc.passes.graph.quant_operators import Parameter, QuantLstm
+from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight, has_operators
+
+
+def emit_exported_cell(
+    model: Model,
+    graph: Graph,
+    cell: Cell,
+    lstm: QuantLstm,
+    at: Boundary,
+    outer: Mapping[str, QonnxQuantizer],
+) -> list[Node]:
+    """The nodes of the cell between its boundary values; its parameters become initializers that the cell names.
+
+    Every operation is Brevitas', in float32 and in its order; matrix products are onnxruntime's.
+
+    Args:
+        model: The model.
+        graph: Its graph that the cell is in.
+        cell: The cell, with rounded outputs.
+        lstm: The same in Brevitas' terms; its weights may be floats.
+        at: Its boundary.
+        outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
+    """
+    cell.B = model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name
+    weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
+    for key, parameters in (("W", lstm.W), ("R", lstm.R)):
+        try:
+            arrays, encoding = _weight(key, parameters)
+        except NotHandled:
+            values = np.ascontiguousarray(np.concatenate([p.values for p in parameters]).T)
+            setattr(cell, key, model.add_initializer(f"{cell.name}/{key}.float", values, graph).name)
+            continue
+        held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
+        weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
+        setattr(cell, key, held["codes"].name)
+    quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
+    return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
+
+
+def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
+    """The quantizers inside a cell by quantization point."""
+    q = lstm.quantizers
+    found = {"hidden": q["output"], "hidden.activation": q["hidden_state_tanh"], ONE: q["input_sigmoid"]}
+    found |= dict.fromkeys(("cell_state", "cell_state.kept", "cell_state.added"), q["cell_state"])
+    for gate, short in zip(GATES, SHORT_GATES, strict=True):
+        found[f"{gate}.acc"] = q[f"{short}_acc"]
+        found[f"{gate}.activation"] = q["cell_tanh" if short == "cell" else f"{short}_sigmoid"]
+    return found
+
+
+def exported_quantizer(
+    quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
+) -> Quantizer:
+    """A quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
+
+    def is_plain(b: Builder, point: str) -> bool:
+        """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
+        q = quantizers.get(point)
+        if q is None or not isinstance(q.rounding, Rounding):
+            return False
+        # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
+        plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
+        return plain and has_operators(b, q.bits, q.rounding, bool(q.signed))
+
+    def quantize(b: Builder, point: str, value: Value) -> Value:
+        if point in weights:
+            written_out = not is_plain(b, MULTIPLIED[point[0]])
+            return emit_weight(b, point, *weights[point], written_out=written_out)
+        q = quantizers.get(point)
+        if q is None:
+            return value
+        if is_plain(b, point):
+            scale = (float(q.scale.ravel()[0]),)
+            return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
+        target = b.value(f"{point}.quantized", np.float32)
+        inner = Builder(b.model, b.cell, f"{b.prefix}/{point}")
+        emit_quant(inner, q, value, target)
+        b.nodes += inner.nodes
+        return target
+
+    return quantize
+
+
+def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Encoding]:
+    """Codes `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
+    codes, zero_points, scales = stored_weights(key, parameters)
+    zeros = np.zeros(len(scales), np.int32) if zero_points is None else zero_points
+    axis: int | None = 1
+    if (scales == scales[0]).all() and (zeros == zeros[0]).all():
+        scales, zeros, axis = scales[0].reshape(()), zeros[0].reshape(()), None
+    formats = {
+        (p.quantizer.bits, p.quantizer.signed, p.quantizer.narrow) for p in parameters if p.quantizer is not None
+    }
+    bits, signed, narrow = next(iter(formats))
+    if len(formats) > 1 or not signed:
+        bits, narrow = codes.dtype.itemsize * 8, False
+    encoding = Encoding(
+        bits,
+        True,
+        tuple(np.atleast_1d(scales).tolist()),
+        narrow=narrow,
+        axis=axis,
+        zero_point=int(zeros) if axis is None else 0,
+        zero_points=() if axis is None or not zeros.any() else tuple(zeros.tolist()),
+    )
+    arrays = {"codes": codes, "scale": scales.astype(np.float32), "zero_point": zeros.astype(codes.dtype)}
+    return arrays, encoding

@@ -1,0 +1,85 @@
+"""On which number grids the values around exported cells lie: where codes come from and where they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.ir import Value, constant_array
+from rnnqc.passes.fold.fold_quant_lstm import check_one_scale, grid_of
+from rnnqc.passes.fold.grid_numbers import Grid
+from rnnqc.passes.graph.layout_ops import MOVERS, sources_of
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.quant_operators import QuantLstm, is_quant, read_quant
+from rnnqc.passes.render.chain_codes import NEAREST
+
+_MOVED = {**MOVERS, "Split": (0,)}
+
+
+@dataclass
+class Grids:
+    """On which grid values lie.
+
+    Attributes:
+        known: Quantizers by the name of the value that a cell made.
+    """
+
+    known: dict[str, QonnxQuantizer] = field(default_factory=dict)
+
+    def of(self, value: Value, what: str) -> QonnxQuantizer:
+        """The grid of `value`, which quantizers and cells make and other operators move.
+
+        Raises:
+            NotHandled: It lies on none, or its parts on different ones.
+        """
+        found: QonnxQuantizer | None = None
+        for source, grid in sources_of(value, self._known, _MOVED):
+            if grid is None:
+                node = source.inputs[0] if len(source.inputs) == 1 else None
+                made = f"{source.name!r}" + (f" is made by {node.op}" if node is not None else "")
+                raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
+            if found is not None and not found.same_format(grid):
+                raise NotHandled(f"{what} lies on several grids.", f"{value.name!r}", "share io_quant")
+            found = found or grid
+        assert found is not None
+        check_one_scale(what, found)
+        return found
+
+    def _known(self, value: Value) -> QonnxQuantizer | None:
+        """The grid of what a cell or a quantizer makes."""
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        grid = self.known.get(value.name)
+        return read_quant(node) if grid is None and node is not None and is_quant(node) else grid
+
+
+def input_of(node: QuantLstm, grids: Grids) -> tuple[Value, Grid]:
+    """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
+    quantizer = grids.of(node.x, "its input")
+    producer = node.x.inputs[0] if node.x.inputs else None
+    if producer is not None and is_quant(producer) and isinstance(quantizer.rounding, Rounding):
+        return producer.inputs[0], grid_of("input", quantizer, unsigned=True)
+    return node.x, grid_of("input", quantizer, unsigned=True, on_grid=True)
+
+
+def state_of(value: Value, own: QonnxQuantizer, what: str, grids: Grids) -> Value | None:
+    """An initial state as the cell takes it, which applies its own quantizer; None for zeros."""
+    array = constant_array(value)
+    nearest = own.rounding.value in NEAREST
+    if array is not None:
+        if not array.any():
+            return None
+        if nearest and np.array_equal(own(array), array):
+            return value
+        raise NotHandled(f"{what} is not quantized.", "constants off the grid", "export zeros, or pass the states")
+    grid = grids.of(value, what)
+    producer = value.inputs[0] if value.inputs else None
+    same = grid.same_format(own)
+    if same and grid.rounding is own.rounding and producer is not None and is_quant(producer):
+        return producer.inputs[0]
+    if same and nearest:
+        return value
+    action = "use a rounding to the nearest code" if same else "quantize it as the cell does"
+    raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)

@@ -1,0 +1,300 @@
+"""Reads the cells that Brevitas exports, with the quantization they bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.cells.base import Cell, Size, fixed
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import (
+    FLOAT_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    constant_array,
+    display_name,
+    info,
+    input_or_none,
+    output_or_none,
+    safe_name,
+    shape_of,
+)
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.brevitas.check_read_quant_lstm import ReadQuantLstmCheck
+from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
+from rnnqc.passes.brevitas.exported_grids import Grids, input_of, state_of
+from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
+from rnnqc.passes.cells.emit_cell import Boundary, dimensions
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.fold.fold_grid import FoldedGrid
+from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.output_shapes import infer_output_shapes
+from rnnqc.passes.graph.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
+from rnnqc.passes.render.chain_codes import ReadCell, chain_codes
+from rnnqc.passes.render.emit_tables import Tables
+from rnnqc.passes.render.equivalent_products import real_products
+from rnnqc.passes.render.fold_scales import integer_operands
+
+
+class ReadQuantLstmCell(Pass):
+    """Turns each `QuantLSTMCell` of Brevitas into an integer cell in the arithmetic "grid32".
+
+    Before: `Quant(x), Quant(W_ii), ... -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
+
+    After: the integer cell, with codes of the weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
+    DequantizeLinear` around a readable float cell (see emit_exported.py).
+
+    Elementwise operations are Brevitas' own; its products are sums in an order that nobody specifies: a code next to
+    a tie may fall otherwise.
+
+    * The cell keeps the quantization it was exported with; no recipe applies to it.
+    * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
+      left out, so that the batch is not bound to theirs.
+    * Where an integer layer's input is the hidden states of other cells, their codes pass, without going back to float.
+    * A cell without an integer form (weights without codes, more than 16 bits, scales for each channel of an
+      activation, ...) is written out in float32 operators, in Brevitas' order, with a remark.
+    * A cell whose parameters are not constant or not known stays as it is, with a remark.
+    """
+
+    info = PassInfo(
+        name="read-quant-lstm-cell",
+        summary="turn the cells that Brevitas exports into integer cells",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
+        """Prepares the pass.
+
+        Args:
+            integer: Whether cells become integer ones; else they are of form qcdq.
+            functions: Whether tables may be calls of a model-local function.
+        """
+        self.integer, self.functions = integer, functions
+
+    def run(self, model: Model) -> PassResult:
+        """Reads every cell of every graph, in topological order."""
+        remarks: list[Remark] = []
+        tables = Tables(model, functions=self.functions) if self.integer else None
+        grids = Grids()
+        sites: dict[str, ReadCell] = {}
+        count, inferred = 0, 0
+        for path, graph in list(model.paths()):
+            for node in list(graph.nodes):
+                if not is_quant_lstm(node) or FLOAT_TAG in info(node).metadata:
+                    continue
+                if count > inferred and not _is_known(model, input_or_none(node, 0)):  # it may follow another cell
+                    model.infer_shapes()
+                    inferred = count
+                name = f"{path}{display_name(node)}"
+                try:
+                    read = _readable(graph, node)
+                except NotHandled as refusal:
+                    info(node).metadata[FLOAT_TAG] = refusal.reason
+                    remarks.append(
+                        self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
+                    )
+                    count += 1
+                    continue
+                try:
+                    site = _lower(model, graph, node, read, name, tables, grids)
+                    if site is not None:
+                        sites[site.cell.name] = site
+                    reason = "keeps the quantization it was exported with; recipes do not apply to it."
+                    remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
+                    doubt = doubt_about_weights(read)
+                    if doubt is not None:
+                        remarks.append(self.remark(Outcome.NOTE, name, node.op, *doubt))
+                except NotHandled as refusal:
+                    _write_out(model, graph, node, read, name, grids)
+                    reason = f"{refusal.reason} It runs in float32 operators, exactly but without a native kernel."
+                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, reason, refusal.found, refusal.action))
+                count += 1
+        if count > inferred:
+            model.infer_shapes()
+        chain_codes(model, sites)
+        if count:
+            model.remove_dead()
+            model.sort()
+            infer_output_shapes(model, grids.known)
+        widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
+        usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
+        equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
+        numerics = Lossy(20.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, equivalents)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Constants of integer cells from the quantizers that their nodes bring along."""
+        return ReadQuantLstmCheck(model)
+
+
+def _is_known(model: Model, value: Value | None) -> bool:
+    """Whether the shape of `value` is made of numbers and of names that inputs of the model have."""
+    shape = shape_of(value)
+    names = {d for v in model.graph.inputs for d in shape_of(v) or () if isinstance(d, str)}
+    return shape is not None and all(isinstance(d, int) or d in names for d in shape)
+
+
+def _readable(graph: Graph, node: Node) -> QuantLstm:
+    if all(_used_output(graph, node, k) is None for k in range(3)):
+        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+    return read_quant_lstm(node)
+
+
+def _lower(
+    model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: Grids
+) -> ReadCell | None:
+    """The cell that codes can reach; None for one of form qcdq."""
+    x, x_grid = input_of(read, grids)
+    absorbed = grids.of(read.x, "its input") if x is not read.x else None
+    h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
+    c0 = state_of(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
+    folded = fold_quant_lstm(read, x_grid)
+    name, sizes = _name(model, node, read), _sizes(x, read)
+    x, before, made, after = _surroundings(model, graph, node, read, x, grids)
+    at = Boundary(x, None, h0, c0, *made)
+    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
+    cell.points = points_of(read)
+    cell.form = "integer" if tables is not None else "qcdq"
+    model.cells[name] = cell
+    site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
+    if site is not None:
+        nodes = site.emit(model, None)
+    else:
+        outer = {"initial_h": read.quantizers["output"], "initial_c": read.quantizers["cell_state"]}
+        outer |= {"input": absorbed} if absorbed is not None else {}
+        nodes = emit_exported_cell(model, graph, cell, read, at, outer)
+    model.insert_nodes(graph, node, [*before, *nodes, *after])
+    model.remove_nodes(graph, [node])
+    return site
+
+
+def _cell(
+    read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size], batch: str | None, at: Boundary
+) -> Cell:
+    """A cell without parameters and points; `sizes` are those of time and batch, `batch` is its name."""
+    assert at.x is not None
+    names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
+    return Cell(
+        name=name,
+        node=path,
+        op=op,
+        hidden_size=read.hidden_size,
+        input_size=read.input_size,
+        reverse=read.reverse,
+        activations=ACTIVATIONS,
+        clip=None,
+        input_forget=read.cifg,
+        static_length=fixed(sizes[0]),
+        static_batch=fixed(sizes[1]),
+        batch=batch,
+        x=at.x.name,
+        sequence_lens=None,
+        initial_h=names[0],
+        initial_c=names[1],
+        y=names[2],
+        y_h=names[3],
+        y_c=names[4],
+        W="",
+        R="",
+        B="",
+        P=None,
+    )
+
+
+def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> ReadCell:
+    operands = integer_operands(model, graph, cell, folded, tables, True)
+    cell.integer = folded.numbers.__dict__.copy()
+    cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
+    for key in ("W", "R", "B"):
+        setattr(cell, key, cell.operands[key])
+    return ReadCell(cell, graph, folded.numbers, at, operands)
+
+
+def _name(model: Model, node: Node, read: QuantLstm) -> str:
+    return model.fresh_name(f"{safe_name(display_name(node))}.{'reverse' if read.reverse else 'forward'}")
+
+
+def _sizes(x: Value, read: QuantLstm) -> list[Size]:
+    """Those of time and batch."""
+    shape = shape_of(x) or [None] * 3
+    if len(shape) != 3:
+        raise NotHandled("what its quantizer takes has not three axes.", f"shape {shape}", "export the model again")
+    return shape[1::-1] if read.batch_first else shape[:2]
+
+
+def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: Grids) -> None:
+    """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
+    name, sizes = _name(model, node, read), _sizes(read.x, read)
+    x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
+    b = Builder(model, prefix=name)
+    given = ((read.initial_h, "initial_h"), (read.initial_c, "initial_c"))
+    states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
+    at = Boundary(x, None, *states, *made)
+    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
+    cell.points = {"hidden": {"rounded_output": True}}
+    nodes = emit_exported_cell(model, graph, cell, read, at, {})
+    model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])
+    model.remove_nodes(graph, [node])
+    model.release_cells([name])
+
+
+def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Value | None:
+    """An initial state `[B,H]`, None for zeros; rows of a constant that are all the same do not bind the batch."""
+    array = constant_array(value)
+    if array is not None and not array.any():
+        return None
+    if array is not None and array.ndim == 2 and array.size and (array == array[:1]).all():
+        value = b.f32(array[:1])
+    batch = dimensions(b, x, 1, 2, f"{name}.batch")
+    shape = b.op("Concat", [batch, b.i64([hidden])], f"{name}.shape", axis=0)
+    return b.op("Expand", [value, shape], name)
+
+
+def _surroundings(
+    model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: Grids
+) -> tuple[Value, list[Node], list[Variable | None], list[Node]]:
+    """X and outputs with time first, and the nodes before and after the cell that make them so.
+
+    The node loses its outputs; those that nothing uses are None.
+    """
+    targets = [_used_output(graph, node, k) for k in range(3)]
+    sizes = (shape_of(x) or [None] * 3)[:2]
+    batch = 0 if read.batch_first else 1
+    around = Builder(model, prefix=safe_name(display_name(node)))
+    node.outputs.clear()
+    if read.batch_first:
+        x = around.op("Transpose", [x], "X.time_first", perm=[1, 0, 2])
+    before, around.nodes = around.nodes, []
+    made: list[Variable | None] = []
+    for k, target in enumerate(targets):
+        if target is None:
+            made.append(None)
+            continue
+        assert isinstance(target, Variable)
+        target.dtype = np.dtype(np.float32)
+        target.shape = [*(sizes if k == 0 else sizes[batch : batch + 1]), read.hidden_size]
+        inner = target
+        if read.batch_first and k == 0:
+            inner = around.value("Y.time_first", np.float32, [*sizes[::-1], read.hidden_size])
+            around.add("Transpose", [inner], [target], "Y.batch_first", perm=[1, 0, 2])
+        made.append(inner)
+        for value in (target, inner):
+            grids.known[value.name] = read.quantizers["cell_state" if k == 2 else "output"]
+    return x, before, made, around.nodes
+
+
+def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
+    value = output_or_none(node, k)
+    if value is None or not (value.outputs or any(v is value for v in graph.outputs)):
+        return None
+    return value

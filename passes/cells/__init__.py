@@ -1,0 +1,1 @@
+"""A recurrent node becomes a cell: an explicit Scan over named values, float."""

@@ -1,0 +1,89 @@
+"""Looking cells up in the graphs that hold them, and what their inputs consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
+from rnnqc.passes.cells.emit_cell import boundary_of
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.layout_ops import sources_of
+from rnnqc.passes.graph.quant_operators import CELL_OP
+
+
+def parameters_of(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
+    """W, R, B and hidden_bias of a cell whose parameters are constants of the main graph, as far as it has them."""
+    held = graph_info(model.graph).initializers
+    names = {"W": cell.W, "R": cell.R, "B": cell.B, "hidden_bias": cell.hidden_bias}
+    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
+    return {k: a for k, a in arrays.items() if a is not None}
+
+
+def graphs_of_cells(model: Model) -> dict[str, Graph]:
+    """For each cell's name the graph that holds its nodes."""
+    found: dict[str, Graph] = {}
+    for graph in model.graphs():
+        for node in graph.nodes:
+            cell = info(node).metadata.get(CELL_TAG)
+            if cell is not None:
+                found.setdefault(cell, graph)
+    return found
+
+
+def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:
+    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes; the caller sorts."""
+    fresh = {id(n) for n in nodes}
+    old = [n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name and id(n) not in fresh]
+    position = next(i for i, n in enumerate(graph.nodes) if n is old[0])
+    model.remove_nodes(graph, old)
+    graph.nodes[position:position] = list(nodes)
+
+
+def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None:
+    """The cells whose hidden states make up `value`, moved but not changed; None if anything else is in it."""
+    by_output = {c.y: c for c in model.cells.values() if c.y is not None}
+    found: list[tuple[Cell, Value]] = []
+    for source, cell in sources_of(value, lambda v: by_output.get(v.name)):
+        if cell is None:
+            return None
+        found.append((cell, source))
+    return found
+
+
+def chain_input(model: Model, graph: Graph, cell: Cell) -> None:
+    """Lets the input of `cell` take the number format of the hidden states it consists of."""
+    point = cell.points["input"]
+    if point["bits"] is None or not point.get("chain"):
+        return
+    sources = chain_sources(model, boundary_of(model, graph, cell).x)
+    if not sources:
+        return
+    formats = [c.points.get("hidden") for c, _ in sources]
+    first = formats[0]
+    if first is None or first.get("mode") != "static" or any(f != first for f in formats):
+        return
+    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
+        return  # Brevitas chose that format: the recipe may have no arithmetic for it
+    if any(_may_keep_more(model, c) for c, _ in sources):
+        return
+    cell.points["input"] = {**first, "mode": "codes"}
+
+
+def _may_keep_more(model: Model, cell: Cell) -> bool:
+    """Whether hidden states of many steps may exceed the bound of their format.
+
+    A GRU keeps a share of the state that it begins with in every step.
+    """
+    bound = cell.points["hidden"].get("bound")
+    if bound is None or cell.initial_h is None or not cell.type.reads_hidden:
+        return False
+    state = model.find(cell.initial_h)
+    if state is None:
+        return True
+    constants = Constants(model)
+    sources = sources_of(state, constants.array)
+    return any(not constants.zero(v) and (a is None or bool(np.any(np.abs(a) > bound))) for v, a in sources)

@@ -1,0 +1,1 @@
+"""Custom cells: loops with equations of their own, quantized where they are."""

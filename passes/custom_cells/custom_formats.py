@@ -1,0 +1,230 @@
+"""From a recipe and statistics to the number formats of a recurrence that is no LSTM, GRU or RNN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import UsageError
+from rnnqc.ir import constant_array
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.formats.derived_formats import PRODUCT
+from rnnqc.passes.formats.format_checks import check_mode
+from rnnqc.passes.formats.formats import grid_of_points, naming_point
+from rnnqc.passes.formats.point_format import FLOAT, check_point, format_of, on_grid
+from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
+from rnnqc.recipes.recipe import Recipe, Settings
+
+Format = dict[str, Any]
+ROWS = "dynamic-row"
+ROW_BITS = (8, 16)
+"""Codes of rows that have a scale each."""
+_NAMED_ACTIVATIONS = (f".sigmoid.{VALUE}", f".tanh.{VALUE}")
+# What follows from a layer's gates, or needs groups of rows.
+_NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "wide_channels", "share")
+
+
+@dataclass
+class CustomFormats:
+    """The formats of one recurrence.
+
+    Attributes:
+        points: By the name of the point; `{"bits": None}` for one that stays float.
+        uncalibrated: Points that the recipe quantizes, and of which there are no statistics.
+        lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
+        follows: The point whose format another value has by `same_as`, by the name of that value.
+        settings: What the recipe says of each point.
+    """
+
+    points: dict[str, Format] = field(default_factory=dict)
+    uncalibrated: list[str] = field(default_factory=list)
+    lacking: bool = False
+    follows: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
+
+    def grid(self, point: str | None) -> Format | None:
+        """The format of a point with one scale; None for one without."""
+        made = self.points.get(point or "", FLOAT)
+        return made if made.get("mode") == "static" and made["bits"] is not None else None
+
+    @property
+    def edges(self) -> int:
+        """How many points of values have a format."""
+        return sum(self.grid(p) is not None for p in self.points if p.endswith(f".{VALUE}"))
+
+
+def custom_formats(cell: CustomCell, recipe: Recipe, statistics: Statistics | None) -> CustomFormats:
+    """What the recipe says about each point of `cell`.
+
+    * A value has one scale, given or calibrated; without statistics it stays float, and is among `uncalibrated`.
+    * `hidden` has one scale where the recipe asks for one, else one for each row. Of one that the statistics of the
+      recurrence leave out (what cannot be observed) each row has a scale; without such statistics it is `lacking`.
+    * `same_as` of a value is the name of another one of the recurrence, or `hidden`: the state that is multiplied.
+      Sigmoid and tanh, whose range is known, do not follow `hidden`, and nothing follows a float.
+
+    Raises:
+        CompileError: Settings make no number format.
+        UsageError: Settings contradict each other.
+    """
+    return _Resolver(cell, recipe, statistics).formats()
+
+
+class _Resolver:
+    def __init__(self, cell: CustomCell, recipe: Recipe, statistics: Statistics | None) -> None:
+        self.cell, self.recipe = cell, recipe
+        silent = statistics is not None and cell.name in statistics.silent_cells
+        self.statistics = None if silent or statistics is None or cell.name not in statistics.cells else statistics
+        self.made = CustomFormats()
+        self.settings = recipe.settings_of_points(cell.name, cell.points, self._targets)
+        self.made.settings = self.settings
+        self.shares: dict[str, list[str]] = {}
+        for point, s in self.settings.items():
+            if self._measured(point, s):
+                self.shares.setdefault(self._label(point, s), []).append(point)
+
+    def formats(self) -> CustomFormats:
+        points = self.made.points
+        later: dict[str, str] = {}
+        for point, s in self.settings.items():
+            kind = point.rpartition(".")[2]
+            with naming_point(f"{self.cell.name}.{point}"):
+                target = self._target(point, s)
+                if kind in (WEIGHT, BIAS):
+                    continue
+                if not s.get("bits"):
+                    points[point] = FLOAT
+                elif target is not None:
+                    later[point] = target
+                else:
+                    check_mode(point, s)
+                    points[point] = self._hidden(point, s) if kind == HIDDEN else self._value(point, s)
+        self.made.follows = later
+        for point, target in later.items():
+            if target in later:
+                raise UsageError(
+                    f"{self.cell.name}.{point}: same_as = {target!r}, which follows from another point itself.",
+                    supported="a point with a format of its own",
+                )
+            rounding = format_of(self.settings[point])["rounding"]
+            points[point] = FLOAT if points[target]["bits"] is None else {**points[target], "rounding": rounding}
+            self.made.uncalibrated += [point] if target in self.made.uncalibrated else []
+        for name, sites in self.cell.products.items():
+            weight, bias = f"{name}.{WEIGHT}", f"{name}.{BIAS}"
+            points[weight] = self._weight(weight, sites[0])
+            if bias in self.settings:
+                with naming_point(f"{self.cell.name}.{bias}"):
+                    points[bias] = self._bias(name, sites[0])
+        self.made.points = {p: points[p] for p in self.cell.points}
+        multiplied = any(p.endswith(f".{HIDDEN}") for p in self.made.uncalibrated)
+        self.made.lacking = multiplied and self.statistics is None
+        for point, made in self.made.points.items():
+            check_point(f"{self.cell.name}.{point}", made)
+        return self.made
+
+    def _measured(self, point: str, s: Settings) -> bool:
+        """Whether the scale of a point follows from statistics."""
+        kind = point.rpartition(".")[2]
+        if kind not in (HIDDEN, VALUE) or not s.get("bits") or "scale" in s or self._target(point, s) is not None:
+            return False
+        return kind == VALUE or s.get("mode") == "static"
+
+    def _label(self, point: str, s: Settings) -> str:
+        """The name of the group whose scale a point has."""
+        if not s.get("share"):
+            return point
+        names = {"cell": self.cell.name, "layer": self.cell.name, "gate": point.rpartition(".")[0], "point": point}
+        return str(s["share"]).format(**names)
+
+    def _target(self, point: str, s: Settings) -> str | None:
+        """The point whose format `point` has by `same_as`; None for a format of its own."""
+        target = s.get("same_as")
+        if not target or not point.endswith(f".{VALUE}"):
+            return None
+        if target == HIDDEN:
+            state = self.cell.state_point
+            own = (
+                state in (None, point)
+                or point.endswith(_NAMED_ACTIVATIONS)
+                or not self.settings[str(state)].get("bits")
+            )
+            return None if own else state
+        if target not in self.settings or not str(target).endswith(f".{VALUE}"):
+            raise UsageError(
+                f"same_as = {target!r}, which is no value of this recurrence.",
+                supported=f"hidden, {', '.join(p for p in self.settings if p.endswith(f'.{VALUE}'))}",
+            )
+        return None if target == point else str(target)
+
+    def _targets(self, point: str, target: str) -> list[str]:
+        """The points whose format `point` takes with `same_as = target`."""
+        state = self.cell.state_point
+        if point.endswith(f".{BIAS}"):
+            product = self.cell.products[point.removesuffix(f".{BIAS}")][0]
+            origin = self.cell.origins.get(id(self.cell.sum_of(product)))
+            return [] if origin is None else [origin]
+        if target != HIDDEN:
+            return [target]
+        return [] if state is None or state == point or point.endswith(_NAMED_ACTIVATIONS) else [state]
+
+    def _value(self, point: str, s: Settings) -> Format:
+        return on_grid(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT
+
+    def _hidden(self, point: str, s: Settings) -> Format:
+        if "scale" in s:
+            return on_grid(s, s["scale"])
+        found = self._calibrated(point, s) if s.get("mode") == "static" else None
+        return found or {**format_of(s), "mode": ROWS}
+
+    def _calibrated(self, point: str, s: Settings) -> Format | None:
+        group = [f"{self.cell.name}.{p}" for p in self.shares[self._label(point, s)]]
+        seen = [p for p in group if self.statistics is not None and p in self.statistics.points]
+        if not seen:
+            self.made.uncalibrated.append(point)
+            return None
+        scale, zero_point = grid_of_points(seen, s, self.statistics)
+        return on_grid({**s, "zero_point": zero_point}, scale)
+
+    def _weight(self, point: str, product: CustomProduct) -> Format:
+        s = {k: v for k, v in self.settings[point].items() if k not in _NOT_OF_WEIGHTS}
+        columns = product.weights.shape[1]
+        return weight_format(s, product.weights, np.ones(columns), f"{self.cell.name}.{point}", 1)
+
+    def _bias(self, name: str, product: CustomProduct) -> Format:
+        """On the grid of the sums of products, on that of the result, or on one of its own."""
+        s, points = self.settings[f"{name}.{BIAS}"], self.made.points
+        if not s.get("bits"):
+            return FLOAT
+        origin = self.cell.origins.get(id(self.cell.sum_of(product)))
+        if s.get("mode") == PRODUCT:
+            code = operand_format(self.cell, self.made, name, product)
+            weight = points[f"{name}.{WEIGHT}"]
+            if code is None or code.get("mode") != "static" or weight["bits"] is None:
+                return FLOAT
+            unit = np.asarray(weight["scale"], np.float64) * code["scale"][0]
+            scale = np.broadcast_to(unit, product.weights.shape[1]).astype(np.float32)
+            like = format_of({**s, "signed": True, "zero_point": 0})
+            return {**like, "scale": [float(v) for v in scale], "axis": 0, "mode": "static"}
+        if s.get("same_as"):
+            target = self.made.grid(origin)
+            return FLOAT if target is None else {**target, "rounding": format_of(s)["rounding"]}
+        bias = self.cell.bias_of(product)
+        assert bias is not None
+        values = np.asarray(constant_array(bias), np.float32).reshape(1, -1)
+        found = weight_scales({**s, "granularity": "per-tensor"}, values, 1)
+        return on_grid(s, s["scale"]) if found is None else on_grid(s, float(found[0][0]))
+
+
+def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> Format | None:
+    """The format of the codes of what a product multiplies; None for a float.
+
+    Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.
+    """
+    held = formats.grid(cell.origins.get(id(product.x)))
+    wanted = formats.points[f"{name}.{HIDDEN}"]
+    if held is not None and (wanted["bits"] is None or held["bits"] <= wanted["bits"]):
+        return held
+    return None if wanted["bits"] is None else wanted

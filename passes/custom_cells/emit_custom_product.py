@@ -1,0 +1,381 @@
+"""Products of a recurrence of unknown equations with quantized weights, in standard operators.
+
+Sums of products of codes are exact: in MatMulInteger, of which there is one for each byte of wide codes. Products of
+unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.ir import Graph, Model, Node, Value, shape_of
+from rnnqc.ir.builder import Builder, onnx_type
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.analysis.point_marks import CODES, HIGH, LOW, REAL, ROWS, SUMS, UNIT, mark_made, mark_taken
+from rnnqc.passes.formats.point_format import encoding_of, stored_multiplier
+from rnnqc.passes.formats.quantized_parameters import weight_codes
+from rnnqc.passes.qcdq.emit_qcdq import (
+    WIDEST,
+    QuantizedWeight,
+    emit_fake_quant,
+    emit_qcdq,
+    emit_row_fake_quant,
+    emit_weight,
+)
+from rnnqc.passes.render.emit_codes import row_codes, row_scales
+from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
+
+MIDDLE = 128
+"""Zero point of codes of rows with a scale each, and what makes signed bytes unsigned."""
+WIDE_MIDDLE = 2**15
+BYTE = 255
+_OPSET_OF_PROPAGATION = 21
+_LARGEST_SUM = 2**31
+_FLOAT32_BITS = 24
+Format = Mapping[str, Any]
+
+
+def emit_grid(b: Builder, name: str, value: Value, point: Format, *, readable: bool) -> Value:
+    """`value` on the grid of a point with one scale.
+
+    Args:
+        b: Collects the nodes.
+        name: Of the values.
+        value: Float32.
+        point: Its format.
+        readable: Whether to use QuantizeLinear and DequantizeLinear where they can say it. onnxruntime computes between
+            them in ways of its own; and from operator set 21 on it moves them past views and refuses the model.
+    """
+    emit = emit_qcdq if readable and has_quantize_linear(b.model, point) else emit_fake_quant
+    return emit(b, name, value, encoding_of(point))
+
+
+def has_quantize_linear(model: Model, point: Format) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used for values of a point."""
+    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
+    return bool(point["bits"] <= WIDEST and half_even and model.opset < _OPSET_OF_PROPAGATION)
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """The weights of a product.
+
+    Attributes:
+        encoding: Their format.
+        codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
+        scale: `[N]` or one number.
+        zero_point: Of the codes as they are stored, in the same form.
+        array: The codes.
+        planes: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
+            ones; 0 if they are no bytes.
+    """
+
+    encoding: Encoding
+    codes: Value
+    scale: Value
+    zero_point: Value
+    array: npt.NDArray[Any]
+    planes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of codes and scales."""
+        return int(self.array.nbytes) + 4 * len(self.encoding.scale)
+
+
+def store_weight(
+    model: Model, graph: Graph, path: str, product: CustomProduct, point: Format, moment: Any, *, integer: bool
+) -> StoredWeight:
+    """Adds the weights of a product, as codes, to the graph that it stands in.
+
+    Args:
+        model: The model.
+        graph: The graph.
+        path: Of the quantization point.
+        product: The product.
+        point: The format of its weights.
+        moment: Second moments of what they are multiplied with, or None.
+        integer: Whether the product is one of codes.
+    """
+    encoding, codes = encoding_of(point), weight_codes(point, product.weights, moment)
+    channels = () if encoding.axis is None else (len(encoding.scale),)
+    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point), channels)
+    stored, planes = codes, 0
+    if integer and encoding.bits <= WIDEST:
+        raised = MIDDLE if encoding.signed else 0
+        stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
+        planes = 1
+    elif integer and len(codes) * BYTE * BYTE < _LARGEST_SUM:
+        raised = WIDE_MIDDLE if encoding.signed else 0
+        wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
+        stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
+        planes = 2
+    arrays = {
+        "codes": stored,
+        "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
+        "zero_point": np.asarray(zero_point).astype(stored.dtype),
+    }
+    held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
+    return StoredWeight(encoding, **held, array=stored, planes=planes)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a product stands: marks the nodes that make its values.
+
+    Attributes:
+        cell: The recurrence.
+        product: Its name there.
+        step: The step, where the recurrence came written out.
+    """
+
+    cell: str
+    product: str
+    step: int | None = None
+
+    def mark(self, value: Value, tensor: str, part: str, kind: npt.DTypeLike = np.float32, **facts: Any) -> None:
+        """Marks what makes `value`."""
+        mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
+
+    def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
+        """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
+        facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
+        if weight.encoding.signed:
+            facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
+        part = HIGH if weight.planes > 1 else CODES
+        self.mark_taken(nodes, weight.codes, "weight", part, **facts)
+        if weight.encoding.zero_point or any(weight.encoding.zero_points):
+            self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
+
+    def mark_real(self, nodes: Iterable[Node], x: Value, point: Format | None, y: Value) -> None:
+        """Marks `y`, a product of real numbers, and the first of `nodes` that takes x, where that has one scale."""
+        if point is not None and point["mode"] == "static":
+            self.mark_taken(nodes, x, "hidden", REAL)
+        self.mark(y, "product", REAL)
+
+    def mark_taken(self, nodes: Iterable[Node], value: Value, tensor: str, part: str, **facts: Any) -> None:
+        """Marks the first of `nodes` that takes `value`."""
+        node = next((n for n in nodes if any(v is value for v in n.inputs)), None)
+        if node is not None:
+            mark_taken(node, value, self.cell, f"{self.product}.{tensor}", part, step=self.step, **facts)
+
+
+def emit_product(
+    b: Builder,
+    site: Site,
+    product: CustomProduct,
+    weight: StoredWeight,
+    point: Format,
+    *,
+    given: bool,
+    apart: bool,
+    integer: bool,
+) -> Value:
+    """`x W`, without what is added to it.
+
+    Args:
+        b: Collects the nodes.
+        site: Marks them.
+        product: What is multiplied.
+        weight: Its weights.
+        point: The format of x: one scale, or one for each row.
+        given: Whether x is on that grid already.
+        apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
+        integer: Whether to multiply codes, or real numbers.
+    """
+    if integer:
+        y = _integer_product(b, site, product, weight, point, given)
+    else:
+        x, static = _on_grid(b, site, product.x, point, given), point["mode"] == "static"
+        dequantized = static and not apart and has_quantize_linear(b.model, point)
+        y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+        site.mark_real(b.nodes, x, point, y)
+    site.mark_weight(b.nodes, weight)
+    return y
+
+
+def _integer_product(
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: Format, given: bool
+) -> Value:
+    """The product of `x [...,K]` as one of codes."""
+    x, static = product.x, point["mode"] == "static"
+    if static and not given and not _takes_bytes(point):
+        x = emit_grid(b, "hidden", x, point, readable=False)
+    shape = shape_of(x)
+    flat = shape is not None and len(shape) == 2
+    rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
+    y = _static(b, site, rows, weight, encoding_of(point)) if static else _by_rows(b, site, rows, weight, point)
+    if flat:
+        return y
+    outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
+    whole = b.op("Concat", [outer, b.i64([product.weights.shape[1]])], "shape.result", axis=0)
+    return b.op("Reshape", [y, whole], "product.shaped")
+
+
+def emit_half_quantized(
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+) -> Value:
+    """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
+
+    Args:
+        b: Collects the nodes.
+        site: Marks them.
+        product: What is multiplied.
+        weight: Its weights; None if they stay float.
+        point: The format of x; None if it stays float.
+        given: Whether x is on that grid already.
+    """
+    x = product.x if point is None else _on_grid(b, site, product.x, point, given)
+    w: Value = b.f32(product.weights)
+    if weight is not None:
+        held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+        w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
+        site.mark_weight(b.nodes, weight)
+    y = b.op("MatMul", [x, w], "product")
+    site.mark_real(b.nodes, x, point, y)
+    return y
+
+
+def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Value:
+    """What is multiplied, as real numbers that its format can represent."""
+    if point["mode"] == "static":
+        return x if given else emit_grid(b, "hidden", x, point, readable=True)
+    middle = 2 ** (point["bits"] - 1)
+    made = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
+    scaled, zero = made.inputs[0], 0 if point["signed"] else middle
+    site.mark_taken([scaled], scaled.inputs[0], "hidden", CODES, raised=-zero, zero=zero)
+    site.mark_taken([scaled], scaled.inputs[1], "hidden", ROWS)
+    return made
+
+
+def _takes_bytes(point: Format) -> bool:
+    """Whether one QuantizeLinear makes the codes of a value that is on no grid yet."""
+    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
+    return bool(point["bits"] == WIDEST and half_even and not point["narrow"])
+
+
+def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, readable: bool) -> Value:
+    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
+
+    Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
+    by Cast, Sub, Mul: of DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8 bits so.
+    """
+    depth = weight.array.shape[0]
+    held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
+    w = emit_weight(b, "weight", held, weight.encoding, written_out=not readable)
+    wide = max(point["bits"], weight.encoding.bits) > WIDEST and point["mode"] == "static"
+    if not wide or point["bits"] + weight.encoding.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
+        return b.op("MatMul", [x, w], "product")
+    exact = [b.cast(v, np.float64, f"{n}.float64") for n, v in (("hidden", x), ("weight", w))]
+    return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
+
+
+def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+    """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
+    depth = weight.array.shape[0]
+    w = weight.encoding
+    narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
+    zeros = np.asarray(w.zero_points or (w.zero_point,))
+    largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))
+    unit = np.float64(code.scale[0]) * np.asarray(w.scale, np.float64)
+    unit = unit if w.axis is not None else unit.reshape(())
+    if w.bits <= WIDEST and code.bits <= WIDEST and depth * narrow * largest < _LARGEST_SUM:
+        zero = code.zero_point + (MIDDLE if code.signed else 0)
+        units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
+        acc = b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product")
+        site.mark(units, "hidden", CODES, np.uint8, raised=zero - code.zero_point)
+        site.mark(acc, "product", SUMS, np.int32)
+        multiplier = b.f32(stored_multiplier(unit))
+        real = b.op("Mul", [b.cast(acc, np.float32, "product.float"), multiplier], "product.real")
+        site.mark_taken(real.inputs, multiplier, "product", UNIT, rank=None)
+        return real
+    if (
+        weight.planes
+        and code.bits <= WIDE_BITS
+        and depth * BYTE * (BYTE if weight.planes > 1 else largest) < _LARGEST_SUM
+    ):
+        acc = _sum_of_bytes(b, site, x, weight, code)
+    else:
+        exact = b.cast(weight.codes, np.float64, "weight.float")
+        if weight.planes or np.any(zeros):
+            exact = b.op("Sub", [exact, b.cast(weight.zero_point, np.float64, "weight.zero")], "weight.centred")
+        units = b.op("Round", [b.op("Div", [x, b.f32(code.scale[0])], "hidden.units")], "hidden.rounded")
+        codes = b.cast(units, np.float64, "hidden.codes")
+        site.mark(codes, "hidden", CODES, np.float64, raised=-code.zero_point)
+        acc = b.op("MatMul", [codes, exact], "product.float")
+    site.mark(acc, "product", SUMS, np.float64)
+    multiplier = _f64(b, unit)
+    scaled = b.op("Mul", [acc, multiplier], "product.scaled")
+    site.mark_taken(scaled.inputs, multiplier, "product", UNIT, kind=onnx_type(np.float64), rank=None)
+    return b.cast(scaled, np.float32, "product.real")
+
+
+def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+    """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
+    if code.bits <= WIDEST:
+        zero = code.zero_point + (MIDDLE if code.signed else 0)
+        units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
+        site.mark(units, "hidden", CODES, np.uint8, raised=zero - code.zero_point)
+        parts = [("whole", b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product"))]
+    else:
+        zero = code.zero_point + (WIDE_MIDDLE if code.signed else 0)
+        units = wide_codes(b, x, b.f32(code.scale[0]), b.f32(zero), "hidden.codes")
+        site.mark(units, "hidden", CODES, raised=zero - code.zero_point)
+        parts = _planes(b, units, zero, weight)
+
+    def joined(high: Value, low: Value, name: str) -> Value:
+        return b.op("Add", [b.op("Mul", [high, _f64(b, 256.0)], f"{name}.scaled"), low], name)
+
+    made = []
+    for name, part in parts:
+        whole: Value = b.cast(part, np.float64, f"product.{name}.float")
+        if weight.planes > 1:
+            even = {"num_outputs": 2} if b.model.opset >= 18 else {}
+            halves = b.ops("Split", [whole], [f"product.{name}.{n}" for n in ("upper", "lower")], axis=1, **even)
+            whole = joined(halves[0], halves[1], f"product.{name}.joined")
+        made.append(whole)
+    return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
+
+
+def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: Format) -> Value:
+    """The product of `rows [N,K]` whose codes have a scale for each row."""
+    bits = point["bits"]
+    if bits == WIDEST:
+        units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
+        acc = b.op("MatMulInteger", [units, weight.codes, b.u8(MIDDLE), weight.zero_point], "product")
+        real = b.op("DequantizeLinear", [acc, row_scale], "product.scaled", axis=0)
+        site.mark(acc, "product", SUMS, np.int32)
+    else:
+        row_scale = row_scales(b, rows, bits, "hidden")
+        scale = b.op("Unsqueeze", [row_scale, b.i64([1])], "hidden.scale.column")
+        units = wide_codes(b, rows, scale, b.f32(WIDE_MIDDLE), "hidden.codes")
+        (_, high), (_, low) = _planes(b, units, WIDE_MIDDLE, weight)
+        real = b.op("Mul", [weighted_sum(b, high, low, "product"), scale], "product.scaled")
+        for part, half in ((HIGH, high), (LOW, low)):
+            site.mark(half, "product", part, np.int32)
+    middle, kind = (MIDDLE, np.uint8) if bits == WIDEST else (WIDE_MIDDLE, np.float32)
+    zero = 0 if point["signed"] else middle
+    site.mark(units, "hidden", CODES, kind, raised=middle - zero, zero=zero)
+    site.mark(row_scale, "hidden", ROWS, rank=1)
+    made = b.op("Mul", [real, weight.scale], "product.real")
+    site.mark_taken(made.inputs, weight.scale, "product", UNIT, rank=None)
+    return made
+
+
+def _planes(b: Builder, units: Value, zero: int, weight: StoredWeight) -> list[tuple[str, Value]]:
+    """The products of the high and of the low bytes of codes 0 .. 65535."""
+    parts = zip(("high", "low"), separate_planes(b, units, "hidden"), (zero >> 8, zero & 255), strict=True)
+    return [
+        (n, b.op("MatMulInteger", [part, weight.codes, b.u8(point), weight.zero_point], f"product.{n}"))
+        for n, part, point in parts
+    ]
+
+
+def _f64(b: Builder, value: Any) -> Value:
+    return b.model.constant(value, np.float64)

@@ -1,0 +1,490 @@
+"""Quantizes recurrences that are no LSTM, GRU or RNN: products, and every other value that the recipe quantizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnqc.cells.activations import Activation, make_activation
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
+from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.analysis.float_products import unreached_products
+from rnnqc.passes.analysis.float_recurrences import constant_bytes
+from rnnqc.passes.analysis.point_marks import CONSTANT
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
+from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
+from rnnqc.passes.custom_cells.emit_custom_product import (
+    Site,
+    StoredWeight,
+    emit_grid,
+    emit_half_quantized,
+    emit_product,
+    store_weight,
+)
+from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.qcdq.emit_qcdq import WIDEST
+from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
+from rnnqc.recipes.clipping import Clipping, find_clipping
+from rnnqc.recipes.recipe import Recipe, Settings
+
+WIDEST_WEIGHT = 16
+_ACTIVATIONS = {"Sigmoid", "Tanh"}
+_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
+CALIBRATE = "give --calibration DATA or --stats STATS.json"
+
+
+class QuantizeCustomCells(Pass):
+    """Quantizes every recurrence that is none of ONNX's, in loops and written out.
+
+    Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and anything between such products
+
+    After: `codes of x -> MatMulInteger(codes, codes of W) -> Mul -> Add`; where the recipe quantizes values, quantizers
+    behind every operator that computes one. In form qcdq `x -> QuantizeLinear -> DequantizeLinear`,
+    `codes of W -> DequantizeLinear`, `MatMul -> Add`.
+
+    What the points are, and which values have none, says `rnnqc.passes.analysis.custom_points`.
+
+    * Codes of x have a scale for each row unless the recipe asks for one scale.
+    * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
+      quantizes either x or W alone; in form qcdq the other stays float.
+    * A recurrence of which nothing could be quantized stays float, with a remark.
+    * Values that the recipe quantizes by statistics that are missing stay float, with a remark; where there are none of
+      what products multiply, the whole recurrence does.
+    """
+
+    info = PassInfo(
+        name="quantize-custom-cells",
+        summary="quantize recurrences that are no LSTM, GRU or RNN",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, recipe: Recipe, statistics: Statistics | None = None, *, integer: bool = True) -> None:
+        """A pass with the formats of `recipe`.
+
+        Args:
+            recipe: What it says of weights, hidden states, biases and values counts.
+            statistics: Of a calibration.
+            integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
+        """
+        self.recipe = recipe
+        self.statistics = statistics
+        self.integer = integer
+
+    def run(self, model: Model) -> PassResult:
+        """Quantizes every such recurrence."""
+        remarks: list[Remark] = []
+        clipped: list[Clipping] = []
+        counts = {"products": 0, "edges": 0}
+        widths: list[int] = []
+        works: list[_Work] = []
+        cells = custom_cells_of(model)
+        if self.statistics is not None:
+            for cell in cells:
+                self.statistics.check_cell(cell.name, custom_identity(cell))
+        effects = effects_of_overrides(
+            self.recipe, lambda recipe: self._resolution(cells, recipe), self.statistics is not None
+        )
+        for cell in cells:
+            work = _Work(self, model, cell)
+            works.append(work)
+            remarks += work.run()
+            clipped += work.clipped
+            counts["products"] += work.products
+            counts["edges"] += work.edges
+            widths += work.widths if work.products + work.edges else []
+        count = sum(counts.values())
+        if count:
+            model.remove_dead()
+            model.sort()
+            alive = {id(n) for graph in model.graphs() for n in graph.nodes}
+            for work in works:
+                work.keep_record(alive)
+        usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
+        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
+        return PassResult(
+            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
+        )
+
+    def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
+        """What a recipe comes to."""
+        settings: dict[str, Settings] = {}
+        made: dict[str, Any] = {}
+        for cell in cells:
+            formats = custom_formats(cell, recipe, self.statistics)
+            found: dict[str, Any] = {f"{cell.name}.{p}": dict(point) for p, point in formats.points.items()}
+            for name, sites in cell.products.items():
+                # Formats of what is multiplied count where it has none of its own.
+                path = f"{cell.name}.{name}"
+                codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
+                found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
+                seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
+                if seen is None or seen.second_moment is None:
+                    found[f"{path}.{WEIGHT}"].pop("compensation", None)
+            settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
+            made |= found
+        return Resolution(settings, made)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
+        return CustomCellsCheck(model, self.recipe, self.statistics)
+
+
+class _Work:
+    """The quantization of one recurrence."""
+
+    def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell) -> None:
+        self.owner, self.model, self.cell = owner, model, cell
+        self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
+        self.products = self.edges = 0
+        self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
+        self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
+        self.tagged: list[Node] = []
+        self.text = ""
+        self.replaced: list[Node] = []
+        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
+        self.quantized = {id(v) for values in made for v in values}
+        self.inside = set(cell.region)
+        self.biases: dict[tuple[str, int], Value] = {}
+        self.given: dict[str, str] = {}
+        self.kinds: dict[str, list[str]] = {}
+        self.exchanged: dict[int, Value] = {}
+        self.marks = ValueMarks(cell)
+        self.used: set[str] = set()
+        self.clipped: list[Clipping] = []
+        self.left: list[str] = []
+
+    def run(self) -> list[Remark]:
+        cell, formats = self.cell, self.formats
+        refusals = list(cell.refused)
+        suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
+        for name, sites in cell.products.items():
+            weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
+            for product, code in zip(sites, codes, strict=True):
+                refusal = _refusal_of_formats(weight, code, self.owner.integer)
+                if refusal is None:
+                    suitable.append((name, product, code))
+                else:
+                    refusals.append(refusal)
+        edges = [p for p in cell.edges if formats.grid(p) is not None]
+        lacking = formats.lacking or (bool(formats.uncalibrated) and len(refusals) > len(cell.refused))
+        if lacking or not (suitable or edges):
+            return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
+        stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
+        unreached = unreached_products(cell)
+        known = [*cell.recurrence.products, *(n for n, _ in unreached)]
+        float_bytes = constant_bytes(known)
+        left = constant_bytes(n for n in known if id(n) not in stored)
+        refusals += [why for _, why in unreached]
+        # What the recipe itself leaves float is none of them.
+        self.left = [why.found for why in (*cell.refused, *(why for _, why in unreached))]
+        self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
+        self.clipped = self._clipped()
+        for name, product, code in suitable:
+            self._product(name, product, code)
+        self.model.remove_nodes(cell.graph, self.replaced)
+        for point in edges:
+            for value in cell.edges[point]:
+                self._edge(point, value)
+        for point, values in cell.entering.items():
+            if formats.grid(point) is not None:
+                for value in {id(v): v for v in values}.values():
+                    self._entering(point, value)
+        self.products, self.edges = len(suitable), len(edges)
+        self.marks.put(self.inside, self.exchanged)
+        size = left + sum(w.nbytes for w in self.stored.values() if w is not None)
+        self._record(size, float_bytes)
+        return self._notes(refusals)
+
+    def _clipped(self) -> list[Clipping]:
+        """Points that quantize something, with ranges that overrides make too small; before anything is rewritten."""
+        cell, recipe, statistics = self.cell, self.owner.recipe, self.owner.statistics
+        paths = {p: f"{cell.name}.{p}" for p in self.used}
+
+        def by_path(formats: CustomFormats) -> dict[str, dict[str, Any]]:
+            return {path: formats.points[p] for p, path in paths.items() if p in formats.points}
+
+        sources = {f"{cell.name}.{p}": f"{cell.name}.{t}" for p, t in self.formats.follows.items() if p in paths}
+        return find_clipping(
+            recipe,
+            by_path(self.formats),
+            statistics,
+            activations_of(cell),
+            lambda other: by_path(custom_formats(cell, other, statistics)),
+            sources,
+        )
+
+    def _operands(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> list[str]:
+        """Points of a product that quantize something: what is on a grid already is not quantized again."""
+        given = code is self.formats.grid(self.cell.origins.get(id(product.x)))
+        return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
+
+    def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
+        """Why nothing is quantized."""
+        if self.formats.uncalibrated:
+            return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
+        return (
+            refusals[0]
+            if refusals
+            else NotHandled("it has no product with constant weights.", self.cell.recurrence.found, "none")
+        )
+
+    def _remark(self, outcome: Outcome, why: NotHandled) -> Remark:
+        at = self.cell.recurrence
+        return self.owner.remark(outcome, at.path, at.op, why.reason, why.found, why.action)
+
+    def _notes(self, refusals: list[NotHandled]) -> list[Remark]:
+        at = self.cell.recurrence
+        text = f"{self.products} products became integer." if self.owner.integer else f"{self.products} products."
+        points = sum(p.endswith(f".{VALUE}") for p in self.cell.points)
+        made = [
+            self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
+        ]
+        missing = self.formats.uncalibrated
+        texts: list[tuple[str, str, str]] = []
+        if missing:
+            reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
+            texts.append((reason, self._missing, CALIBRATE))
+        if refusals:
+            reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
+            texts.append((reason, refusals[0].found, refusals[0].action))
+        if texts:
+            reasons, found, actions = zip(*texts, strict=True)
+            why = NotHandled(" ".join(reasons), "; ".join(found), "; ".join(actions))
+            made.append(self._remark(Outcome.NOTE, why))
+        return made
+
+    @property
+    def _missing(self) -> str:
+        """The first point without statistics, for messages."""
+        missing = self.formats.uncalibrated
+        return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
+
+    def _product(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> None:
+        """Replaces one product."""
+        cell, model = self.cell, self.model
+        weight = self.formats.points[f"{name}.{WEIGHT}"]
+        given = code is self.formats.grid(cell.origins.get(id(product.x)))
+        path = f"{cell.name}.{name}"
+        key = (name, id(product.source), product.turned)
+        if key not in self.stored:
+            self.stored[key] = self._stored(path, product, weight)
+        held = self.stored[key]
+        b = Builder(model, prefix=path)
+        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
+        if held is None or code is None:
+            y = emit_half_quantized(b, site, product, held, code, given=given)
+        else:
+            apart = given and not self._comes_from_a_quantizer(product.x)
+            y = emit_product(b, site, product, held, code, given=given, apart=apart, integer=self.owner.integer)
+        bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
+        if product.bias is not None:
+            b.op("Add", [y, bias], "sum")
+        elif id(product.node) in cell.sums:
+            adding = [cell.sums[id(product.node)]]
+        if bias is not None:
+            site.mark_taken(adding, bias, BIAS, CONSTANT, rank=None)
+        target, last = product.node.outputs[0], b.nodes[-1]
+        product.node.outputs.clear()
+        last.outputs.clear()
+        last.outputs.append(target)
+        cell.graph.nodes.extend(b.nodes)
+        self.inside |= {id(n) for n in b.nodes}
+        self.tagged.append(last)
+        self.replaced.append(product.node)
+
+    def _label(self, name: str, product: CustomProduct, code: dict[str, Any] | None, given: bool) -> str:
+        """How the values of a product are called: with a number in steps whose codes have another format."""
+        kinds = self.kinds.setdefault(name, [])
+        origin = self.cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
+        if origin not in kinds:
+            kinds.append(origin)
+        number = kinds.index(origin)
+        label = name if not number else f"{name}#{number + 1}"
+        self.given[f"{label}.{HIDDEN}"] = origin
+        return label
+
+    def _stored(self, path: str, product: CustomProduct, weight: dict[str, Any]) -> StoredWeight | None:
+        """Adds the weights of a product to the model; None where they stay float."""
+        if weight["bits"] is None:
+            return None
+        seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
+        moment = None if seen is None else seen.second_moment
+        name, integer = f"{path}.{WEIGHT}", self.owner.integer
+        return store_weight(self.model, self.cell.graph, name, product, weight, moment, integer=integer)
+
+    def _comes_from_a_quantizer(self, value: Value) -> bool:
+        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+        while id(value) not in self.quantized:
+            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
+                return False
+            value = value.inputs[0].inputs[0]
+        return True
+
+    def _bias(self, name: str, product: CustomProduct) -> Value | None:
+        """What is added to a product in its format, put into the Add that follows if there is one."""
+        point = self.formats.points.get(f"{name}.{BIAS}")
+        bias = self.cell.bias_of(product)
+        if point is None or point["bits"] is None or bias is None:
+            return None
+        key = (name, id(bias))
+        if key not in self.biases:
+            array = np.asarray(constant_array(bias), np.float32)
+            encoding = encoding_of({**point, "axis": array.ndim - 1} if point["axis"] is not None else point)
+            values = encoding.dequantize(encoding.quantize(array))
+            self.biases[key] = self.model.add_initializer(f"{self.cell.name}.{name}.{BIAS}", values, self.cell.graph)
+        made = self.biases[key]
+        node = self.cell.sums.get(id(product.node))
+        if node is not None:
+            _exchange(node, bias, made)
+        return made
+
+    def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
+        """Nodes that put `value` on the grid of a point."""
+        format_ = dict(self.formats.points[point])
+        if entering and not is_power_of_two(format_["scale"][0]):
+            # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
+            format_["rounding"] = Rounding.HALF_EVEN.value
+        b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
+        emit_grid(b, "initial" if entering else VALUE, value, format_, readable=not self.owner.integer)
+        return b.nodes
+
+    def _edge(self, point: str, value: Value) -> None:
+        """Puts a quantizer behind `value`, which keeps its name if it is made here."""
+        if not value.inputs or id(value.inputs[0]) not in self.inside:
+            self._replace_inside(value, self._quantizer(point, value))
+            return
+        maker = value.inputs[0]
+        raw = Builder(self.model, prefix=value.name).value("exact", value.dtype)
+        position = next(k for k, v in enumerate(maker.outputs) if v is value)
+        maker.outputs[position] = raw
+        nodes = self._quantizer(point, raw)
+        self.cell.graph.nodes.extend(nodes)
+        self.inside |= {id(n) for n in nodes}
+        nodes[-1].outputs.clear()
+        nodes[-1].outputs.append(value)
+
+    def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
+        """Makes the recurrence use a value from outside as `nodes` quantize it."""
+        graph, made = self.cell.graph, nodes[-1].outputs[0]
+        self.exchanged[id(value)] = made
+        for user in list(value.outputs):
+            if id(user) in self.inside:
+                _exchange(user, value, made)
+        graph.nodes.extend(nodes)
+        if self.cell.recurrence.loop is not None:
+            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
+
+    def _entering(self, point: str, value: Value) -> None:
+        """Gives an initial state the format of what the state becomes."""
+        nodes = self._quantizer(point, value, entering=True)
+        loop = self.cell.recurrence.loop
+        if loop is None:
+            self._replace_inside(value, nodes)
+            return
+        first = 2 if loop.op == "Loop" else 0
+        for state in self.cell.states:
+            if state.initial is value and self.cell.origins.get(id(state.before)) == point:
+                loop.inputs[first + state.index] = nodes[-1].outputs[0]
+        self.cell.outer.nodes.extend(nodes)
+
+    def _record(self, size: int, float_bytes: int) -> None:
+        """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
+
+        Of points that quantize something also the number formats are noted. Scales of channels are left out of integer
+        forms, as those of cells are.
+
+        Args:
+            size: Of codes, scales and what stays float.
+            float_bytes: Of what was there before.
+        """
+        at = self.cell.recurrence
+        formats = {p: dict(s) for p, s in self.formats.points.items() if p in self.used and s["bits"] is not None}
+        for s in formats.values() if self.owner.integer else ():
+            if len(s.get("scale") or ()) > 1:
+                del s["scale"]
+                s.pop("zero_points", None)
+        record: dict[str, Any] = {
+            "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
+            "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
+            "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
+            "formats": formats, "given": self.given, "left": self.left,
+        }  # fmt: skip
+        text = json.dumps(record, sort_keys=True)
+        for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
+            info(node).metadata[CUSTOM_TAG] = text
+        self.text = text
+
+    def keep_record(self, alive: set[int]) -> None:
+        """Has the record on a node that is still there: nothing may use the first product."""
+        left = [n for n in self.tagged if id(n) in alive]
+        if self.text and left:
+            info(left[0]).metadata[CUSTOM_TAG] = self.text
+
+
+def activations_of(cell: CustomCell) -> dict[str, Activation]:
+    """The activations of values that nothing but one activation uses, by the paths of their points."""
+    made = {}
+    results = {id(v) for v in cell.graph.outputs}
+    for point, values in cell.edges.items():
+        users = {n.op for v in values for n in v.outputs}
+        if len(users) == 1 and users <= _ACTIVATIONS and not any(id(v) in results for v in values):
+            made[f"{cell.name}.{point}"] = make_activation(users.pop())
+    return made
+
+
+def _without_zero_point(format_: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A format of rows without the zero point, which is that of their codes."""
+    if format_ is None or format_["mode"] == "static":
+        return format_
+    return {k: v for k, v in format_.items() if k != "zero_point"}
+
+
+def _exchange(node: Node, old: Value, new: Value) -> None:
+    """Makes `node` use `new` in place of `old`."""
+    for k, value in enumerate(node.inputs):
+        if value is old:
+            node.inputs[k] = new
+
+
+def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None, integer: bool) -> NotHandled | None:
+    """Why products have no such formats of their operands; None if they have. In form qcdq one may stay float."""
+    bits = weight["bits"]
+    if integer or code is None if bits is None else not 2 <= bits <= WIDEST_WEIGHT:
+        return NotHandled(
+            f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
+            f"weight.bits = {bits or 'none'}",
+            f"choose a recipe with weights of up to {WIDEST_WEIGHT} bits",
+        )
+    if code is None and not integer:
+        return None
+    if code is None:
+        found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
+        return NotHandled("the recipe gives hidden states no bits.", found, action)
+    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or (bits or 0) > WIDEST):
+        return NotHandled(
+            "the recipe gives its products formats that rows with a scale each do not have.",
+            f"hidden.bits = {code['bits']}, weight.bits = {bits or 'none'}",
+            "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
+        )
+    if code["bits"] > WIDEST_WEIGHT:
+        found = f"hidden.bits = {code['bits']}"
+        return NotHandled("the recipe gives hidden states more than 16 bits.", found, "choose up to 16 bits")
+    return None

@@ -1,0 +1,1 @@
+"""Formats become integer operands: folded scales, biases, limits and tables of the two arithmetics; numbers only."""

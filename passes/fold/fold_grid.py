@@ -1,0 +1,215 @@
+"""The numbers of a cell in the arithmetic "grid", where every point of the cell has a static format (no graph here).
+
+With `s_p` the real value of one code of point p:
+
+    x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one unit of the sums of products)
+
+In a GRU with linear_before_reset = 0 the columns of the hidden gate have the scale of `r * h` for s_h.
+
+Tables hold real values for all codes of a pre-activation or of the cell state. Codes of the input and of the hidden
+state, and weights, are stored with the offset that makes the former unsigned and the latter signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.formats.encoding import Encoding
+from rnnqc.passes.cells.emit_step import rounds_output
+from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
+from rnnqc.passes.fold.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
+from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of, stored_multiplier
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+WIDEST_CODES = 16
+WIDEST_OTHER = 32
+WIDEST_WEIGHT = 16
+
+
+@dataclass(frozen=True)
+class FoldedGrid:
+    """The integer form of one cell.
+
+    Attributes:
+        numbers: Its scalars.
+        W: Codes `[I,GH]`, int8 or int16.
+        R: Codes `[H,GH]`, int8 or int16.
+        W_zero_point: int32 `[GH]`, or None for zeros.
+        R_zero_point: int32 `[GH]`, or None for zeros.
+        x_multiplier: `[GH]`.
+        h_multiplier: `[GH]`.
+        B: `[GH]`.
+        P: `[3H]` or None.
+        gate_tables: The distinct tables of the gates, in the order they stand in `gate_table`.
+        cell_table: The table of the output activation, or None.
+        hidden_bias: `[H]` or None.
+    """
+
+    numbers: GridNumbers
+    W: npt.NDArray[np.signedinteger[Any]]
+    R: npt.NDArray[np.signedinteger[Any]]
+    W_zero_point: npt.NDArray[np.int32] | None
+    R_zero_point: npt.NDArray[np.int32] | None
+    x_multiplier: FloatArray
+    h_multiplier: FloatArray
+    B: FloatArray
+    P: FloatArray | None
+    gate_tables: tuple[GridTable, ...]
+    cell_table: GridTable | None
+    hidden_bias: FloatArray | None = None
+
+
+def needs_grid(cell: Cell) -> bool:
+    """Whether a format of the cell is one that only the arithmetic "grid" has."""
+    points, gates = cell.points, cell.type.gates
+    exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
+    present = [n for n in exact & points.keys() if points[n]["bits"] is not None]
+    activations = [p for n, p in points.items() if n.endswith(".activation")]
+    signed = [points[f"{g}.acc"] for g in gates] + [points[n] for n in ("W.weight", "R.weight")]
+    signed += [points["cell_state"]] if cell.type.cell_state else []
+    return bool(
+        present
+        or rounds_output(cell)
+        or any("scale" in a or a.get("table") == VITIS for a in activations)
+        or any(_is_asymmetric(p) for p in signed)
+    )
+
+
+def _is_asymmetric(point: Mapping[str, Any]) -> bool:
+    if point["bits"] is None:
+        return False
+    return bool(point["zero_point"] or any(point.get("zero_points", ())) or not point["signed"])
+
+
+def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> FoldedGrid:
+    """Folds the scales of a quantized cell.
+
+    Args:
+        cell: With its points resolved.
+        w: Codes of W `[I,GH]`, in the format of its point.
+        r: Codes of R `[H,GH]`.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
+
+    Raises:
+        NotHandled: A point that has to lie on a grid does not, or has a format that this arithmetic does not know.
+    """
+    gates = cell.type.gates
+    of_codes = _codes(cell)
+    encodings = {name: _encoding(cell, name) for name in quantizers_of(cell.type)}
+    weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
+    grids = {n: Grid() if e is None else Grid.of(e, _raise(e) if n in of_codes else 0) for n, e in encodings.items()}
+    if cell.input_forget:
+        for kind in GATE_KINDS:
+            grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
+    tables: list[GridTable] = []
+    offsets: list[int] = []
+    for k, gate in enumerate(gates):
+        source = gates[INPUT] if cell.input_forget and k == FORGET else gate
+        table = grid_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
+        offsets.append(place(tables, table))
+    accumulator = cell.points["accumulator"]["bits"]
+    one = np.ones(1, np.float32)
+    if cell.input_forget:
+        one = on_activation_grid(cell.points[f"{gates[INPUT]}.activation"], one)
+    numbers = GridNumbers.of(
+        "codes" if cell.points["input"]["mode"] == "codes" else "static",
+        list(grids.values()),
+        gate_table_offset=offsets,
+        one=float(one[0]),
+        accumulator_bits=0 if accumulator is None else int(accumulator),
+        rounded_output=rounds_output(cell),
+    )
+    s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
+    if RESET in of_codes:
+        s_h[CANDIDATE * cell.hidden_size :] = grids[RESET].scale
+    peepholes, hidden_bias = parameters.get("P"), parameters.get("hidden_bias")
+    output = cell.output_activation
+    return FoldedGrid(
+        numbers=numbers,
+        W=weights["W"].codes,
+        R=weights["R"].codes,
+        W_zero_point=weights["W"].zero_point,
+        R_zero_point=weights["R"].zero_point,
+        x_multiplier=stored_multiplier(weights["W"].scale * grids["input"].scale),
+        h_multiplier=stored_multiplier(weights["R"].scale * s_h),
+        B=parameters["B"].astype(np.float32),
+        P=None if peepholes is None else peepholes.astype(np.float32),
+        gate_tables=tuple(tables),
+        cell_table=None if output is None else grid_table(cell, "hidden", output, grids["cell_state"]),
+        hidden_bias=None if hidden_bias is None else hidden_bias.astype(np.float32),
+    )
+
+
+@dataclass(frozen=True)
+class _Weight:
+    codes: npt.NDArray[np.signedinteger[Any]]
+    zero_point: npt.NDArray[np.int32] | None
+    scale: npt.NDArray[np.float64]
+
+
+def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
+    point = cell.points[f"{name}.weight"]
+    if point["bits"] is None or point["bits"] > WIDEST_WEIGHT:
+        raise NotHandled(
+            f"{name} stays float in this recipe." if point["bits"] is None else f"{name} has {point['bits']} bits.",
+            f"{name}.weight.bits = {'none' if point['bits'] is None else point['bits']}",
+            f"weights of up to {WIDEST_WEIGHT} bits have an integer form; use --form qcdq",
+        )
+    encoding = encoding_of(point)
+    columns = len(cell.type.gates) * cell.hidden_size
+    shift = 0 if encoding.signed else 2 ** (encoding.bits - 1)
+    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point) - shift, (columns,)).astype(
+        np.int32
+    )
+    return _Weight(
+        (codes.astype(np.int32) - shift).astype(np.int8 if encoding.bits <= 8 else np.int16),
+        zero_point if zero_point.any() else None,
+        np.broadcast_to(np.asarray(encoding.scale, np.float64), (columns,)),
+    )
+
+
+def _raise(encoding: Encoding) -> int:
+    """What makes the codes of a format unsigned."""
+    return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
+
+
+def _codes(cell: Cell) -> tuple[str, ...]:
+    """The quantizers of codes, which meet weights."""
+    return (
+        ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
+    )
+
+
+def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
+    """The format of a quantizer; None for one that passes values on."""
+    if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
+        return None
+    name = point_of(cell, quantizer)
+    point = cell.points.get(name, {"bits": None})
+    code, index = quantizer in _codes(cell), name == "cell_state" or name.endswith(".acc")
+    needed = code or index
+    if point["bits"] is None:
+        if not needed:
+            return None
+        raise NotHandled(
+            f"{name} stays float in this recipe.",
+            f"{name}.bits = none",
+            "give it bits and a scale, or use --form qcdq",
+        )
+    widest = WIDEST_CODES if code else INDEX_BITS if index else WIDEST_OTHER
+    if point["mode"] == "dynamic-row" or not 2 <= point["bits"] <= widest:
+        raise NotHandled(
+            f"{name} has a format without integer form.",
+            f"{name}: {point['bits']} bits, {point['mode']}",
+            f"static scales and 2 to {widest} bits have one; use --form qcdq",
+        )
+    return encoding_of(point)

@@ -1,0 +1,200 @@
+"""The numbers of a Brevitas cell in the arithmetic "grid32" (no graph here).
+
+Elementwise operations are Brevitas' own, in float32 and in its order. Products of codes are exact sums here, where
+Brevitas multiplies float32 matrices in an order nobody specifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import Activation
+from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.passes.fold.fold_grid import FoldedGrid
+from rnnqc.passes.fold.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
+from rnnqc.passes.fold.grid_tables import GridTable, place
+from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.quant_operators import ACTIVATIONS, GATES, WIDEST_WEIGHT, Parameter, QuantLstm, check_zero_point
+
+_BYTE_BITS = 8
+
+
+def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_grid: bool = False) -> Grid:
+    """The quantizer in the operator's terms.
+
+    Args:
+        name: For messages.
+        quantizer: With one scale.
+        unsigned: Raise the codes so that none is negative.
+        on_grid: It meets values on its own grid only: any rounding that finds the nearest code will do.
+
+    Raises:
+        NotHandled: The operator has no such quantizer.
+    """
+    check_one_scale(name, quantizer)
+    if quantizer.bipolar:
+        raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned codes")
+    if isinstance(quantizer.rounding, QonnxRounding) and not on_grid:
+        found = f"rounding {quantizer.rounding.value}"
+        raise NotHandled(f"{name} rounds as no cell of Brevitas does.", found, "use another rounding mode")
+    if quantizer.bits > INDEX_BITS:
+        raise NotHandled(f"{name} is too wide.", f"{quantizer.bits} bits", f"use up to {INDEX_BITS} bits")
+    zero_point = int(quantizer.zero_point.ravel()[0])
+    shift = -quantizer.minimum + int(quantizer.narrow) if unsigned and quantizer.signed else 0
+    return Grid(
+        scale_of(quantizer),
+        zero_point + shift,
+        quantizer.minimum + shift,
+        quantizer.maximum + shift,
+        "half_even" if on_grid else quantizer.rounding.value,
+        0 if on_grid else zero_point,
+    )
+
+
+def check_one_scale(name: str, quantizer: QonnxQuantizer) -> None:
+    """Activations have one scale, and a zero point that is a code.
+
+    Raises:
+        NotHandled: They do not.
+    """
+    if quantizer.scale.size != 1 or quantizer.zero_point.size != 1:
+        found = f"scale of shape {list(quantizer.scale.shape)}"
+        raise NotHandled(f"{name} has a scale for each channel.", found, "give activations one scale")
+    check_zero_point(name, quantizer)
+
+
+def scale_of(quantizer: QonnxQuantizer) -> float:
+    """The one scale of a quantizer."""
+    return float(quantizer.scale.ravel()[0])
+
+
+def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
+    """Folds the scales of a cell.
+
+    Args:
+        node: The cell.
+        x: The quantizer of its input.
+
+    Raises:
+        NotHandled: A format has no integer form.
+    """
+    q = node.quantizers
+    for name, quantizer in q.items():
+        check_one_scale(name, quantizer)
+    accs = {g: grid_of(f"{g}_acc", q[f"{g}_acc"]) for g in GATES}
+    if node.cifg:
+        accs["forget"] = accs["input"]
+    cell = grid_of("cell_state", q["cell_state"])
+    hidden = grid_of("output", q["output"], unsigned=True)
+    absent = [Grid()] * len(GATES)
+    grids = [x, hidden, *absent, *absent, *(accs[g] for g in GATES), cell, cell, cell]
+    assert len(grids) == len(QUANTIZERS)
+    tables: list[GridTable] = []
+    offsets = [place(tables, _gate_table(node, gate, accs[gate])) for gate in GATES]
+    numbers = GridNumbers.of(
+        "static",
+        grids,
+        gate_table_offset=offsets,
+        one=float(q["input_sigmoid"](np.ones((), np.float32))),
+        rounded_output=True,
+        arithmetic=GRID32,
+    )
+    w, w_zero, w_scale = stored_weights("W", node.W)
+    r, r_zero, r_scale = stored_weights("R", node.R)
+    return FoldedGrid(
+        numbers=numbers,
+        W=w,
+        R=r,
+        W_zero_point=w_zero,
+        R_zero_point=r_zero,
+        x_multiplier=stored_multiplier(w_scale * x.scale),
+        h_multiplier=stored_multiplier(r_scale * hidden.scale),
+        B=np.concatenate(node.bias),
+        P=None,
+        gate_tables=tuple(tables),
+        cell_table=_table(ACTIVATIONS[2], q["hidden_state_tanh"], cell),
+    )
+
+
+def points_of(node: QuantLstm) -> dict[str, dict[str, Any]]:
+    """What reports say about the formats of the cell."""
+    q = node.quantizers
+    points = {"input": q["output"].as_point(), "hidden": {**q["output"].as_point(), "rounded_output": True}}
+    for key, parameters in (("W", node.W), ("R", node.R)):
+        used = [p.quantizer for p in parameters if p.quantizer is not None]
+        scales = [float(s) for _, s in _columns(parameters)]
+        points[f"{key}.weight"] = {**used[0].as_point(1), "bits": max(p.bits for p in used), "scale": scales}
+    for gate in GATES:
+        source = "input" if node.cifg and gate == "forget" else gate
+        points[f"{gate}_gate.acc"] = q[f"{source}_acc"].as_point()
+        activation = "cell_tanh" if gate == "cell" else f"{source}_sigmoid"
+        points[f"{gate}_gate.activation"] = q[activation].as_point()
+    for name in ("cell_state", "cell_state.kept", "cell_state.added"):
+        points[name] = q["cell_state"].as_point()
+    points["hidden.activation"] = q["hidden_state_tanh"].as_point()
+    return points
+
+
+def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
+    """Zero point and scale of every column, gate by gate."""
+    found: list[tuple[float, float]] = []
+    for p in parameters:
+        assert p.quantizer is not None
+        hidden = p.values.shape[0]
+        arrays = (p.quantizer.zero_point, p.quantizer.scale)
+        if any(a.size not in (1, hidden) or a.size != max(a.shape[:1] or (1,)) for a in arrays):
+            shape = list(p.quantizer.scale.shape)
+            raise NotHandled(
+                "weights have scales along the input.", f"scale of shape {shape}", "one scale for each row"
+            )
+        found += zip(*(np.broadcast_to(a.ravel(), (hidden,)).tolist() for a in arrays), strict=True)
+    return found
+
+
+def stored_weights(
+    key: str, parameters: Sequence[Parameter]
+) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
+    """Codes `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
+    codes: list[npt.NDArray[np.int64]] = []
+    bits = 0
+    unsigned = False
+    for p in parameters:
+        if p.quantizer is None or p.codes is None:
+            raise NotHandled(f"{key} is not quantized.", "float weights", "export with weight_quant set")
+        if p.quantizer.bits > WIDEST_WEIGHT:
+            raise NotHandled(f"{key} is too wide.", f"{p.quantizer.bits} bits", f"use up to {WIDEST_WEIGHT} bits")
+        bits = max(bits, p.quantizer.bits)
+        unsigned |= not p.quantizer.signed
+        check_zero_point(key, p.quantizer)
+        codes.append(p.codes.T)
+    columns = np.array(_columns(parameters), np.float64)
+    joined = np.concatenate(codes, axis=1)
+    wide = bits > _BYTE_BITS
+    largest = 2 ** (15 if wide else 7)
+    shift = largest if unsigned and joined.max(initial=0) >= largest else 0
+    zero_point = (columns[:, 0] - shift).astype(np.int32)
+    bipolar = np.concatenate(
+        [np.full(p.values.shape[0], p.quantizer is not None and p.quantizer.bipolar) for p in parameters]
+    )
+    zero_point[bipolar] = -shift
+    dtype = np.int16 if wide else np.int8
+    return (joined - shift).astype(dtype), zero_point if zero_point.any() else None, columns[:, 1]
+
+
+def _gate_table(node: QuantLstm, gate: str, argument: Grid) -> GridTable:
+    if gate == "cell":
+        return _table(ACTIVATIONS[1], node.quantizers["cell_tanh"], argument)
+    source = "input" if node.cifg and gate == "forget" else gate
+    return _table(ACTIVATIONS[0], node.quantizers[f"{source}_sigmoid"], argument)
+
+
+def _table(activation: Activation, quantizer: QonnxQuantizer, argument: Grid) -> GridTable:
+    """The quantized activation for all codes, of float32 arguments and with float32 values before the quantizer."""
+    multiples = np.arange(argument.low, argument.high + 1).astype(np.float32)
+    arguments = (multiples * np.float32(argument.scale)).astype(np.float64)
+    return GridTable(quantizer(np.asarray(activation(arguments)).astype(np.float32)))

@@ -1,0 +1,109 @@
+"""Activation tables of the arithmetic "grid": the values for all codes of an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import Activation
+from rnnqc.cells.base import Cell
+from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
+from rnnqc.formats.fix_position import position_of
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
+from rnnqc.passes.fold.grid_numbers import Grid
+from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+
+@dataclass(frozen=True)
+class VitisSteps:
+    """Which Vitis table a table is.
+
+    Attributes:
+        activation: "Sigmoid" or "Tanh".
+        fix_position: Of the argument: a code stands for `code * 2**-fix_position`.
+        low: The lowest code.
+        high: The highest code.
+    """
+
+    activation: str
+    fix_position: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class GridTable:
+    """One table.
+
+    Attributes:
+        values: float32, one for each code of the argument in ascending order.
+        vitis: How a file says the same in fewer bytes; None if it cannot.
+    """
+
+    values: FloatArray
+    vitis: VitisSteps | None = None
+
+
+def place(tables: list[GridTable], table: GridTable) -> int:
+    """The entry at which the table starts among `tables`, where it is put unless it is there."""
+    start = 0
+    for other in tables:
+        if np.array_equal(other.values, table.values):
+            return start
+        start += len(other.values)
+    tables.append(table)
+    return start
+
+
+def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) -> GridTable:
+    """The table of an activation, its values on the grid of `<name>.activation` if that has one.
+
+    Raises:
+        NotHandled: There is no Vitis table for this argument.
+    """
+    point = cell.points[f"{name}.activation"]
+    codes = np.arange(argument.low, argument.high + 1)
+    bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
+    kind = point.get("table", "exact") if point["bits"] is not None else "exact"
+    n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
+    if kind == VITIS and activation.name in STEP_BITS:
+        values, steps = _vitis_values(name, activation, argument, codes)
+        quantized = on_activation_grid(point, values)
+        pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
+        return GridTable(quantized, steps if pays else None)
+    if kind == "piecewise-linear" and n is not None:
+        tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
+        values = (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32)
+    else:
+        values = np.asarray(activation(codes * argument.scale), np.float64).astype(np.float32)
+    return GridTable(on_activation_grid(point, values))
+
+
+def _vitis_values(
+    name: str, activation: Activation, argument: Grid, codes: npt.NDArray[Any]
+) -> tuple[FloatArray, VitisSteps]:
+    half = 2 ** (INDEX_BITS - 1)
+    if not is_power_of_two(argument.scale) or codes[0] < -half or codes[-1] >= half:
+        raise NotHandled(
+            f"{activation.name} has no Vitis table with this argument.",
+            f"{name}.activation.table = {VITIS}, codes {codes[0]} to {codes[-1]} of {argument.scale:.9g}",
+            "arguments that are signed powers of two have one; choose another table",
+        )
+    position = position_of(argument.scale)
+    values = vitis_values(activation.name, position, INDEX_BITS)[codes + half]
+    return np.asarray(values), VitisSteps(activation.name, position, int(codes[0]), int(codes[-1]))
+
+
+def on_activation_grid(point: Mapping[str, Any], values: FloatArray) -> FloatArray:
+    """`values` in the format of an activation's point; themselves without one."""
+    if "scale" not in point:
+        return values
+    encoding = encoding_of(point)
+    return encoding.dequantize(encoding.quantize(values))

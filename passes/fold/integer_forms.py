@@ -1,0 +1,71 @@
+"""Which integer arithmetic a quantized cell gets, and which of them lose parts of initial hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
+from rnnqc.ir import Model, Value
+from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell, state_bound
+from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
+from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, grid_of
+from rnnqc.passes.formats.brevitas_contract import misfits, quant_lstm_of
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+Folded = FoldedCell | FoldedGrid
+
+
+def integer_form(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> Folded:
+    """The integer form in the first arithmetic that has the formats of the cell.
+
+    Args:
+        cell: With its points resolved.
+        w: Codes of W `[I,GH]`, in the format of its point.
+        r: Codes of R `[H,GH]`.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
+
+    Raises:
+        NotHandled: No arithmetic has them.
+    """
+    refusal: NotHandled | None = None
+    if not needs_grid(cell):
+        try:
+            return fold_cell(cell, w, parameters)
+        except NotHandled as refused:
+            refusal = refused
+    if not misfits(cell):
+        return _fold_as_brevitas(cell, w, r, parameters["B"])
+    try:
+        return fold_grid(cell, w, r, parameters)
+    except NotHandled:
+        # A cell that is no case of the second arithmetic hears what it misses of the first.
+        if refusal is not None:
+            raise refusal from None
+        raise
+
+
+def _fold_as_brevitas(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedGrid:
+    """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
+    lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
+    chained = point["mode"] == "codes"
+    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or "on_grid" in point)
+    folded = fold_quant_lstm(lstm, x)
+    return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
+
+
+def is_within(model: Model, state: Value, bound: float) -> bool:
+    """Whether an initial state is known to lie within the bound: a constant that does."""
+    held = Constants(model).array(state)
+    return held is not None and bool(np.all(np.abs(held) <= bound))
+
+
+def bound_to_exceed(model: Model, cell: Cell, state: Value | None) -> float:
+    """The bound of some hidden codes, if an initial state may lie beyond it; else 0."""
+    bound = state_bound(cell, some=True)
+    return bound if bound and state is not None and not is_within(model, state, bound) else 0.0

@@ -1,0 +1,1 @@
+"""Recipe and statistics give every point its format."""

@@ -1,0 +1,304 @@
+"""From a recipe, the weights and statistics to the number formats of every cell of a model.
+
+A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights
+(rnnqc/formats/weight_scales.py), from the activation, or by the recipe's `range` from the statistics of a calibration
+(rnnqc/recipes/ranges.py), where points of one `share` are taken together.
+Formats that are those of another point (`same_as`, mode "product") come last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import FORGET, GATES, Cell
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.vitis_tables import STEP_BITS, UNIT, VITIS
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError, UsageError
+from rnnqc.formats.encoding import symmetric_scale
+from rnnqc.formats.grids import MAX_CODE
+from rnnqc.passes.formats.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
+from rnnqc.passes.formats.format_checks import check_members, check_mode
+from rnnqc.passes.formats.point_format import (
+    FLOAT,
+    accumulator_scale,
+    cell_state_is_float,
+    check_point,
+    format_of,
+    hidden_bound,
+    on_grid,
+    weight_point,
+)
+from rnnqc.passes.formats.weight_formats import Scales, grid_format, weight_scales
+from rnnqc.recipes.ranges import RangeRule, grid_of_statistics
+from rnnqc.recipes.recipe import Recipe, Settings, keys_of, rounding_of
+from rnnqc.recipes.sharing import merge_for_sharing
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+def resolve_formats(
+    cells: Sequence[Cell], recipe: Recipe, arrays: Mapping[str, Arrays], statistics: Statistics | None = None
+) -> dict[str, Points | None]:
+    """What the recipe says about each quantization point of each cell.
+
+    Args:
+        cells: The cells.
+        recipe: Rules and overrides.
+        arrays: For each cell's name W `[I,GH]`, R `[H,GH]` and B `[GH]`.
+        statistics: Of a calibration.
+
+    Returns:
+        For each cell's name its points; None for a cell that needs statistics and never ran in the calibration.
+
+    Raises:
+        CompileError: A point has no scale, or its settings make no number format.
+        UsageError: Settings contradict each other.
+    """
+    resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
+    return {cell.name: resolver.points_or_none(cell) for cell in cells}
+
+
+class _NeverRanError(Exception):
+    """A point of a cell that the calibration data never reached has to be calibrated."""
+
+
+class _Resolver:
+    def __init__(
+        self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
+    ) -> None:
+        self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.settings = {
+            name: recipe.settings_of_points(name, [p.name for p in c.type.points], functools.partial(targets_of, c))
+            for name, c in cells.items()
+        }
+        self.silent = frozenset(statistics.silent_cells if statistics is not None else ())
+        self.shares: dict[str, list[tuple[str, str]]] = {}
+        for cell in cells.values():
+            for point in cell.type.points:
+                label = self._share(cell, point.name)
+                if label is not None and not _unused(cell, point.name):
+                    self.shares.setdefault(label, []).append((cell.name, point.name))
+        for label, members in self.shares.items():
+            check_members(label, members)
+        self.grids: dict[str, tuple[float, int]] = {}
+        self.weights: dict[str, Scales | None] = {}
+
+    def points_or_none(self, cell: Cell) -> Points | None:
+        """All points of one cell; None if statistics are missing because it never ran."""
+        try:
+            return self.points(cell)
+        except _NeverRanError:
+            return None
+
+    def points(self, cell: Cell) -> Points:
+        """All points of one cell."""
+        made: Points = {}
+        later: list[str] = []
+        for point in cell.type.points:
+            name, s = point.name, self._settings(cell, point.name)
+            if not s.get("bits") or _unused(cell, name):
+                made[name] = FLOAT
+                continue
+            with naming_point(f"{cell.name}.{name}"):
+                check_mode(name, s)
+                if is_derived(s):
+                    later.append(name)
+                else:
+                    made[name] = self._point(cell, name, s)
+        while later:
+            ready = [n for n in later if not waits_for(n, self._settings(cell, n), later)]
+            if not ready:
+                raise UsageError(
+                    f"{cell.name}: {', '.join(later)} take their formats from each other.",
+                    supported="same_as without a circle",
+                )
+            for name in ready:
+                with naming_point(f"{cell.name}.{name}"):
+                    made[name] = derived_format(cell, name, self._settings(cell, name), made)
+            later = [n for n in later if n not in ready]
+        made = {p.name: made[p.name] for p in cell.type.points}
+        for name, settings in made.items():
+            check_point(f"{cell.name}.{name}", settings)
+        return made
+
+    def _settings(self, cell: Cell, point: str) -> Settings:
+        return self.settings[cell.name][point]
+
+    def _share(self, cell: Cell, point: str) -> str | None:
+        """The name of the group whose scale the point has; None for a group of its own."""
+        s = self._settings(cell, point)
+        if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
+            return None
+        names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
+        return str(s["share"]).format(**names)
+
+    def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        kind = name.rpartition(".")[2]
+        if s["bits"] == 1 and kind != "weight":
+            raise UsageError(
+                "bits = 1, and it is no weight.",
+                supported="binary codes of weights, 2 bits or more elsewhere",
+                action=f"--set '{cell.name}.{name}.bits=2' or more",
+            )
+        mode = s.get("mode")
+        if kind == "weight":
+            array = self.arrays[cell.name][name[0]]
+            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
+            return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
+        if name == "accumulator":
+            return {"bits": s["bits"]}
+        if name == "bias":
+            whole = {**s, "granularity": "per-tensor"}
+            found = weight_scales(whole, self.arrays[cell.name]["B"][np.newaxis], len(cell.type.gates))
+            return on_grid(s, s["scale"]) if found is None else on_grid(s, found[0][0])
+        if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
+            return FLOAT
+        if kind == "acc" and mode in (None, "activation"):
+            scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
+            return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
+        if kind == "activation":
+            return self._activation(cell, name, s)
+        if kind == "hidden":
+            return self._hidden(cell, name, s)
+        if name == "input":
+            chain = {"chain": bool(s.get("chain", False))}
+            if mode == "static" or (mode is None and ("scale" in s or "range" in s)):
+                return {**self._grid(cell, name, s), **chain}
+            return {**format_of(s), "mode": "dynamic-row", **chain}
+        if name == "cell_state":
+            # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
+            s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
+        return self._grid(cell, name, s)
+
+    def _activation(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        table, gate, gates = s.get("table", "piecewise-linear"), name.rpartition(".")[0], cell.type.gates
+        activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+        assert activation is not None
+        if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:
+            s = {**s, "scale": UNIT}
+        grid = self._grid(cell, name, s) if "scale" in s or s.get("mode") == "static" else {"bits": s["bits"]}
+        return {**grid, "table": table}
+
+    def _hidden(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        mode = s.get("mode", "bounded")
+        if "scale" not in s and mode == "bounded":
+            bound = hidden_bound(cell)
+            if bound is None:
+                return self._row_scales(s)
+            like = grid_format({**s, "zero_point": None})
+            made = {**on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"])))), "bound": bound}
+        elif "scale" not in s and mode == "dynamic-row":
+            return self._row_scales(s)
+        else:
+            made = self._grid(cell, name, s)
+        return {**made, "rounded_output": True} if s.get("rounded_output") else made
+
+    def _row_scales(self, s: Settings) -> dict[str, Any]:
+        if s.get("rounded_output"):
+            raise UsageError(
+                "rounded_output = true with scales that follow from rows.",
+                supported="rounded outputs of hidden states with one scale",
+                action="choose mode = static, or leave rounded_output out",
+            )
+        return {**format_of(s), "mode": "dynamic-row"}
+
+    def _grid(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+        """A static format whose scale is given, or follows from statistics."""
+        if "scale" in s:
+            return on_grid(s, s["scale"])
+        path = f"{cell.name}.{name}"
+        label = self._share(cell, name) or path
+        if cell.name in self.silent:
+            raise _NeverRanError
+        key = f"{label} {sorted(s.items(), key=repr)}"  # what is shared is the range: formats may differ
+        if key not in self.grids:
+            self.grids[key] = self._measured(self.shares.get(label, [(cell.name, name)]), s)
+        scale, zero_point = self.grids[key]
+        return on_grid({**s, "zero_point": zero_point}, scale)
+
+    def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
+        return grid_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
+
+    def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
+        """Scales and zero points of a weight; None where they are given, or those of groups."""
+        label = self._share(cell, name)
+        if label is None:
+            return weight_scales(s, self.arrays[cell.name][name[0]], len(cell.type.gates))
+        key = f"{label} {sorted(s.items(), key=repr)}"
+        if key not in self.weights:
+            arrays = [self.arrays[c][p[0]] for c, p in self.shares[label]]
+            if s.get("granularity") == "per-tensor":
+                arrays = [a.reshape(-1, 1) for a in arrays]
+            elif len({a.shape[1] for a in arrays}) > 1:
+                raise UsageError(
+                    f"share = {label!r} of weights with different numbers of output channels.",
+                    supported="granularity = per-tensor, or layers of one hidden size",
+                )
+            self.weights[key] = weight_scales(s, np.concatenate(arrays), len(cell.type.gates))
+        return self.weights[key]
+
+
+def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
+    """Scale and zero point of a point, or of several that share them, by the recipe's `range`.
+
+    Args:
+        paths: Of the points, as statistics call them.
+        s: What the recipe says.
+        statistics: Of a calibration.
+
+    Raises:
+        CompileError: There are no statistics, or they know nothing of a point.
+        UsageError: Settings contradict each other.
+    """
+    if statistics is None:
+        raise CompileError(
+            "it has no scale, and there is no calibration data.",
+            supported="a scale, or calibration data",
+            action="give --calibration DATA or --stats STATS.json",
+        )
+    missing = [p for p in paths if p not in statistics.points]
+    if missing:
+        raise CompileError(
+            f"the statistics say nothing about {missing[0]!r}.",
+            supported="statistics of this model",
+            action="calibrate it again (rnnqc calibrate)",
+        )
+    merged = merge_for_sharing([statistics.points[p] for p in paths])
+    rule = RangeRule(
+        s.get("range", "min-max"),
+        percentile=s.get("percentile"),
+        n_std=s.get("n_std"),
+        half_range=bool(s.get("half_range", False)),
+        limit=s.get("limit"),
+        rounding=rounding_of(s),
+    )
+    return grid_of_statistics(merged, rule, grid_format(s))
+
+
+@contextlib.contextmanager
+def naming_point(path: str) -> Iterator[None]:
+    """Puts the quantization point in front of the messages of what goes wrong inside."""
+    try:
+        yield
+    except CompileError as error:
+        if path not in error.message:
+            error.message = f"Quantization point {path!r}: {error.message}"
+            error.args = (str(error),)
+        raise
+
+
+def _unused(cell: Cell, point: str) -> bool:
+    """Whether the cell has no such value.
+
+    The coupled forget gate is 1 minus the input gate; GRU's reset gate multiplies a state or a product.
+    """
+    if point in (RESET_HIDDEN, RESET_PRODUCT):
+        return cell.linear_before_reset == (point == RESET_HIDDEN)
+    return cell.input_forget and point.startswith(f"{GATES[FORGET]}.")

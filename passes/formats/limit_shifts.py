@@ -1,0 +1,113 @@
+"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them.
+
+The limits are those of rnnqc/formats/shift_limits.py.
+
+Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.formats.fix_position import position_of, scale_of
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.shift_limits import ProductPositions, within_shift_limits
+from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
+
+
+@dataclass(frozen=True)
+class ShiftRemark:
+    """A fix position that was lowered, or a product that could not be checked.
+
+    Attributes:
+        reason: The quantization point, and what was done to it.
+        found: The shifts as they were.
+    """
+
+    reason: str
+    found: str
+
+
+def limit_shifts(cell: Cell) -> list[ShiftRemark]:
+    """Changes the formats in `cell.points` of products whose shifts are not allowed; says what was changed.
+
+    Where output channels of a gate have fix positions of their own, the result becomes as coarse as the coarsest of
+    them asks for.
+    """
+    remarks: list[ShiftRemark] = []
+    for key, source in MULTIPLIED.items():
+        if cell.points[f"{key}.weight"].get("shift_limits"):
+            for number in range(len(cell.type.gates)):
+                remarks += _limit(cell, f"{key}.weight", source, number)
+    return remarks
+
+
+def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
+    points, gate = cell.points, cell.type.gates[number]
+    codes = _meets(cell, source, number)
+    names = {"weight": weight, "output": f"{gate}.{source}_product"}
+    if any("scale" not in points[p] for p in (*names.values(), codes)):
+        return
+    if source == "input" and "scale" in points["bias"]:
+        names["bias"] = "bias"
+    scales = {role: _of_gate(cell, name, number) for role, name in names.items()}
+    if not all(is_power_of_two(s) for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+        at = ", ".join((*names.values(), codes))
+        yield ShiftRemark(
+            f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
+        )
+        return
+    found = {role: [position_of(s) for s in v] for role, v in scales.items()}
+    made = {role: list(v) for role, v in found.items()}
+    output = found["output"][0]
+    biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
+    # The coarsest weights first: it is they that lower the result.
+    for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
+        before = ProductPositions(w, position_of(points[codes]["scale"][0]), output, b)
+        after = within_shift_limits(before)
+        if after == before:
+            continue
+        text = f"shift_cut = {before.shift_cut} (0 to 16 allowed)"
+        if before.shift_bias is not None:
+            text += f", shift_bias = {before.shift_bias} ({before.least_shift_bias} to 16 allowed)"
+        output = after.output
+        for k in (k for k, pair in enumerate(zip(found["weight"], biases, strict=True)) if pair == (w, b)):
+            made["weight"][k] = after.weight
+            if after.bias is not None:
+                made["bias"][k] = after.bias
+        for role, name in names.items():
+            was, now = getattr(before, role), getattr(after, role)
+            if was != now:
+                part = "" if role == "output" else f" of the {gate.replace('_', ' ')}"
+                yield ShiftRemark(f"{cell.name}.{name}{part}: fix position {was} is lowered to {now}.", text)
+    made["output"] = [output] * len(made["output"])
+    for role, name in names.items():
+        if made[role] != found[role]:
+            _set(cell, name, number, made[role])
+
+
+def _meets(cell: Cell, source: str, number: int) -> str:
+    """The point whose codes meet the weights of a gate."""
+    resets_first = cell.type.reads_hidden and not cell.linear_before_reset
+    return RESET_HIDDEN if source == "hidden" and resets_first and number == CANDIDATE else source
+
+
+def _of_gate(cell: Cell, name: str, number: int) -> list[float]:
+    """Scales of the columns of a gate; of a point with one scale as many times that."""
+    scale, size = cell.points[name]["scale"], cell.hidden_size
+    return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
+
+
+def _set(cell: Cell, name: str, number: int, positions: Sequence[int]) -> None:
+    point, size = dict(cell.points[name]), cell.hidden_size
+    values = [scale_of(p) for p in positions]
+    if name.endswith("_product"):
+        point["scale"] = values[:1]
+    else:
+        scale = list(point["scale"]) * (len(cell.type.gates) * size if len(point["scale"]) == 1 else 1)
+        scale[number * size : (number + 1) * size] = values
+        point |= {"scale": scale, "axis": 1 if name.endswith("weight") else 0}
+    cell.points[name] = point

@@ -1,0 +1,128 @@
+"""Overrides that leave every number format of a pass as it would be without them, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rnnqc.errors import CompileError
+from rnnqc.recipes.recipe import KEYS_OF_RULES, RANGE_KEYS, Recipe, Settings, keys_of, override_text
+
+DATA_KEYS = ("compensation", "bias_correction", "equalize")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a recipe comes to.
+
+    Attributes:
+        settings: By point, what the recipe says.
+        formats: By point, what is made of it, without keys that have no effect there.
+        others: Anything else that follows from the recipe.
+    """
+
+    settings: Mapping[str, Settings]
+    formats: Mapping[str, Any]
+    others: Any = None
+
+
+def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution], calibrated: bool) -> dict[int, str]:
+    """For each override that speaks of a point why it changes nothing; "" where it does change something.
+
+    Nothing of a recipe that holds scales of an earlier lowering: these hide what overrides did in that one.
+
+    Args:
+        recipe: With its overrides; those of one key are looked at.
+        resolve: What a recipe comes to.
+        calibrated: Whether there are statistics.
+    """
+    overrides = recipe.rules[: recipe.overrides]
+    if not overrides or recipe.held:
+        return {}
+    made = resolve(recipe)
+    found: dict[int, str] = {}
+    for number, rule in enumerate(overrides):
+        if len(rule.settings) != 1:
+            continue
+        (key,) = rule.settings
+        points = [p for p in made.settings if rule.matches(p) and key in keys_of(p)]
+        if points:
+            without = _without(recipe, number)
+            found[number] = _why(key, points, made, resolve, without, calibrated)
+    return found
+
+
+def idle_overrides(recipe: Recipe, effects: Sequence[Mapping[int, str]]) -> list[str]:
+    """A sentence for each override that changes nothing in any pass."""
+    texts = []
+    for number, rule in enumerate(recipe.rules[: recipe.overrides]):
+        reasons = [e[number] for e in effects if number in e]
+        if reasons and all(reasons):
+            ((key, value),) = rule.settings.items()
+            texts.append(f"override {override_text(rule.points, key, value)!r} changes nothing: {reasons[0]}.")
+    return texts
+
+
+def _without(recipe: Recipe, number: int) -> Recipe:
+    rules = (*recipe.rules[:number], *recipe.rules[number + 1 :])
+    return replace(recipe, rules=rules, overrides=recipe.overrides - 1, own=max(0, recipe.own - 1))
+
+
+def _why(
+    key: str,
+    points: Sequence[str],
+    made: Resolution,
+    resolve: Callable[[Recipe], Resolution],
+    without: Recipe,
+    calibrated: bool,
+) -> str:
+    try:
+        other = resolve(without)
+    except CompileError:  # it takes the override to make formats
+        return ""
+    if (_in_one_form(made.formats), made.others) != (_in_one_form(other.formats), other.others):
+        return ""
+    before = {p: other.settings.get(p, {}) for p in points}
+    reasons = [_reason(key, p, made, before[p], calibrated) for p in points]
+    first = next((r for r in reasons if r), "the number formats are the same with it and without")
+    return f"{points[reasons.index(first)] if first in reasons else points[0]}: {first}"
+
+
+def _in_one_form(formats: Mapping[str, Any]) -> dict[str, Any]:
+    """The formats with equal scales of all channels as one."""
+    made = dict(formats)
+    for point, found in formats.items():
+        if isinstance(found, Mapping) and len(set(found.get("scale") or ())) == 1:
+            made[point] = {**found, "scale": list(found["scale"][:1]), "axis": None}
+    return made
+
+
+def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:
+    """Why a key changes nothing at one point; "" where that is not known."""
+    s, format_ = made.settings[point], made.formats.get(point)
+    format_ = format_ if isinstance(format_, Mapping) else {"bits": None}
+    if before.get(key) == s.get(key) and (key in before or s.get(key) is None):
+        return "the recipe says so already"
+    if format_["bits"] is None:
+        return "the point is float"
+    if format_.get("store"):
+        return f"the weights are stored as {format_['store']}"
+    if key in DATA_KEYS and not calibrated:
+        return "there is no calibration data"
+    if s.get("same_as"):
+        return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
+    if format_.get("mode") == "codes":
+        return "it reads the quantized values of the layer before directly (chain), unless chain = false"
+    if key == "bits" and s.get("table") and "scale" not in format_:
+        return "values of its table have no scale of their own, unless mode = static or a scale is given"
+    if key == "zero_point" and format_.get("mode") == "dynamic-row":
+        return "each row has a zero point of its own (mode = dynamic-row)"
+    scaled = key in (*RANGE_KEYS, "share")
+    if scaled and "scale" in s:
+        return "its scale is given"
+    if scaled and s.get("mode") in ("dynamic-row", "bounded", "activation", "product"):
+        return f"its scale follows from mode = {s['mode']}"
+    if key in KEYS_OF_RULES and s.get("range", "min-max") not in KEYS_OF_RULES[key]:
+        return f"range = {s.get('range', 'min-max')} does not use it"
+    return ""

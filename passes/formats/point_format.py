@@ -1,0 +1,229 @@
+"""From a recipe's settings to the number formats of one cell.
+
+A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays
+float, or `bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static",
+"dynamic-row", "codes"), for activations `table`, and for weights `group_size` or `wide_channels` where there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.activations import TABLE
+from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
+from rnnqc.cells.equations import UPDATE
+from rnnqc.cells.types import LSTM
+from rnnqc.errors import CompileError
+from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.grids import multiplier_and_shift
+from rnnqc.formats.weights import group_scales, mixed_scales
+from rnnqc.recipes.recipe import Settings, require, rounding_of
+
+FLOAT: dict[str, Any] = {"bits": None}
+CELL_LIMIT = 2.0
+INDEX_BITS = 16
+"""Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
+PACKED_BITS = 4
+WIDE_BITS = 8
+
+
+def check_point(path: str, point: Mapping[str, Any]) -> None:
+    """Raises CompileError if the settings make no number format, naming the quantization point."""
+    if point["bits"] is None or ("scale" not in point and "mode" not in point):
+        return
+    try:
+        encoding_of({"scale": [1.0], **point, "axis": None} if "scale" not in point else point)
+    except CompileError as error:
+        raise CompileError(
+            f"Quantization point {path!r}: {error.message}", supported=error.supported, action=f"--set '{path}...'"
+        ) from error
+
+
+def encoding_of(point: Mapping[str, Any]) -> Encoding:
+    """The static number format of a resolved point.
+
+    Weights in groups, and those with wide channels, are stored as codes of 8 bits.
+    """
+    wide = point.get("group_size") or point.get("wide_channels")
+    return Encoding(
+        bits=WIDE_BITS if wide else point["bits"],
+        signed=point["signed"],
+        scale=tuple(point["scale"]),
+        zero_point=point["zero_point"],
+        narrow=point["narrow"],
+        axis=point.get("axis"),
+        rounding=Rounding(point["rounding"]),
+        zero_points=tuple(point.get("zero_points", ())),
+    )
+
+
+def format_of(s: Settings) -> dict[str, Any]:
+    """A number format without its scale."""
+    signed = bool(s.get("signed", True))
+    return {
+        "bits": s["bits"],
+        "signed": signed,
+        "narrow": bool(s.get("narrow", False)),
+        "zero_point": int(s.get("zero_point", 0 if signed else 2 ** (s["bits"] - 1))),
+        "rounding": rounding_of(s).value,
+    }
+
+
+def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
+    """Scales as they are stored and computed with: float32, of the form `A / 2**n` if the recipe asks for that."""
+    exact = np.atleast_1d(np.asarray(scale, np.float64))
+    if s.get("scale_bits"):
+        multiplier, shift = multiplier_and_shift(exact, s["scale_bits"])
+        exact = np.ldexp(multiplier.astype(np.float64), -shift)
+    return [float(v) for v in exact.astype(np.float32)]
+
+
+def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Products of scales as they are stored: float32, never zero, which would meet an infinite row scale as NaN."""
+    return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+def on_grid(s: Settings, scale: float) -> dict[str, Any]:
+    """A number format with one scale."""
+    return {**format_of(s), "scale": stored_scales(s, scale), "axis": None, "mode": "static"}
+
+
+def weight_point(
+    s: Settings,
+    array: npt.NDArray[np.float32],
+    sensitivity: npt.NDArray[np.float64],
+    path: str,
+    scales: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
+) -> dict[str, Any]:
+    """The resolved point of a weight matrix.
+
+    Args:
+        s: What the recipe says.
+        array: The weights `[K,n]`.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+        path: Of the quantization point, for messages.
+        scales: Scales and zero points, `[n]` or `[1]`; None where the scale is given, or that of groups.
+
+    Raises:
+        CompileError: Settings contradict each other.
+    """
+    per_tensor = s.get("granularity", "per-channel") == "per-tensor"
+    group_size, wide = s.get("group_size"), s.get("wide_channels", 0.0)
+    _check_weight(s, path)
+    zero_points = np.zeros(1, np.int64)
+    if "scale" in s:
+        scale = np.full(1 if per_tensor else array.shape[1], s["scale"], np.float32)
+    elif scales is not None:
+        scale, zero_points = scales
+    else:
+        scale = group_scales(array, s["bits"])
+    point = {
+        **format_of({"signed": True, **s, "zero_point": int(zero_points[0]) if per_tensor else s.get("zero_point", 0)}),
+        "scale": stored_scales(s, scale),
+        "axis": None if per_tensor else 1,
+        "mode": "static",
+    }
+    if zero_points.any() and not per_tensor:
+        point["zero_points"] = [int(v) for v in zero_points]
+    if group_size:
+        point["group_size"] = group_size
+    if wide:
+        mixed = mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)
+        point["scale"] = stored_scales(s, mixed)
+        point["wide_channels"] = wide
+    for key in ("compensation", "bias_correction", "shift_limits"):
+        if s.get(key):
+            point[key] = True
+    return point
+
+
+def _check_weight(s: Settings, path: str) -> None:
+    """Raises CompileError if keys of a weight contradict each other."""
+
+    def contradiction(key: str, other: str, supported: str) -> CompileError:
+        value = str(s.get(other)).lower()
+        return CompileError(
+            f"Quantization point {path!r}: {key} = {s[key]} with {other} = {value}.",
+            supported=supported,
+            action=f"--set '{path}.{other}=...' or '{path}.{key}=...'",
+        )
+
+    per_tensor = s.get("granularity", "per-channel") != "per-channel"
+    if s.get("group_size"):
+        if s["bits"] > PACKED_BITS:
+            raise contradiction("group_size", "bits", "groups of codes of 2 to 4 bits")
+        if per_tensor:
+            raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
+        if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):
+            raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
+        if s.get("wide_channels"):
+            raise contradiction("group_size", "wide_channels", "one of the two")
+        if s.get("limit"):
+            raise contradiction("group_size", "limit", "limits of weights without groups")
+        if s.get("range", "min-max") != "min-max":
+            raise contradiction("group_size", "range", "range = min-max")
+        for key in ("pow2", "share"):
+            if s.get(key):
+                raise contradiction("group_size", key, "scales of groups, which follow from the weights alone")
+    elif s.get("wide_channels"):
+        if s["bits"] >= WIDE_BITS:
+            raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 2 to 7")
+        if per_tensor:
+            raise contradiction("wide_channels", "granularity", "granularity = per-channel")
+        if "scale" in s:
+            raise contradiction("wide_channels", "scale", "scales that follow from the weights")
+        for key, wanted in (("signed", True), ("symmetric", True), ("zero_point", 0)):
+            if s.get(key, wanted) != wanted:
+                raise contradiction("wide_channels", key, "signed symmetric codes around 0")
+
+
+def hidden_bound(cell: Cell) -> float | None:
+    """The largest possible magnitude of the hidden states that steps make, from the activations; None if there is none.
+
+    Initial states may lie beyond it: their rest is multiplied apart.
+    """
+    if cell.type is LSTM:
+        o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
+        return None if o is None or h is None else max(map(abs, o)) * max(map(abs, h))
+    made = cell.activations[-1].bounds
+    if made is None or not keeps_hidden_bounded(cell):
+        return None
+    return max(map(abs, made))
+
+
+def keeps_hidden_bounded(cell: Cell) -> bool:
+    """Whether a step of a GRU moves the hidden state between what it was and the candidate: z is in 0 .. 1."""
+    if not cell.type.reads_hidden:
+        return True
+    z = cell.gate_activation(UPDATE).bounds
+    return z is not None and z[0] >= 0.0 and z[1] <= 1.0
+
+
+def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
+    """The scale with which codes cover the interval on which a gate's activation is not constant; None without one."""
+    activation = cell.gate_activation(gate)
+    if activation.kind != TABLE:
+        return None
+    return float(s.get("scale", activation.limit / 2 ** (s["bits"] - 1)))
+
+
+def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
+    """Whether mode "bounded" leaves the cell state of `cell` a float."""
+    if s.get("mode") != "bounded":
+        return False
+    limit = require(s, "scale", path) * 2 ** (min(s["bits"], INDEX_BITS) - 1)
+    return not cell_is_bounded(cell, limit)
+
+
+def cell_is_bounded(cell: Cell, limit: float) -> bool:
+    """Whether whole numbers suit the state: |f| <= 1, small i * g, an output activation constant beyond `limit`."""
+    f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
+    if cell.gate_activation(CELL).kind != TABLE:  # only a table can hold its values in units of the cell
+        return False
+    if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
+        return False
+    return output.kind == TABLE and output.limit <= limit

@@ -1,0 +1,64 @@
+"""The number format of a weight matrix, from a recipe's settings and the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.grids import MAX_CODE, GridFormat
+from rnnqc.formats.weight_scales import WeightRule, weight_grids
+from rnnqc.passes.formats.point_format import FLOAT, check_point, weight_point
+from rnnqc.recipes.recipe import Settings
+
+FloatArray = npt.NDArray[np.float32]
+Scales = tuple[FloatArray, npt.NDArray[np.int64]]
+
+
+def weight_format(
+    s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.float64], path: str, gates: int
+) -> dict[str, Any]:
+    """The resolved point of a weight matrix that shares its scales with no other.
+
+    Args:
+        s: What the recipe says.
+        array: `[K,n]`.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+        path: Of the quantization point, for messages.
+        gates: Number of gates among the channels.
+
+    Raises:
+        CompileError: Settings contradict each other, or make no number format.
+    """
+    if not s.get("bits"):
+        return FLOAT
+    point = weight_point(s, array, sensitivity, path, weight_scales(s, array, gates))
+    check_point(path, point)
+    return point
+
+
+def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
+    """Scales and zero points, `[n]` or `[1]`, of a matrix with so many gates; None where given, or those of groups."""
+    if "scale" in s or s.get("group_size"):
+        return None
+    s = {"signed": True, **s}
+    rule = WeightRule(
+        s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit"), gates
+    )
+    return weight_grids(array, rule, grid_format(s))
+
+
+def grid_format(s: Settings) -> GridFormat:
+    """The format of a point, but for scale and zero point."""
+    return GridFormat(
+        bits=s["bits"],
+        signed=bool(s.get("signed", True)),
+        narrow=bool(s.get("narrow", False)),
+        symmetric=bool(s.get("symmetric", True)),
+        levels=s.get("levels", MAX_CODE),
+        zero_point=s.get("zero_point"),
+        pow2=bool(s.get("pow2", False)),
+        max_fix_position=s.get("max_fix_position"),
+        scale_bits=s.get("scale_bits"),
+    )

@@ -1,0 +1,119 @@
+"""Values that follow from constants alone."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.evaluation.evaluate import evaluate_nodes
+from rnnqc.ir import Constant, Model, Node, Value, constant_array, info, subgraphs
+
+_NOT_FOLDED = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+)
+
+
+def constant_expression(value: Value) -> list[Node] | None:
+    """The nodes that make `value` from constants alone, in order; None if it depends on anything else."""
+    order: list[Node] = []
+    done: set[int] = set()
+    stack: list[tuple[Value, bool]] = [(value, False)]
+    while stack:
+        current, expanded = stack.pop()
+        if isinstance(current, Constant) or not current.name:
+            continue
+        if not current.inputs:
+            return None
+        node = current.inputs[0]
+        if id(node) in done:
+            continue
+        if expanded:
+            done.add(id(node))
+            order.append(node)
+            continue
+        if subgraphs(node) or node.op in _NOT_FOLDED or node.domain not in (None, "", "ai.onnx") or info(node).overload:
+            return None
+        stack.append((current, True))
+        stack.extend((v, False) for v in node.inputs)
+    return order
+
+
+class Constants:
+    """Arrays of constant values and expressions, each computed once.
+
+    A value is what its graph makes of it: graphs must not be edited between two questions about one value.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._arrays: dict[int, tuple[Value, npt.NDArray[Any] | None]] = {}
+        self._keys: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def array(self, value: Value | None) -> npt.NDArray[Any] | None:
+        """The array of `value`; None if it depends on an input of a graph."""
+        if value is None or not value.name:
+            return None
+        held = self._arrays.get(id(value))
+        if held is None:
+            held = (value, self._evaluate(value))
+            self._arrays[id(value)] = held
+        return held[1]
+
+    def zero(self, value: Value) -> bool:
+        """Whether all elements of `value` are 0, whatever its shape."""
+        while True:
+            array = self.array(value)
+            if array is not None:
+                return not array.any()
+            if len(value.inputs) != 1 or value.inputs[0].domain:
+                return False
+            node = value.inputs[0]
+            if node.op == "ConstantOfShape":
+                held = node.attrs.get("value")
+                return held is None or not np.asarray(held.values).any()
+            if node.op not in (
+                "Expand",
+                "Unsqueeze",
+                "Squeeze",
+                "Reshape",
+                "Transpose",
+                "Identity",
+                "Cast",
+                "Slice",
+                "Tile",
+            ):
+                return False
+            value = node.inputs[0]
+
+    def key(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
+        """Equal for arrays with equal contents."""
+        held = self._keys.get(id(array))
+        if held is None:
+            digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+            held = (array, (array.dtype.str, array.shape, digest))  # the array is held: ids are used again
+            self._keys[id(array)] = held
+        return held[1]
+
+    def _evaluate(self, value: Value) -> npt.NDArray[Any] | None:
+        array = constant_array(value)
+        if array is not None or isinstance(value, Constant) or not value.inputs:
+            return array
+        node = value.inputs[0]
+        if not node.inputs or node.domain:
+            return None
+        arrays = [self.array(v) if v.name else None for v in node.inputs]
+        if any(a is None and v.name for a, v in zip(arrays, node.inputs, strict=True)):
+            return None
+        if node.op == "Identity":
+            return arrays[0]
+        nodes = constant_expression(value)
+        return evaluate_nodes(self.model, nodes, value) if nodes is not None else None

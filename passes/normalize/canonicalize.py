@@ -1,0 +1,270 @@
+"""Brings recurrent nodes into one form, so that the later passes meet no variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+
+from rnnqc.errors import CompileError, Outcome, Remark
+from rnnqc.evaluation.evaluate import evaluate_nodes
+from rnnqc.evaluation.numerics import Bitwise, Close
+from rnnqc.ir import (
+    DOMAIN,
+    Constant,
+    Graph,
+    Model,
+    Node,
+    attribute,
+    constant_array,
+    graph_info,
+    info,
+    input_or_none,
+    output_or_none,
+)
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.constant_expressions import constant_expression
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, WEIGHTS_TAG, B, P, R, W
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.normalize.own_functions import check_own_functions
+from rnnqc.passes.normalize.share_weights import share_weights
+from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.inlining import FunctionKey, inlined, key_of
+from rnnqc.proto.version_conversion import NOT_CONVERTED, convert_version
+
+TARGET_OPSET = 17
+MINIMUM_OPSET = NOT_CONVERTED
+OLDEST_OPSET = 7
+IR_VERSIONS = (10, 13)
+FIRST_IR_WITH_FREE_INITIALIZERS = 4
+
+
+class Canonicalize(Pass):
+    """Normalizes the model around its recurrent nodes.
+
+    1. Model-local functions that contain recurrent nodes are inlined, and those that may contain recurrences that are
+       written in another way: loops with products, products and gates.
+    2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
+       10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
+    3. Constant expressions that make W, R, B or P become initializers.
+    4. Layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
+
+           Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
+           After:  Transpose -> LSTM(layout=0) -> Transpose
+    5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
+    6. Up to IR version 3 every initializer is listed as a graph input; later on that would make it a default that a
+       run may replace, so such inputs go.
+    7. MatMul and Gemm with equal constant weights read one value.
+
+           Before: MatMul(x, Identity(W)), MatMul(y, V), with V equal to W
+           After:  MatMul(x, W), MatMul(y, W)
+
+    Bits stay equal, unless 2, 3 or 6 had something to do: onnxruntime multiplies constants in another order than
+    values.
+    """
+
+    info = PassInfo(
+        name="canonicalize",
+        summary="bring recurrent nodes into one form",
+        numerics=Close(1e-6),
+        sets=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, *, keep_codes: bool = False) -> None:
+        """Prepares the pass.
+
+        Args:
+            keep_codes: Whether W and R that are stored as codes stay as they are in step 3.
+        """
+        self.keep_codes = keep_codes
+
+    def run(self, model: Model) -> PassResult:
+        """Applies the steps."""
+        check_own_functions(model.functions, model.source)
+        remarks: list[Remark] = []
+        statistics = {"functions": 0, "folded": 0, "layouts": 0, "names": 0, "shared": 0}
+        changed = self._inline(model, statistics)
+        converted = self._convert(model, remarks)
+        changed |= converted
+        old_inputs = model.ir_version < FIRST_IR_WITH_FREE_INITIALIZERS and _unlist_initializers(model)
+        changed |= old_inputs
+        clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
+        changed |= clamped != model.ir_version
+        model.ir_version = clamped
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        seen: set[tuple[str, str]] = {("", "")}
+        for path, graph in list(model.paths()):
+            for node in list(graph.nodes):
+                if node.op in RECURRENT_OPS and (path, node.name) in seen:
+                    node.name = model.fresh_name(node.name)
+                    statistics["names"] += 1
+                seen.add((path, node.name))
+                if not node.name:
+                    first = next((v.name for v in node.outputs if v.name), "")
+                    node.name = model.fresh_name(f"{first or path}:{node.op}")
+                    statistics["names"] += 1
+                if node.op in RECURRENT_OPS and not node.domain:
+                    statistics["folded"] += self._fold_weights(model, node)
+                if node.op in RECURRENT_OPS and not node.domain and attribute(node, "layout", 0) == 1:
+                    self._transpose_layout(model, graph, node)
+                    statistics["layouts"] += 1
+        statistics["shared"] = share_weights(model)
+        changed |= any(statistics.values())
+        if statistics["folded"]:
+            model.remove_dead()
+        model.infer_shapes()
+        same_kernels = not (converted or old_inputs or statistics["folded"])
+        return PassResult(changed, tuple(remarks), statistics, Bitwise() if same_kernels else None)
+
+    def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
+        # onnx's version converter drops functions: before a conversion all are inlined.
+        convert = model.opset < MINIMUM_OPSET
+        keys = [key_of(f) for f in model.functions]
+        recurrent = keys if convert else _recurrent_functions(model.functions)
+        if not recurrent:
+            return False
+        statistics["functions"] = len(recurrent)
+        model.reload(inlined(model.proto, recurrent))
+        return True
+
+    def _convert(self, model: Model, remarks: list[Remark]) -> bool:
+        if model.opset >= MINIMUM_OPSET:
+            return False
+        if model.opset < OLDEST_OPSET:
+            raise CompileError(
+                f"{model.source}: operator set ai.onnx {model.opset} is too old.",
+                supported=f"{OLDEST_OPSET} and later: onnxruntime runs no older recurrent layers, onnx converts none",
+                action=f"export the model again, with operator set {MINIMUM_OPSET} to 20 if the exporter has it",
+            )
+        original = model.proto
+        converted = convert_version(original, model.opset, TARGET_OPSET, f"{model.source}:")
+        _restore(original, converted)
+        old = model.opset
+        model.reload(converted)
+        assert model.opset == TARGET_OPSET
+        remarks.append(
+            self.remark(Outcome.NOTE, model.source, "model", f"converted from operator set {old} to {TARGET_OPSET}.")
+        )
+        return True
+
+    def _fold_weights(self, model: Model, node: Node) -> int:
+        folded = 0
+        for k in (W, R, B, P):
+            value = input_or_none(node, k)
+            if value is None or isinstance(value, Constant):
+                continue
+            if self.keep_codes and k in (W, R) and WEIGHTS_TAG in info(node).metadata:
+                continue
+            array = constant_array(value)
+            if array is None:
+                nodes = constant_expression(value)
+                array = evaluate_nodes(model, nodes, value) if nodes is not None else None
+            if array is not None:
+                node.inputs[k] = model.add_initializer(f"{value.name}.constant", np.asarray(array))
+                folded += 1
+        return folded
+
+    def _transpose_layout(self, model: Model, graph: Graph, node: Node) -> None:
+        before = Builder(model, prefix=node.name)
+        for k, name in ((0, "X"), (5, "initial_h"), (6, "initial_c")):
+            value = input_or_none(node, k)
+            if value is not None:
+                node.inputs[k] = before.op("Transpose", [value], f"{name}.time_first", perm=[1, 0, 2])
+        after = Builder(model, prefix=node.name)
+        for k, (name, perm) in enumerate((("Y", [2, 0, 1, 3]), ("Y_h", [1, 0, 2]), ("Y_c", [1, 0, 2]))):
+            target = output_or_none(node, k)
+            if target is not None:
+                inner = after.value(f"{name}.time_first")
+                node.outputs[k] = inner
+                after.add("Transpose", [inner], [target], f"{name}.batch_first", perm=perm)
+        del node.attrs["layout"]
+        model.insert_nodes(graph, node, before.nodes)
+        position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
+        graph.nodes[position:position] = after.nodes
+
+
+_LOOPS = frozenset({"Loop", "Scan"})
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_GATES = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
+
+
+def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
+    """Functions that may contain a recurrence, directly or through a call.
+
+    Those of rnnqc's own operators have products and gates, too, and stay.
+    """
+    held = {key_of(f): f for f in functions}
+    operators = {key: _operators(function) for key, function in held.items()}
+
+    def with_any(wanted: Iterable[str]) -> set[FunctionKey]:
+        """Functions with one of these operators, directly or through a call."""
+        names = {(domain, op) for op in wanted for domain in ("", "ai.onnx")}
+        found: set[FunctionKey] = set()
+        users: dict[tuple[str, str], list[FunctionKey]] = {}
+        for key, used in operators.items():
+            for name in used:
+                users.setdefault(name, []).append(key)
+        pending = list(names)
+        while pending:
+            for key in users.pop(pending.pop(), ()):
+                found.add(key)
+                pending.append(key[:2])
+        return found
+
+    written = with_any(_PRODUCTS) & with_any(_LOOPS | _GATES)
+    wanted = with_any(RECURRENT_OPS) | {key for key in written if key[0] != DOMAIN}
+    names = {key[:2] for key in wanted}  # onnxruntime before 1.27 does not tell overloads apart: they stay together
+    return [key for key in held if key[:2] in names]
+
+
+def _operators(function: onnx.FunctionProto) -> set[tuple[str, str]]:
+    """Domain and name of every operator and function that is used."""
+    return {(n.domain, n.op_type) for block in blocks_of([function]) for n in block.node}
+
+
+def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Puts back what the version converter drops: metadata, documentation, producer."""
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(converted, name, getattr(original, name))
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(original.metadata_props)
+    converted.graph.doc_string = original.graph.doc_string
+    del converted.graph.metadata_props[:]
+    converted.graph.metadata_props.extend(original.graph.metadata_props)
+    _restore_nodes(original.graph, converted.graph)
+    names = {v.name: v for v in [*original.graph.input, *original.graph.output]}
+    for value in [*converted.graph.input, *converted.graph.output]:
+        if value.name in names:
+            value.CopyFrom(names[value.name])
+
+
+def _restore_nodes(original: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+    """Documentation and metadata of nodes that make the same value under the same operator, in subgraphs too."""
+    pending = [(original, converted)]
+    while pending:
+        before, after = pending.pop()
+        makers = {n.output[0]: n for n in before.node if n.output}
+        for node in after.node:
+            source = makers.get(node.output[0]) if node.output else None
+            if source is None or source.op_type != node.op_type:
+                continue
+            node.doc_string = source.doc_string
+            del node.metadata_props[:]
+            node.metadata_props.extend(source.metadata_props)
+            graphs = {a.name: a.g for a in source.attribute if a.type == onnx.AttributeProto.GRAPH}
+            pending.extend((graphs[a.name], a.g) for a in node.attribute if a.name in graphs)
+
+
+def _unlist_initializers(model: Model) -> bool:
+    """Takes initializers off the lists of graph inputs; whether there were any."""
+    found = False
+    for graph in model.graphs():
+        record = graph_info(graph)
+        kept = [name for name in record.input_order if name not in record.initializers]
+        found |= len(kept) != len(record.input_order)
+        record.input_order = kept
+    return found

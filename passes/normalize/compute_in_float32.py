@@ -1,0 +1,127 @@
+"""Lets recurrent nodes of float16 and float64 compute in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnqc.cells.types import CELL_TYPES, output_names
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Bitwise, Float16Close
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    constant_array,
+    display_name,
+    dtype_of,
+    info,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
+from rnnqc.ir.builder import Builder, onnx_type
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, RECURRENT_OPS, TYPE_TAG, B, P, R, W, X
+from rnnqc.passes.invariants import Property
+
+OTHER_TYPES = (np.dtype(np.float16), np.dtype(np.float64))
+WEIGHTS, VALUES = (W, R, B, P), (X, INITIAL_H, INITIAL_C)
+
+
+class ComputeInFloat32(Pass):
+    """Puts Casts around recurrent nodes of float16 or float64, so that their cells are float32.
+
+    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P)` of float16 or float64
+
+    After: `Cast(X), Cast(initial_h), Cast(initial_c) -> LSTM of float32 -> Cast`, with weights of float32
+
+    onnxruntime's CPU kernels are float32, too: it puts Casts around a layer of float16 itself, and refuses float64. So
+    results of float16 stay within its rounding, and those of float64 get float32's.
+
+    * A node with weights that are not constant, or beyond float32, keeps its type, and with it stays float.
+    * So does one of bfloat16, which onnxruntime does not load.
+    * What is transposed is cast in front of the Transpose.
+    """
+
+    info = PassInfo(
+        name="compute-in-float32",
+        summary="put Casts around recurrent nodes of float16 and float64",
+        numerics=Float16Close(),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every recurrent node of every graph."""
+        remarks: list[Remark] = []
+        converted: dict[int, Constant] = {}
+        for path, graph in list(model.paths()):
+            for node in [n for n in graph.nodes if n.op in RECURRENT_OPS and not n.domain]:
+                dtype = dtype_of(input_or_none(node, W))
+                if dtype in OTHER_TYPES and all(_fits(node, k, dtype) for k in WEIGHTS):
+                    assert dtype is not None
+                    _convert(model, graph, node, dtype, converted)
+                    info(node).metadata[TYPE_TAG] = str(dtype)
+                    name = f"{path}{display_name(node)}"
+                    remarks.append(self.remark(Outcome.NOTE, name, node.op, f"of {dtype}, computes in float32."))
+        if remarks:
+            model.remove_dead()
+            model.infer_shapes()
+        return PassResult(bool(remarks), tuple(remarks), {"nodes": len(remarks)}, None if remarks else Bitwise())
+
+
+def _fits(node: Node, k: int, dtype: np.dtype[Any]) -> bool:
+    """Whether input k is absent, or constant and of the type, and float32 can hold it."""
+    value = input_or_none(node, k)
+    if value is None:
+        return True
+    array = constant_array(value)
+    if array is None or array.dtype != dtype:
+        return False
+    return not np.isfinite(array).all() or float(np.abs(array).max(initial=0)) <= float(np.finfo(np.float32).max)
+
+
+def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], converted: dict[int, Constant]) -> None:
+    around = Builder(model, prefix=display_name(node))
+    for k in WEIGHTS:
+        value = input_or_none(node, k)
+        if value is not None:
+            node.inputs[k] = _weight(model, value, converted)
+    for k in VALUES:
+        value = input_or_none(node, k)
+        if value is not None:
+            node.inputs[k] = _cast(around, value, INPUT_NAMES[k])
+    before, around.nodes = around.nodes, []
+    for k, name in enumerate(output_names(CELL_TYPES[node.op])):
+        target = output_or_none(node, k)
+        if target is not None:
+            inner = around.value(f"{name}.float32", np.float32, shape_of(target))
+            node.outputs[k] = inner
+            around.add("Cast", [inner], [target], name, to=onnx_type(dtype))
+    model.insert_nodes(graph, node, before)
+    position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
+    graph.nodes[position:position] = around.nodes
+
+
+def _cast(b: Builder, value: Value, name: str) -> Value:
+    """A value as float32; one that is transposed is cast in front of that.
+
+    onnxruntime 1.31 ends the process over `Transpose -> Cast -> MatMul`, which a decomposed layer would have.
+    """
+    transpose = value.inputs[0] if value.inputs else None
+    if transpose is None or transpose.op != "Transpose" or transpose.domain:
+        return b.cast(value, np.float32, f"{name}.float32")
+    source = b.cast(transpose.inputs[0], np.float32, f"{name}.source.float32")
+    return b.op("Transpose", [source], f"{name}.float32", **dict(transpose.attrs))
+
+
+def _weight(model: Model, value: Value, converted: dict[int, Constant]) -> Constant:
+    """The weights as float32, once for all nodes that share them."""
+    if id(value) not in converted:
+        array = constant_array(value)
+        assert array is not None
+        converted[id(value)] = model.add_initializer(f"{value.name}.float32", array.astype(np.float32))
+    return converted[id(value)]

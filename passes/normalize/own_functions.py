@@ -1,0 +1,51 @@
+"""Which model-local functions of rnnqc's domain rnnqc has written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import onnx
+
+from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, fused_outputs, input_names
+from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.errors import CompileError
+from rnnqc.ir import DOMAIN
+
+_PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant[A-Z]+Cell(_\w+)?)$)")
+"""What tools put in front of the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
+
+
+def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
+    """Refuses functions of domain ai.rnnqc with another name or signature than the operators of rnnqc have.
+
+    Native kernels take the place of functions by domain and name, and a lowering adds functions of its own there.
+
+    Raises:
+        CompileError: With the first such function.
+    """
+    for function in functions:
+        if function.domain == DOMAIN and not _is_own(function):
+            found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
+            own = ", ".join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])
+            raise CompileError(
+                f"{source}: a model-local function of domain {DOMAIN!r} is not one of rnnqc's. Found: {found}.",
+                supported=f"in this domain the functions that rnnqc writes: {own}",
+                action="give the model's own functions, and the nodes that call them, another domain",
+            )
+
+
+def _is_own(function: onnx.FunctionProto) -> bool:
+    name = _PREFIX.sub("", function.name)
+    if name == FUNCTION:
+        return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
+    type_ = fused_type(name)
+    if type_ is None:
+        return False
+    return _are_some_of(function.input, input_names(type_)) and _are_some_of(function.output, fused_outputs(type_))
+
+
+def _are_some_of(names: Iterable[str], known: Sequence[str]) -> bool:
+    """Whether `names` are some of `known`, in their order."""
+    left = iter(known)
+    return all(name in left for name in names)

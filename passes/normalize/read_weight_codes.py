@@ -1,0 +1,151 @@
+"""Reads the weights of recurrent nodes that are stored as codes already."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import Model, Node, Value, constant_array, display_name, info, input_or_none, safe_name
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, WEIGHTS_TAG, B, P, R, W
+from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, is_stored_as_codes, stored_codes
+
+_OLDEST_OPSET = 13  # DequantizeLinear with an axis
+
+
+class ReadWeightCodes(Pass):
+    """Gives recurrent nodes whose weights come from quantizers or dequantizers one constant for W and one for R.
+
+    Before: `(codes -> Clip -> DequantizeLinear) x G -> Concat -> Unsqueeze -> LSTM`, or Quant of floats instead of
+    DequantizeLinear, as Brevitas exports it; GRU and RNN are read alike
+
+    After: `codes int8 [1,GH,K] -> DequantizeLinear(scale [GH], axis=1) -> LSTM` where codes are kept, otherwise the
+    floats they stand for. Operators between the two would break sessions of operator sets from 21 on.
+
+    * Weights that differ in scale along their inputs, that have more than 8 bits, or that are made in a way that is not
+      known, become floats or stay as they are.
+    The bits of the weights are equal either way; onnxruntime multiplies constants in another order than values.
+    """
+
+    info = PassInfo(
+        name="read-weight-codes",
+        summary="store weights that come as codes in one constant",
+        numerics=Close(1e-6),
+    )
+
+    def __init__(self, *, keep: bool = False) -> None:
+        """Prepares the pass.
+
+        Args:
+            keep: Whether codes stay codes; otherwise a later pass is going to quantize the floats.
+        """
+        self.keep = keep
+
+    def run(self, model: Model) -> PassResult:
+        """Reads W and R of every recurrent node of every graph."""
+        remarks: list[Remark] = []
+        made: dict[int, _Made] = {}
+        count = 0
+        for path, graph in list(model.paths()):
+            for node in list(graph.nodes):  # dequantizers are put in front
+                if node.op not in RECURRENT_OPS or node.domain:
+                    continue
+                if self.keep and WEIGHTS_TAG in info(node).metadata:
+                    continue
+                used = {k: self._read(model, made, node, k) for k in (W, R)}
+                if not any(used.values()):
+                    continue
+                count += 1
+                for k, matrix in used.items():
+                    if matrix is not None:
+                        node.inputs[k] = matrix.value
+                if any(m is not None and m.format for m in used.values()):
+                    record = _record(node, used)
+                    info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
+                    reason = "keeps the weights it was exported with."
+                    found, action = "no recipe", "--recipe int8 makes an integer cell of it"
+                    name = f"{path}{display_name(node)}"
+                    remarks.append(self.remark(Outcome.NOTE, name, node.op, reason, found, action))
+        if count:
+            model.remove_dead()
+            model.sort()
+        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+
+    def _read(self, model: Model, made: dict[int, _Made], node: Node, k: int) -> _Made | None:
+        value = input_or_none(node, k)
+        if value is None or not is_stored_as_codes(value):
+            return None
+        if id(value) not in made:
+            stored = stored_codes(model, value)
+            if stored is None:
+                return None
+            name = f"{safe_name(display_name(node))}/{'W' if k == W else 'R'}"
+            codes = byte_codes(stored)
+            axis = channel_axis(stored.scale, stored.zero_point)
+            keep = self.keep and stored.codes.ndim == 3 and stored.codes.shape[0] == 1
+            if not keep or codes is None or axis not in (-1, 1) or model.opset < _OLDEST_OPSET:
+                made[id(value)] = _Made(value, model.add_initializer(f"{name}.dequantized", stored.values))
+            else:
+                arrays = [codes[0], along(stored.scale, axis), along(codes[1], axis)]
+                made[id(value)] = _dequantizer(model, value, name, arrays)
+        return made[id(value)]
+
+
+def has_weight_codes(node: Node) -> bool:
+    """Whether the node is a recurrent one whose weights come from codes."""
+    if node.op not in RECURRENT_OPS or node.domain:
+        return False
+    values = (input_or_none(node, k) for k in (W, R))
+    return any(v is not None and is_stored_as_codes(v) for v in values)
+
+
+@dataclass
+class _Made:
+    """What replaces a value.
+
+    Attributes:
+        source: The value, kept so that its identity is not given to another one.
+        value: Its replacement.
+        format: The type of the codes; "" for floats.
+        size: Bytes of the constants.
+        shape: Of the weights.
+    """
+
+    source: Value
+    value: Value
+    format: str = ""
+    size: int = 0
+    shape: list[int] = field(default_factory=list)
+
+
+def _dequantizer(model: Model, source: Value, name: str, arrays: list[npt.NDArray[Any]]) -> _Made:
+    builder = Builder(model, prefix=name)
+    names = ("codes", "scale", "zero_point")
+    held = [model.add_initializer(f"{name}.{n}", a) for n, a in zip(names, arrays, strict=True)]
+    axis = {"axis": 1} if arrays[1].ndim else {}
+    value = builder.op("DequantizeLinear", list(held), "float", **axis)
+    # Constants alone go in: the node may stand in front of everything, where subgraphs see it, too.
+    model.graph.nodes[:0] = builder.nodes
+    return _Made(source, value, arrays[0].dtype.name, sum(a.nbytes for a in arrays), list(arrays[0].shape))
+
+
+def _record(node: Node, used: dict[int, _Made | None]) -> dict[str, Any]:
+    """As quantize-weights writes it."""
+    record: dict[str, Any] = {"bytes": 0, "float_bytes": 0, "exported": True}
+    for k, key in ((W, "W"), (R, "R")):
+        made = used[k]
+        record[key] = [made.format if made is not None and made.format else np.dtype(np.float32).name]
+        if made is not None and made.format:
+            record["bytes"] += made.size
+    for k in (W, R, B, P):
+        value = input_or_none(node, k)
+        array = constant_array(value) if value is not None else None
+        record["float_bytes"] += 0 if array is None else array.nbytes
+    return record

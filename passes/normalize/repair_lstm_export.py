@@ -1,0 +1,196 @@
+"""Makes LSTM nodes run whose surroundings an exporter wrote for a batch of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, INPUT_NAMES, SEQUENCE_LENS, R, X
+from rnnqc.passes.graph.output_shapes import infer_output_shapes
+from rnnqc.passes.graph.projection import check_projection
+
+STATED = (R, INITIAL_H, INITIAL_C)
+_STEPS = 64
+_MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Tile", "Slice")
+
+
+class RepairLstmExport(Pass):
+    """Replaces what binds an LSTM node to the batch it was traced with by what means the same for that batch.
+
+    1. A Squeeze that takes the batch axis of Y (with layout 1: the time axis) instead of that of the direction runs
+       only where both are 1, and gives the same with the other axis. Brevitas exports such Squeezes.
+
+           Before: LSTM -> Y [T,1,B,H] -> Squeeze(axes=2)
+           After:  LSTM -> Y [T,1,B,H] -> Squeeze(axes=1)
+    2. Initial states that are zeros are what LSTM takes by default; they go, and the batch in their shapes with them.
+       A node with a state of another size than the layer's is left alone: something else is wrong with it.
+    3. Sequence lengths that are all the length of X go as well.
+
+    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.projection`): without its states it
+    would look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are
+    sorted topologically.
+    """
+
+    info = PassInfo(
+        name="repair-lstm-export",
+        summary="free LSTM nodes from the batch that they were exported with",
+        numerics=Bitwise(),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Repairs every LSTM node of every graph."""
+        remarks: list[Remark] = []
+        counts = {"squeezes": 0, "states": 0, "lengths": 0}
+        before = [n for g in model.graphs() for n in g.nodes]
+        model.sort()
+        after = [n for g in model.graphs() for n in g.nodes]
+        sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        if any(input_or_none(n, k) is not None for *_, n in sites for k in (SEQUENCE_LENS, INITIAL_H, INITIAL_C)):
+            model.infer_shapes()
+        for path, graph, node in sites:
+            hidden = attribute(node, "hidden_size", None)
+            if isinstance(hidden, int):  # the shapes of the states say it, which go
+                check_projection(node, hidden, {INPUT_NAMES[k]: shape_of(input_or_none(node, k)) for k in STATED})
+            squeezed = _repair_squeezes(model, node)
+            counts["squeezes"] += squeezed
+            if squeezed:
+                reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
+                remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
+            for k in _zero_states(node, _listed(model, graph)):
+                node.inputs[k] = Variable.empty()
+                counts["states"] += 1
+        if counts["squeezes"]:
+            infer_output_shapes(model)
+        for _, graph, node in sites:
+            lengths = input_or_none(node, SEQUENCE_LENS)
+            if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
+                node.inputs[SEQUENCE_LENS] = Variable.empty()
+                counts["lengths"] += 1
+        if any(counts.values()):
+            model.remove_dead()
+        changed = any(counts.values()) or any(a is not b for a, b in zip(before, after, strict=True))
+        return PassResult(changed, tuple(remarks), counts)
+
+
+def squeezes_wrong_axis(node: Node) -> list[Node]:
+    """The Squeezes of Y of an LSTM node that take the axis next to that of its one direction."""
+    y = output_or_none(node, 0)
+    if y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
+        return []
+    wrong = (1, -3) if attribute(node, "layout", 0) else (2, -2)
+    return [c for c in y.outputs if c.op == "Squeeze" and not c.domain and _axes(c) in [[w] for w in wrong]]
+
+
+def _axes(node: Node) -> list[int] | None:
+    given = constant_array(input_or_none(node, 1))
+    held = attribute(node, "axes", None)
+    return [int(a) for a in given] if given is not None and given.ndim == 1 else list(held) if held else None
+
+
+def _repair_squeezes(model: Model, node: Node) -> int:
+    wrong = squeezes_wrong_axis(node)
+    axis = 2 if attribute(node, "layout", 0) else 1
+    for squeeze in wrong:
+        if "axes" in squeeze.attrs:
+            squeeze.attrs["axes"] = [axis]
+        else:
+            squeeze.inputs[1] = model.constant([axis], np.int64)
+    return len(wrong)
+
+
+def _listed(model: Model, graph: Graph) -> set[str]:
+    """Constants that are graph inputs as well."""
+    return {n for g in (model.graph, graph) for n in graph_info(g).input_order}
+
+
+def _zero_states(node: Node, listed: set[str]) -> list[int]:
+    """The inputs of `node` that are zeros; none if one has another size than the layer, which is no such layer then."""
+    given = [k for k in (INITIAL_H, INITIAL_C) if input_or_none(node, k) is not None]
+    r = shape_of(input_or_none(node, R))
+    hidden = attribute(node, "hidden_size", r[-1] if r else None)
+    if any(_width(node.inputs[k]) != hidden for k in given):
+        return []
+    return [k for k in given if _is_zero(node.inputs[k], listed)]
+
+
+def _width(value: Value) -> int | str | None:
+    """The last dimension of a state, of the constant that it is spread from if nothing else is known."""
+    shape = shape_of(value)
+    if shape and isinstance(shape[-1], int):
+        return shape[-1]
+    node = value.inputs[0] if len(value.inputs) == 1 else None
+    if node is None or node.op != "Expand" or node.domain:
+        return None
+    array = constant_array(node.inputs[0])
+    return array.shape[-1] if array is not None and array.ndim and array.shape[-1] > 1 else None
+
+
+def _is_zero(value: Value, listed: set[str]) -> bool:
+    for _ in range(_STEPS):
+        array = constant_array(value)
+        if array is not None:
+            return not (isinstance(value, Constant) and value.name in listed) and not array.any()
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        if node is None or node.domain:
+            return False
+        if node.op == "ConstantOfShape":
+            held = attribute(node, "value", None)
+            return held is None or not held.values.any()
+        if node.op not in _MOVERS:
+            return False
+        value = node.inputs[0]
+    return False
+
+
+def _is_whole_length(value: Value, node: Node, listed: set[str]) -> bool:
+    """Whether every element of `value` is the length of the sequence that `node` takes."""
+    axis = 1 if attribute(node, "layout", 0) else 0
+    x = node.inputs[X]
+    shape = shape_of(x)
+    length = shape[axis] if shape is not None and len(shape) == 3 else None
+    for _ in range(_STEPS):
+        array = constant_array(value)
+        if array is not None:
+            held = isinstance(value, Constant) and value.name in listed
+            return isinstance(length, int) and not held and array.size > 0 and bool((array == length).all())
+        maker = value.inputs[0] if len(value.inputs) == 1 else None
+        if maker is None or maker.domain:
+            return False
+        if maker.op == "Add":
+            zeros = [v for v in maker.inputs if _is_zero(v, listed)]
+            if len(zeros) != 1:
+                return False
+            value = next(v for v in maker.inputs if v is not zeros[0])
+        elif maker.op == "Gather":
+            return _is_dimension(maker, x, axis)
+        elif maker.op in _MOVERS:
+            value = maker.inputs[0]
+        else:
+            return False
+    return False
+
+
+def _is_dimension(gather: Node, x: Value, axis: int) -> bool:
+    """Whether `gather` picks dimension `axis` of `x` from its shape."""
+    index = constant_array(gather.inputs[1])
+    source = gather.inputs[0].inputs[0] if len(gather.inputs[0].inputs) == 1 else None
+    if source is None or source.op != "Shape" or source.domain or source.attrs or source.inputs[0] is not x:
+        return False
+    return index is not None and index.size == 1 and int(index.ravel()[0]) in (axis, axis - 3)

@@ -1,0 +1,67 @@
+"""Lets products with equal weights share them, so that the steps of one recurrence are known by their weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rnnqc.ir import CELL_TAG, Constant, Model, Node, Value, constant_array, dtype_of, info, shape_of
+from rnnqc.passes.graph.constant_expressions import Constants
+
+_PRODUCTS = ("MatMul", "Gemm")
+_Turns = tuple[str, ...]
+
+
+def share_weights(model: Model) -> int:
+    """Lets products of a graph whose constant right operands are equal read one value.
+
+    Exporters give each unrolled step a copy: an Identity or a Transpose of the weights, or an initializer of its own.
+
+    Args:
+        model: The model, in order; operands of products are changed in place, and nodes that nothing reads go.
+
+    Returns:
+        How many operands became another value.
+    """
+    constants = Constants(model)
+    count = 0
+    for graph in model.graphs():
+        found = [(n, *_source(n.inputs[1])) for n in graph.nodes if _is_product(n)]
+        sites = [(n, root, turns) for n, root, turns in found if _is_stored(root)]
+        alike = Counter(_looks(root, turns) for _, root, turns in sites)
+        first: dict[Any, Value] = {}
+        for node, root, turns in sites:
+            wanted = node.inputs[1] if turns else root
+            if alike[_looks(root, turns)] > 1 and (array := constant_array(root)) is not None:
+                wanted = first.setdefault((constants.key(array), turns), wanted)
+            if wanted is not node.inputs[1]:
+                node.inputs[1] = wanted
+                count += 1
+    if count:
+        model.remove_dead()
+        model.sort()
+    return count
+
+
+def _is_product(node: Node) -> bool:
+    return node.op in _PRODUCTS and not node.domain and len(node.inputs) > 1 and CELL_TAG not in info(node).metadata
+
+
+def _is_stored(value: Value) -> bool:
+    return isinstance(value, Constant) or (len(value.inputs) == 1 and value.inputs[0].op == "Constant")
+
+
+def _source(value: Value) -> tuple[Value, _Turns]:
+    """What `value` is a copy of, and the transpositions in between."""
+    turns: list[str] = []
+    while len(value.inputs) == 1 and value.inputs[0].op in ("Identity", "Transpose") and not value.inputs[0].domain:
+        node = value.inputs[0]
+        if node.op == "Transpose":
+            turns.append(str(node.attrs.get("perm")))
+        value = node.inputs[0]
+    return value, tuple(turns)
+
+
+def _looks(root: Value, turns: _Turns) -> tuple[Any, ...]:
+    """The same for all values that may be equal."""
+    return str(dtype_of(root)), str(shape_of(root)), turns

@@ -1,0 +1,294 @@
+"""Takes detours out of the way from sequence to recurrent node to sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, info, input_or_none, output_or_none, shape_of
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
+from rnnqc.passes.graph.loop_states import bodies
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, SEQUENCE_LENS, B, R, W, X
+from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities
+from rnnqc.passes.graph.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
+from rnnqc.passes.invariants import Property
+
+FLIPPED = {"forward": "reverse", "reverse": "forward"}
+
+
+class SimplifySequences(Pass):
+    """Removes what writing a layer out leaves around the node that is made of it.
+
+    1. `Concat(S[0], S[1], ...)` becomes `S`, its elements in reverse order `S` backwards.
+    2. A layer over a sequence that is turned around becomes one of the other direction; turning twice is nothing.
+    3. The last element of an output sequence becomes the final state.
+    4. Squeeze after Unsqueeze, Identity and Expand that changes no shape go, where rnnqc has made them.
+    5. A layer with an identity for W, over `S MatMul V + b`, takes V for W.
+
+    Before: `Slice(X MatMul V + b, steps=-1) -> RNN(W = identity)`
+
+    After: `RNN(X, W = V, B + b, direction=reverse) -> Slice(steps=-1)`
+    """
+
+    info = PassInfo(
+        name="simplify-sequences",
+        summary="remove detours between sequences and recurrent nodes",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Applies the steps until nothing changes."""
+        statistics = {"views": 0, "joined": 0, "turned": 0, "final": 0, "projections": 0}
+        graphs = [g for g, _, _ in bodies(model) if any(n.op in RECURRENT_OPS and not n.domain for n in g.nodes)]
+        every = list(model.graphs())
+        while graphs:
+            before = sum(statistics.values())
+            for graph in graphs:
+                indices = Indices(Constants(model), shape_of)
+                statistics["views"] += cancel_squeezes(model, graph, every) + drop_identities(model, graph, every)
+                statistics["views"] += _idle_expands(model, graph, indices)
+                statistics["joined"] += _join(model, graph, indices)
+                statistics["turned"] += _turn(model, graph, indices)
+                statistics["final"] += _final_states(model, graph, indices)
+                statistics["projections"] += _projections(model, graph, indices)
+            if sum(statistics.values()) == before:
+                break
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(any(statistics.values()), (), statistics)
+
+
+def _replace(model: Model, graph: Graph, old: Value, new: Value, b: Builder) -> None:
+    """Makes everything use `new` instead of `old`; an output of the graph keeps its name."""
+    producer = old.inputs[0]
+    if any(v is old for v in graph.outputs):
+        position = next(k for k, v in enumerate(producer.outputs) if v is old)
+        producer.outputs[position] = b.value("replaced")
+        b.add("Identity", [new], [old], "same")
+    else:
+        model.replace_all_uses(old, new)
+    model.insert_nodes(graph, producer, b.nodes)
+
+
+def _join(model: Model, graph: Graph, indices: Indices) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        if node.op != "Concat" or node.domain or len(node.inputs) < 2:
+            continue
+        elements = [element_of(v, indices) for v in node.inputs]
+        known = [e for e in elements if e is not None]
+        first = known[0] if known else None
+        if first is None or len(known) != len(elements):
+            continue
+        axis = attribute(node, "axis", 0)
+        axis = axis % len(first.axes) if axis < 0 else axis
+        order = consecutive(known)
+        if order is None or not all(e.stacked_at(axis) for e in known):
+            continue
+        low, high, backwards = order
+        b = Builder(model, prefix=node.name)
+        shape = shape_of(first.sequence)
+        assert shape is not None
+        value: Value = first.sequence
+        if (low, high) != (0, shape[first.axis]):
+            value = b.op("Slice", [value, b.i64([low]), b.i64([high]), b.i64([first.axis])], "range")
+        if backwards:
+            value = flipped(b, value, first.axis, "backwards")
+        if first.axis != axis:
+            perm = [k for k in range(len(shape)) if k != first.axis]
+            perm.insert(axis, first.axis)
+            value = b.op("Transpose", [value], "moved", perm=perm)
+        _replace(model, graph, node.outputs[0], value, b)
+        count += 1
+    return count
+
+
+def _idle_expands(model: Model, graph: Graph, indices: Indices) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        if node.op != "Expand" or node.domain or info(node).proto is not None:
+            continue
+        shape, target = shape_of(node.inputs[0]), indices.vector(node.inputs[1])
+        if shape is None or target is None or None in shape:
+            continue
+        if [Index(d) if isinstance(d, int) else unknown(d) for d in shape] == target:
+            _replace(model, graph, node.outputs[0], node.inputs[0], Builder(model, prefix=node.name))
+            count += 1
+    return count
+
+
+def _turn(model: Model, graph: Graph, indices: Indices) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        if node.op == "Slice" and not node.domain:
+            outer = flip_of(node.outputs[0], indices)
+            inner = flip_of(outer[0], indices) if outer is not None else None
+            if outer is not None and inner is not None and outer[1] == inner[1]:
+                _replace(model, graph, node.outputs[0], inner[0], Builder(model, prefix=node.name))
+                count += 1
+            elif outer is not None:
+                count += _below(model, graph, node, outer[0], outer[1])
+        if node.op not in RECURRENT_OPS or node.domain or attribute(node, "direction", "forward") not in FLIPPED:
+            continue
+        turned = flip_of(node.inputs[X], indices)
+        if (
+            turned is None
+            or turned[1] != 0
+            or input_or_none(node, SEQUENCE_LENS) is not None
+            or attribute(node, "layout", 0)
+        ):
+            continue
+        node.inputs[X] = turned[0]
+        node.attrs["direction"] = FLIPPED[attribute(node, "direction", "forward")]
+        y = output_or_none(node, 0)
+        if y is not None:
+            b = Builder(model, prefix=node.name)
+            made = b.value("Y.turned", y.dtype)
+            node.outputs[0] = made
+            b.add("Slice", flip_inputs(b, made, 0), [y], "Y.turned_back")
+            position = next(k for k, n in enumerate(graph.nodes) if n is node) + 1
+            graph.nodes[position:position] = b.nodes
+        count += 1
+    return count
+
+
+def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> int:
+    """Turns after a Squeeze or Transpose instead of before, so that two turns meet."""
+    target = turn.outputs[0]
+    if len(target.outputs) != 1 or any(v is target for v in graph.outputs):
+        return 0
+    user = target.outputs[0]
+    if user.domain or user.op not in ("Squeeze", "Transpose") or not any(n is user for n in graph.nodes):
+        return 0
+    if user.op == "Transpose":
+        perm = attribute(user, "perm", None)
+        if perm is None:
+            return 0
+        axis = perm.index(axis)
+    else:
+        dropped = constant_array(input_or_none(user, 1))
+        shape = shape_of(source)
+        if dropped is None or shape is None:
+            return 0
+        gone = sorted(int(a) % len(shape) for a in dropped.reshape(-1))
+        if axis in gone:
+            return 0
+        axis -= sum(a < axis for a in gone)
+    result = user.outputs[0]
+    b = Builder(model, prefix=turn.name)
+    inner = b.value("before_turn", result.dtype)
+    user.inputs[0] = source
+    user.outputs[0] = inner
+    b.add("Slice", flip_inputs(b, inner, axis), [result], "turned")
+    position = next(k for k, n in enumerate(graph.nodes) if n is user) + 1
+    graph.nodes[position:position] = b.nodes
+    return 1
+
+
+def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
+    """`Y[-1]` (or `Y[0]` of a layer that runs backwards) is Y_h."""
+    count = 0
+    for node in list(graph.nodes):
+        if node.op != "Split" or node.domain:
+            continue
+        used = [k for k, v in enumerate(node.outputs) if v.outputs or any(v is o for o in graph.outputs)]
+        if len(used) != 1:
+            continue
+        element = element_of(node.outputs[used[0]], indices)
+        if element is None or element.axis != 0:
+            continue
+        squeezed = element.sequence
+        turned = flip_of(squeezed, indices)
+        source = turned[0] if turned is not None and turned[1] == 0 else squeezed
+        if len(source.inputs) != 1 or source.inputs[0].op != "Squeeze":
+            continue
+        y = source.inputs[0].inputs[0]
+        layer = y.inputs[0] if len(y.inputs) == 1 else None
+        if layer is None or layer.op not in RECURRENT_OPS or layer.domain or layer.outputs[0] is not y:
+            continue
+        axes = constant_array(input_or_none(source.inputs[0], 1))
+        if input_or_none(layer, SEQUENCE_LENS) is not None or axes is None or not np.array_equal(axes, [1]):
+            continue
+        direction = attribute(layer, "direction", "forward")
+        backwards = (direction == "reverse") != (source is not squeezed)
+        if direction not in FLIPPED or used[0] != (0 if backwards else len(node.outputs) - 1):
+            continue
+        b = Builder(model, prefix=layer.name)
+        state = output_or_none(layer, 1)
+        if state is None:
+            state = b.value("Y_h", y.dtype)
+            while len(layer.outputs) < 2:
+                layer.outputs.append(b.value("unused"))
+            layer.outputs[1] = state
+        _replace(model, graph, node.outputs[used[0]], state, b)
+        count += 1
+    return count
+
+
+def _projections(model: Model, graph: Graph, indices: Indices) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        if node.op not in RECURRENT_OPS or node.domain or attribute(node, "direction", "forward") not in FLIPPED:
+            continue
+        weights = constant_array(input_or_none(node, W))
+        if weights is None or weights.ndim != 3 or weights.shape[1] != weights.shape[2]:
+            continue
+        if not np.array_equal((weights != 0).sum(axis=2), np.ones(weights.shape[:2])) or not np.all(
+            weights[weights != 0] == 1
+        ):
+            continue
+        found = _projection(node.inputs[X], indices)
+        if found is None:
+            continue
+        source, factor, added = found
+        bias = constant_array(input_or_none(node, B)) if input_or_none(node, B) is not None else None
+        if input_or_none(node, B) is not None and bias is None:
+            continue
+        rows = weights.shape[1]
+        total = np.zeros((1, 2 * rows), np.float32) if bias is None else bias.astype(np.float32).copy()
+        if added is not None:
+            total[0, :rows] += weights[0] @ np.broadcast_to(added.reshape(-1), (rows,))
+        order = weights[0].argmax(axis=1)
+        node.inputs[W] = model.add_initializer(f"{node.name}/W", np.ascontiguousarray(factor.T[order][np.newaxis]))
+        if total.any() or bias is not None:
+            while len(node.inputs) <= R + 1:
+                node.inputs.append(model.constant(0.0, np.float32))
+            node.inputs[B] = model.add_initializer(f"{node.name}/B", total)
+        node.inputs[X] = source
+        count += 1
+    return count
+
+
+def _projection(
+    value: Value, indices: Indices
+) -> (
+    tuple[
+        Value,
+        np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+        np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None,
+    ]
+    | None
+):
+    """x, V and b where `value` is `x MatMul V + b`, and x has the three axes of a layer's input."""
+    added = None
+    current = value
+    node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
+    if node is not None and node.op == "Add":
+        arrays = [indices.constants.array(v) for v in node.inputs]
+        at = next((k for k, a in enumerate(arrays) if a is not None), None)
+        if at is None or (added := arrays[at]) is None or added.ndim == 0 or added.size != added.shape[-1]:
+            return None
+        current = node.inputs[1 - at]
+        node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
+    if node is None or node.op != "MatMul":
+        return None
+    factor = indices.constants.array(node.inputs[1])
+    shape = shape_of(node.inputs[0])
+    if factor is None or factor.ndim != 2 or factor.dtype != np.float32 or shape is None or len(shape) != 3:
+        return None
+    return node.inputs[0], factor, added

@@ -1,0 +1,1 @@
+"""QuantizeLinear, Clip and DequantizeLinear write the formats into the graph."""

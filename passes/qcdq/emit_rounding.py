@@ -1,0 +1,43 @@
+"""Rounding to whole numbers in standard operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnqc.formats.encoding import Rounding
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+
+
+def emit_rounding(b: Builder, units: Value, rounding: Rounding, name: str, real: Any = np.float32) -> Value:
+    """`units` rounded to whole numbers; the sign of a zero among them is undefined.
+
+    Args:
+        b: Collects the nodes.
+        units: Of type `real`, float32 or float64.
+        rounding: How.
+        name: In front of the nodes' names.
+        real: The type.
+    """
+    if rounding is Rounding.HALF_EVEN:
+        return b.op("Round", [units], f"{name}.rounded")
+    if rounding is Rounding.CEIL:
+        return b.op("Ceil", [units], f"{name}.rounded")
+    if rounding is Rounding.FLOOR:
+        return b.op("Floor", [units], f"{name}.rounded")
+    if rounding in (Rounding.HALF_UP, Rounding.HALF_EVEN_UP):
+        raised = b.op("Add", [units, b.model.constant(0.5, real)], f"{name}.raised")
+        if rounding is Rounding.HALF_UP:
+            return b.op("Floor", [raised], f"{name}.rounded")
+        up = b.op("Floor", [raised], f"{name}.up")
+        negative = b.op("Less", [units, b.model.constant(0.0, real)], f"{name}.negative")
+        return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
+    sign = b.op("Sign", [units], f"{name}.sign")
+    size = b.op("Mul", [units, sign], f"{name}.size")  # OpenVINO drops an Abs of what is computed from constants
+    if rounding is Rounding.HALF_AWAY:
+        size = b.op("Add", [size, b.model.constant(0.5, real)], f"{name}.size.raised")
+    else:
+        assert rounding is Rounding.TOWARD_ZERO
+    return b.op("Mul", [sign, b.op("Floor", [size], f"{name}.size.rounded")], f"{name}.rounded")

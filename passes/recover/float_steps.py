@@ -1,0 +1,25 @@
+"""Steps of LSTM, GRU or RNN layers that stay as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnnqc.ir import Node
+
+STEP_NOTE = "step"
+"""Key of the note beside the node that makes the hidden state of a step that stays as it is written."""
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """A step of an LSTM, GRU or RNN that no node was made of.
+
+    Attributes:
+        op: What it is a step of.
+        refusal: Reason, found, action.
+        products: Its products with constants.
+    """
+
+    op: str
+    refusal: tuple[str, str, str]
+    products: tuple[Node, ...]

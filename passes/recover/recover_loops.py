@@ -1,0 +1,108 @@
+"""Makes one recurrent node of a loop that computes one step per iteration."""
+
+from __future__ import annotations
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import Graph, Model, Node, display_name, graph_info
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.loop_states import bodies, is_loop
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.recover.loop_bounds import trips_of
+from rnnqc.passes.recover.loop_layers import LoopLayers, layers_of
+from rnnqc.passes.recover.loop_results import LoopResults
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.recover.step_weights import NoNode
+
+
+class RecoverLoops(RecoverySites, Pass):
+    """Replaces Loop and Scan nodes whose recurrence is that of recurrent nodes in their bodies.
+
+    Before: `Loop(T, h, c; x_t = X[t]; LSTM(x_t, h, c) -> h', c'; y_t = h' MatMul V)`
+
+    After: `LSTM(X, h, c) -> Y, Y_h, Y_c; Y MatMul V`
+
+    Everything else in the body is computed for all iterations at once. A loop stays, with a note and with the nodes of
+    its body, where
+
+    * something else is carried from iteration to iteration, or the input of a layer depends on its own state;
+    * the number of iterations depends on data;
+    * an operator of the body is not known to work on all iterations at once.
+    """
+
+    info = PassInfo(
+        name="recover-loops",
+        summary="make recurrent nodes of loops over steps",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every loop, innermost first."""
+        remarks: list[Remark] = []
+        self.sites = []
+        count = 0
+        model.infer_shapes()
+        for graph, _, path in reversed(list(bodies(model))):
+            for node in list(graph.nodes):
+                if not is_loop(node) or not layers_of(node):
+                    continue
+                name, op = f"{path}{display_name(node)}", node.op
+                recovery = _Recovery(model, graph, node)
+                try:
+                    self.check_kept(name)
+                    made = recovery.run()
+                except NoNode as refusal:
+                    recovery.undo()
+                    action = "none; the steps inside the loop are layers of their own"
+                    remarks.append(
+                        self.remark(Outcome.NOTE, name, op, f"the loop stays: {refusal.reason}", refusal.found, action)
+                    )
+                    continue
+                count += 1
+                self.sites.append(name)
+                remarks.append(self.remark(Outcome.NOTE, name, op, f"replaced by {', '.join(made)}."))
+                model.remove_dead()
+                model.sort()
+                model.infer_shapes()
+        return PassResult(bool(count), tuple(remarks), {"loops": count})
+
+
+class _Recovery:
+    """The work on one loop; nothing is connected before it is known that all can be done."""
+
+    def __init__(self, model: Model, graph: Graph, node: Node) -> None:
+        self.model, self.graph, self.node = model, graph, node
+        self.b = Builder(model, prefix=display_name(node))
+        self.before = set(graph_info(model.graph).initializers)
+
+    def run(self) -> list[str]:
+        """Names of the new nodes.
+
+        Raises:
+            NoNode: The loop has to stay.
+        """
+        trips = trips_of(self.node, Constants(self.model))
+        layers = LoopLayers(self.graph, self.node, trips, self.b)
+        for layer in layers_of(self.node):
+            layers.add(layer)
+        results = LoopResults(self.graph, self.node, layers, self.b).all()
+        self.model.insert_nodes(self.graph, self.node, self.b.nodes)
+        makers = {id(n): n for old, _ in results for n in old.inputs}  # the loop, and ConcatFromSequence behind it
+        self.model.remove_nodes(self.graph, [self.node, *makers.values()])
+        tail = Builder(self.model, prefix=self.b.prefix)
+        for old, new in results:
+            tail.add("Identity", [new], [old], "result")
+        self.graph.nodes.extend(tail.nodes)
+        return [f"{n.op} {n.name!r}" for n in layers.made]
+
+    def undo(self) -> None:
+        """Takes back what was prepared."""
+        for node in self.b.nodes:
+            node.inputs.clear()
+            node.outputs.clear()
+        held = graph_info(self.model.graph).initializers
+        for name in [n for n in held if n not in self.before]:
+            del held[name]

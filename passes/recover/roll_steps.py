@@ -1,0 +1,265 @@
+"""Joins recurrent nodes over one element each, of which one hands its states to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    display_name,
+    dtype_of,
+    input_or_none,
+    output_or_none,
+    shape_of,
+)
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
+from rnnqc.passes.graph.loop_states import VIEWS, bodies, owners
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
+from rnnqc.passes.graph.sequence_elements import is_unsqueezed_in_front, keeps_all
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.recover.step_weights import NoNode
+
+_CONSTANTS = (W, R, B, P)
+
+
+class RollSteps(RecoverySites, Pass):
+    """Replaces the unrolled steps of one layer by one node over the stacked inputs.
+
+    Before: `LSTM(x_0, h, c) -> h_0, c_0; LSTM(x_1, h_0, c_0) -> h_1, c_1; ...`, each over one element
+
+    After: `LSTM(Concat(x_0, x_1, ...), h, c) -> Y, Y_h, Y_c; Split(Y) -> h_0, h_1, ...`
+
+    The nodes need equal weights and attributes. A chain ends where a cell state is used by anything but the next step:
+    the node hands out the last one alone. Chains stay as they are, with a note, where the input of a step is made from
+    an earlier step of the same chain.
+    """
+
+    info = PassInfo(
+        name="roll-steps",
+        summary="make one node of the steps of a layer that are written out",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every graph."""
+        remarks: list[Remark] = []
+        self.sites = []
+        constants = Constants(model)
+        rolled = steps = 0
+        for graph, _, path in list(bodies(model)):
+            for chain in _chains(graph, constants):
+                name = f"{path}{display_name(chain[0].node)}"
+                op = chain[0].node.op
+                try:
+                    self.check_kept(name)
+                    _check_feedback(graph, chain)
+                except NoNode as refusal:
+                    what = f"{len(chain)} steps of one layer stay apart: {refusal.reason}"
+                    action = "none; each step is a layer of its own"
+                    remarks.append(self.remark(Outcome.NOTE, name, op, what, refusal.found, action))
+                    continue
+                _roll(model, graph, chain, constants)
+                rolled, steps = rolled + 1, steps + len(chain)
+                self.sites.append(name)
+                remarks.append(
+                    self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out.")
+                )
+        if rolled:
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(rolled), tuple(remarks), {"layers": rolled, "steps": steps})
+
+
+@dataclass(eq=False)
+class _Link:
+    node: Node
+    cell_ends: bool = False  # whether its Y_c is used by others than the next step
+
+
+def _single(node: Node) -> bool:
+    if node.op not in RECURRENT_OPS or node.domain or node.attrs.get("direction", "forward") != "forward":
+        return False
+    if input_or_none(node, SEQUENCE_LENS) is not None or node.attrs.get("layout", 0):
+        return False
+    x = input_or_none(node, X)
+    shape = shape_of(x)
+    if shape is not None and len(shape) == 3 and isinstance(shape[0], int):
+        return shape[0] == 1
+    return x is not None and is_unsqueezed_in_front(x)
+
+
+def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
+    """Two and more steps in a row."""
+    indices = Indices(constants, shape_of)
+    nodes = [n for n in graph.nodes if _single(n)]
+    members = {id(n) for n in nodes}
+    following: dict[int, Node] = {}
+    first = {id(n): n for n in nodes}
+    for node in nodes:
+        before = _source(input_or_none(node, INITIAL_H), indices)
+        if before is None or id(before[0]) not in members or before[0] is node or before[1] not in (0, 1):
+            continue
+        if node.op == "LSTM":
+            cell = _source(input_or_none(node, INITIAL_C), indices)
+            if cell is None or cell[0] is not before[0] or cell[1] != 2:
+                continue
+        if id(before[0]) in following or not _same_layer(before[0], node, constants):
+            continue
+        following[id(before[0])] = node
+        first.pop(id(node))
+    outputs = {id(v) for v in graph.outputs}
+    chains: list[list[_Link]] = []
+    for start in first.values():
+        current: Node | None = start
+        chain: list[_Link] = []
+        while current is not None:
+            after = following.get(id(current))
+            link = _Link(current)
+            chain.append(link)
+            cell = output_or_none(current, 2)
+            if after is not None and cell is not None and any(n is not after for n in _ends(cell, outputs, indices)):
+                chains.append(chain)
+                chain = []
+            current = after
+        chains.append(chain)
+    return [c for c in chains if len(c) > 1]
+
+
+def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
+    """The node and output a state comes from, through views."""
+    while value is not None and len(value.inputs) == 1:
+        node = value.inputs[0]
+        if node.op in RECURRENT_OPS and not node.domain:
+            return node, next(k for k, v in enumerate(node.outputs) if v is value)
+        if not _is_view(node, indices):
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def _is_view(node: Node, indices: Indices) -> bool:
+    return (
+        (node.op in VIEWS and not node.domain)
+        or (node.op == "Expand" and not node.domain and _keeps_sizes(node, indices))
+        or keeps_all(node, indices)
+    )
+
+
+def _keeps_sizes(node: Node, indices: Indices) -> bool:
+    """Whether an Expand is known to repeat nothing."""
+    shape, target = shape_of(node.inputs[0]), indices.vector(node.inputs[1])
+    if shape is None or target is None or len(target) > len(shape):
+        return False
+    known = [None if d is None else Index(d) if isinstance(d, int) else unknown(d) for d in shape]
+    return all(size in (Index(1), d) for size, d in zip(target[::-1], known[::-1], strict=False))
+
+
+def _ends(value: Value, outputs: set[int], indices: Indices) -> list[Node | None]:
+    """The nodes that use `value`, through views; None stands for an output of the graph."""
+    found: list[Node | None] = [None] if id(value) in outputs else []
+    for node in value.outputs:
+        if _is_view(node, indices) and node.inputs[0] is value:
+            found += _ends(node.outputs[0], outputs, indices)
+        else:
+            found.append(node)
+    return found
+
+
+def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
+    if a.op != b.op or {k: v for k, v in a.attrs.items() if v is not None} != {
+        k: v for k, v in b.attrs.items() if v is not None
+    }:
+        return False
+    for k in _CONSTANTS if a.op == "LSTM" else _CONSTANTS[:3]:
+        one, other = input_or_none(a, k), input_or_none(b, k)
+        if one is other:
+            continue
+        arrays = [constants.array(v) for v in (one, other)]
+        if arrays[0] is None or arrays[1] is None or not np.array_equal(arrays[0], arrays[1]):
+            return False
+    shapes = [shape_of(input_or_none(n, X)) for n in (a, b)]
+    sizes = [s[1] if s is not None and len(s) == 3 else None for s in shapes]
+    return sizes[0] == sizes[1]
+
+
+def _check_feedback(graph: Graph, chain: list[_Link]) -> None:
+    """Refuses a chain with an input that depends on an earlier step, except through the states."""
+    members = {id(c.node) for c in chain}
+    owner = owners(graph)
+    reached: set[int] = set()
+    seen: set[int] = set()
+    stack_ = [v for c in chain for v in c.node.outputs if v.name]
+    while stack_:
+        value = stack_.pop()
+        if id(value) in reached:
+            continue
+        reached.add(id(value))
+        for user in value.outputs:
+            node = owner.get(id(user))
+            if node is None or id(node) in seen or id(node) in members:
+                continue
+            seen.add(id(node))
+            stack_.extend(v for v in node.outputs if v.name)
+    for link in chain:
+        if id(link.node.inputs[X]) in reached:
+            found = f"the input {link.node.inputs[X].name!r} of node {display_name(link.node)!r}"
+            raise NoNode("the input of a step is made from an earlier one.", found)
+
+
+def _roll(model: Model, graph: Graph, chain: list[_Link], constants: Constants) -> None:
+    nodes = [c.node for c in chain]
+    head = nodes[0]
+    outputs = {id(v) for v in graph.outputs}
+    indices = Indices(constants, shape_of)
+    b = Builder(model, prefix=display_name(head))
+    used: list[list[Value | None]] = []
+    for node, following in zip(nodes, [*nodes[1:], Node("")], strict=True):
+        values = [output_or_none(node, k) for k in range(3)]
+        used.append(
+            [
+                v if v is not None and any(n is not following for n in _ends(v, outputs, indices)) else None
+                for v in values
+            ]
+        )
+    elements_of_x, others, name = [n.inputs[X] for n in nodes], list(head.inputs[1:]), display_name(head)
+    for node in nodes:  # before there is an equal node: graphsurgeon cuts edges by equality
+        node.inputs.clear()
+        node.outputs.clear()
+    inputs = [b.op("Concat", elements_of_x, "X", axis=0), *others]
+    kinds = [dtype_of(v) for row in used for v in row if v is not None]
+    kind = next((t for t in kinds if t is not None), np.dtype(np.float32))
+    made: list[Value] = [Variable.empty(), Variable.empty()]
+    if any(y is not None or h is not None for y, h, _ in used[:-1]):
+        made[0] = b.value("Y", kind)
+    final = used[-1][1] or b.value("Y_h", kind)
+    if not made[0].name:
+        made[1] = final
+    if used[-1][2] is not None:
+        made.append(used[-1][2])
+    b.add(head.op, inputs, made, "layer", **head.attrs).name = name
+    if made[0].name:
+        elements = [h or b.value(f"h.{k}", kind) for k, (_, h, _) in enumerate(used[:-1])]
+        sequence = b.op("Squeeze", [made[0], b.i64([1])], "Y.sequence")
+        b.add("Split", [sequence, b.i64([1] * len(nodes))], [*elements, final], "elements", axis=0)
+    else:
+        elements = []
+    for k, h in enumerate([*elements, final] if elements else [final]):
+        y = used[k if elements else -1][0]
+        if y is not None:
+            b.add("Unsqueeze", [h, b.i64([1])], [y], f"y.{k}")
+    model.insert_nodes(graph, head, b.nodes)
+    model.remove_nodes(graph, nodes)

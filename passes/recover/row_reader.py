@@ -1,0 +1,455 @@
+"""Reads the nodes of a graph as expressions of `row_algebra`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.index_expressions import Indices
+from rnnqc.passes.graph.sequence_elements import changed_axes, keeps_axis, slice_bounds
+from rnnqc.passes.recover.row_algebra import ONE, Atom, Atoms, Form, Weight
+
+ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Sigmoid": {},
+    "Tanh": {},
+    "Relu": {},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Softsign": {},
+    "Softplus": {},
+    "Elu": {"alpha": 1.0},
+    "LeakyRelu": {"alpha": 0.01},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+"""Operators that are activations of ONNX's recurrent operators too, with the defaults of their attributes."""
+
+Lead = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A value of rank n: what each of its rows is.
+
+    Attributes:
+        lead: All dimensions but the last; at most one is not 1.
+        segments: Its columns, in order.
+    """
+
+    lead: Lead
+    segments: tuple[Form, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(s.width for s in self.segments)
+
+    @property
+    def single(self) -> Atom | None:
+        """The atom it is, if it is one."""
+        return self.segments[0].single if len(self.segments) == 1 else None
+
+
+Side = Rows | npt.NDArray[np.float32]
+"""An operand of a sum or product: rows, or a constant that is the same for each row."""
+
+
+class RowReader:
+    """Expressions of the values of one graph; nodes have to be visited in order.
+
+    Args:
+        constants: Of the model.
+        shapes: Shapes that shape inference does not know, by the id of the value.
+    """
+
+    def __init__(self, constants: Constants, shapes: dict[int, list[int | str | None]] | None = None) -> None:
+        self.atoms = Atoms()
+        self.constants = constants
+        self.shapes = shapes or {}
+        self._rows: dict[int, tuple[Value, Rows | None]] = {}
+        self.indices = Indices(constants, self.shape)
+
+    def shape(self, value: Value | None) -> list[int | str | None] | None:
+        """Shape of `value`, as far as it is known."""
+        if value is None:
+            return None
+        held = self._rows.get(id(value))
+        if held is not None and held[1] is not None:
+            return [*held[1].lead, held[1].width]
+        known = shape_of(value)
+        return known if known is not None else self.shapes.get(id(value))
+
+    def rows(self, value: Value) -> Rows | None:
+        """What `value` is; a leaf if nothing else is known, None if it has no rows."""
+        held = self._rows.get(id(value))
+        if held is None:
+            held = (value, self._leaf(value))
+            self._rows[id(value)] = held
+        return held[1]
+
+    def known(self, value: Value) -> Rows | None:
+        """What the visited nodes make of `value`; None if they do not."""
+        held = self._rows.get(id(value))
+        return None if held is None else held[1]
+
+    def _array(self, value: Value) -> npt.NDArray[np.generic] | None:
+        """The array of a constant; products of constant states count as products."""
+        if value.inputs and value.inputs[0].op != "Constant" and self.known(value) is not None:
+            return None
+        return self.constants.array(value)
+
+    def cut(self, value: Value) -> Atom | None:
+        """Makes a leaf of `value`: what it is made of is not looked into from here on."""
+        held = self.rows(value)
+        if held is None:
+            return None
+        atom = self.atoms.leaf(value, held.width)
+        self._rows[id(value)] = (value, Rows(held.lead, (Form(held.width, {atom: ONE}),)))
+        return atom
+
+    def visit(self, node: Node) -> None:
+        """Notes what the outputs of `node` are."""
+        if node.domain:
+            return
+        made = self._read(node)
+        for value, rows in zip(node.outputs, made, strict=False):
+            if value.name and rows is not None and rows.width:
+                self._rows[id(value)] = (value, rows)
+                atom = rows.single
+                if atom is not None and atom.value is None:
+                    atom.value = value
+
+    def _leaf(self, value: Value) -> Rows | None:
+        array = self.constants.array(value)
+        if array is not None:
+            if array.dtype != np.float32 or array.ndim < 2 or array.shape[-1] == 0:
+                return None
+            atom = self.atoms.leaf(value, array.shape[-1], self.constants.key(array))
+            return _checked(array.shape[:-1], (Form(atom.width, {atom: ONE}),))
+        shape = self.shape(value)
+        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or shape[-1] == 0:
+            return None
+        if dtype_of(value) not in (None, np.dtype(np.float32)):
+            return None
+        atom = self.atoms.leaf(value, shape[-1])
+        return _checked(tuple(shape[:-1]), (Form(atom.width, {atom: ONE}),))
+
+    def _read(self, node: Node) -> Sequence[Rows | None]:
+        op = node.op
+        if op in ("Add", "Sub", "Mul"):
+            return [self._arithmetic(node)]
+        if op in ("MatMul", "Gemm"):
+            return [self._product(node)]
+        first = input_or_none(node, 0)
+        if first is None or self._array(first) is not None:
+            return []
+        rows = self.rows(first)
+        if rows is None:
+            return []
+        if op in ACTIVATIONS or op == "Clip":
+            return [self._activation(node, rows)]
+        if op in ("Identity", "Dropout", "Cast"):
+            same = op != "Cast" or attribute(node, "to", 0) == 1
+            return [rows if (same and op != "Dropout") or (input_or_none(node, 2) is None and same) else None]
+        if op == "Neg":
+            return [Rows(rows.lead, tuple(s.times(np.float32(-1)) for s in rows.segments))]
+        if op == "Split":
+            return self._split(node, rows)
+        if op == "Slice":
+            return [self._slice(node, rows)]
+        if op == "Concat":
+            return [self._concat(node)]
+        if op in ("Unsqueeze", "Squeeze", "Reshape", "Transpose", "Flatten"):
+            return [self._view(node, rows)]
+        return []
+
+    def _arithmetic(self, node: Node) -> Rows | None:
+        a, b = node.inputs
+        constants = [self._array(v) for v in (a, b)]
+        if all(c is not None for c in constants):
+            return None
+        sides = [self.rows(v) if c is None else None for v, c in zip((a, b), constants, strict=True)]
+        left, right = sides
+        if constants[0] is not None:
+            return (
+                None if right is None else self._combined(node.op, self._constant_side(a, constants[0], right), right)
+            )
+        if constants[1] is not None:
+            return None if left is None else self._combined(node.op, left, self._constant_side(b, constants[1], left))
+        return self._combined(node.op, left, right)
+
+    def _combined(self, op: str, left: Side | None, right: Side | None) -> Rows | None:
+        """The sum, difference or product of two operands; None if one is None or they do not fit."""
+        if left is None or right is None:
+            return None
+        sign = np.float32(-1 if op == "Sub" else 1)
+        if isinstance(left, Rows) and isinstance(right, Rows):
+            pair = self._aligned(left, right)
+            if pair is None:
+                return None
+            lead, forms = pair
+            if op == "Mul":
+                return Rows(lead, tuple(self.atoms.multiplied(x, y) for x, y in forms))
+            return Rows(lead, tuple(x.plus(y.times(sign)) for x, y in forms))
+        rows, added = (left, right) if isinstance(left, Rows) else (right, left)
+        assert isinstance(rows, Rows) and isinstance(added, np.ndarray)
+        dims = _broadcast(rows.lead, added.shape[:-1])
+        if dims is None:
+            return None
+        row = np.broadcast_to(added.reshape(-1, added.shape[-1])[0], (rows.width,))
+        forms_: list[Form] = []
+        low = 0
+        for s in rows.segments:
+            part = np.ascontiguousarray(row[low : low + s.width])
+            low += s.width
+            if op == "Mul":
+                forms_.append(s.times(part if part.size > 1 and np.any(part != part[0]) else part[0]))
+            elif op == "Add":
+                forms_.append(s.plus(Form(s.width, {}, part)))
+            elif rows is left:
+                forms_.append(s.plus(Form(s.width, {}, -part)))
+            else:
+                forms_.append(s.times(np.float32(-1)).plus(Form(s.width, {}, part)))
+        return Rows(dims, tuple(forms_))
+
+    def _constant_side(self, value: Value, array: npt.NDArray[np.generic], rows: Rows) -> Side | None:
+        """A constant in a sum or product with `rows`: a number, a row, or a state (one row per row of the batch)."""
+        if array.dtype != np.float32:
+            return None
+        if array.size == 1:
+            return np.asarray(array, np.float32).reshape((1,) * max(array.ndim, 1))
+        whole = array.reshape(-1, array.shape[-1])
+        state = array.ndim >= 2 and array.shape[-1] == rows.width and not all(s.linear for s in rows.segments)
+        if state:
+            return self.rows(value)
+        if array.shape[-1] != rows.width or np.any(whole != whole[0]):
+            return self.rows(value)
+        return np.asarray(array, np.float32)
+
+    def _product(self, node: Node) -> Rows | None:
+        factor = self.constants.array(node.inputs[1])
+        if factor is None or factor.ndim != 2 or factor.dtype != np.float32:
+            return None
+        key = self.constants.key(factor)
+        if node.op == "Gemm":
+            if attribute(node, "transA", 0):
+                return None
+            if attribute(node, "transB", 0):
+                factor, key = factor.T, (*key, "T")
+            alpha = attribute(node, "alpha", 1.0)
+            if alpha != 1.0:
+                factor, key = np.asarray(factor * np.float32(alpha), np.float32), (*key, "alpha", alpha)
+        rows = self._opaque(node.inputs[0], self.rows(node.inputs[0]))
+        if rows is None or rows.width != factor.shape[0]:
+            rows = self._leaf_of_width(node.inputs[0], factor.shape[0], 2 if node.op == "Gemm" else None)
+        if rows is None:
+            return None
+        width = factor.shape[1]
+        total = Form(width)
+        low = 0
+        for segment in rows.segments:
+            atom = segment.single
+            if atom is None:
+                atom = self.atoms.linear(segment)
+                if atom.value is None and len(rows.segments) == 1:
+                    atom.value = node.inputs[0]
+            whole_key = key if len(rows.segments) == 1 else (*key, low, low + segment.width)
+            weight = Weight(whole_key, factor[low : low + segment.width])
+            low += segment.width
+            total = total.plus(Form(width, {atom: weight}))
+        product = Rows(rows.lead, (total,))
+        return self._plus_third(node, product) if node.op == "Gemm" else product
+
+    def _plus_third(self, node: Node, product: Rows) -> Rows | None:
+        """What a Gemm makes of the product of its first two operands."""
+        third, beta = input_or_none(node, 2), np.float32(attribute(node, "beta", 1.0))
+        if third is None or beta == 0:
+            return product
+        array = self._array(third)
+        added = self.rows(third) if array is None else self._constant_side(third, array, product)
+        if beta != 1 and added is not None:
+            added = (
+                Rows(added.lead, tuple(s.times(beta) for s in added.segments))
+                if isinstance(added, Rows)
+                else added * beta
+            )
+        return self._combined("Add", product, added)
+
+    def _opaque(self, value: Value, rows: Rows | None) -> Rows | None:
+        """The rows of an operand; as a leaf where it is a sum of activations and products.
+
+        It may be the state that an unknown step has made: what follows it takes apart no more.
+        """
+        if rows is None or len(rows.segments) != 1 or rows.single is not None or rows.segments[0].linear:
+            return rows
+        self.cut(value)
+        return self.known(value)
+
+    def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
+        """A leaf whose number of columns only the product with a matrix tells."""
+        if self.constants.array(value) is not None or self.known(value) is not None:
+            return None
+        if dtype_of(value) not in (None, np.dtype(np.float32)):
+            return None
+        shape = self.shape(value)
+        if shape is None and rank is not None:
+            shape = [None, None]
+        if shape is None or len(shape) < 2 or isinstance(shape[-1], int):
+            return None
+        rows = _checked(tuple(shape[:-1]), (Form(width, {self.atoms.leaf(value, width): ONE}),))
+        self._rows[id(value)] = (value, rows)
+        return rows
+
+    def _activation(self, node: Node, rows: Rows) -> Rows | None:
+        name = node.op
+        if name == "Clip":
+            limits = [self.constants.array(input_or_none(node, k)) for k in (1, 2)]
+            if any(v is None or v.size != 1 for v in limits) or [
+                float(v.reshape(-1)[0]) for v in limits if v is not None
+            ] != [0.0, 1.0]:
+                return None
+            name = "HardSigmoid"
+            parameters = {"alpha": 1.0, "beta": 0.0}
+        else:
+            parameters = {k: float(attribute(node, k, d)) for k, d in ACTIVATIONS[name].items()}
+        forms = []
+        for segment in rows.segments:
+            atom = self.atoms.activation(name, segment, tuple(parameters.items()))
+            forms.append(Form(segment.width, {atom: ONE}))
+        return Rows(rows.lead, tuple(forms))
+
+    def _split(self, node: Node, rows: Rows) -> Sequence[Rows | None]:
+        if attribute(node, "axis", 0) not in (-1, len(rows.lead)):
+            return []
+        count = len(node.outputs)
+        given = self.indices.numbers(input_or_none(node, 1))
+        if input_or_none(node, 1) is not None and given is None:
+            return []
+        size = -(-rows.width // count)
+        sizes = given or [min(size, rows.width - size * k) for k in range(count)]
+        if sum(sizes) != rows.width or len(sizes) != count or min(sizes) <= 0:
+            return []
+        ends = np.cumsum(sizes).tolist()
+        return [self._columns(rows, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+
+    def _slice(self, node: Node, rows: Rows) -> Rows | None:
+        bounds = slice_bounds(node, self.indices)
+        if bounds is None:
+            return None
+        last = len(rows.lead)
+        if any(not keeps_axis(held, rows.lead[k]) for k, held in bounds.items() if k != last):
+            return None
+        if last not in bounds:
+            return rows
+        start, end, step = bounds[last][0].number, bounds[last][1].number, bounds[last][2]
+        if start is None or end is None or step != 1:
+            return None
+        low, high, _ = slice(start, end).indices(rows.width)
+        return self._columns(rows, low, high) if low < high else None
+
+    def _columns(self, rows: Rows, low: int, high: int) -> Rows:
+        segments, position = [], 0
+        for segment in rows.segments:
+            a, b = max(low - position, 0), min(high - position, segment.width)
+            if a < b:
+                segments.append(self.atoms.sliced(segment, a, b))
+            position += segment.width
+        return Rows(rows.lead, tuple(segments))
+
+    def _concat(self, node: Node) -> Rows | None:
+        parts = [self.rows(v) for v in node.inputs]
+        if any(p is None for p in parts):
+            return None
+        known = [p for p in parts if p is not None]
+        rank = len(known[0].lead)
+        if attribute(node, "axis", 0) not in (-1, rank) or any(len(p.lead) != rank for p in known):
+            return None
+        lead = known[0].lead
+        for part in known[1:]:
+            if any(None not in (d, e) and d != e for d, e in zip(lead, part.lead, strict=True)):
+                return None
+            lead = tuple(e if d is None else d for d, e in zip(lead, part.lead, strict=True))
+        known = [self._opaque(v, p) or p for v, p in zip(node.inputs, known, strict=True)]
+        for part, value in zip(known, node.inputs, strict=True):
+            if part.single is None and len(part.segments) == 1:
+                atom = self.atoms.linear(part.segments[0])
+                atom.value = atom.value or value
+        return _checked(lead, tuple(s for p in known for s in p.segments))
+
+    def _view(self, node: Node, rows: Rows) -> Rows | None:
+        lead = rows.lead
+        rank = len(lead) + 1
+        if node.op == "Transpose":
+            perm = attribute(node, "perm", list(range(rank))[::-1])
+            return Rows(tuple(lead[p] for p in perm[:-1]), rows.segments) if perm[-1] == rank - 1 else None
+        if node.op in ("Squeeze", "Unsqueeze"):
+            axes = changed_axes(node, self.indices)
+            if axes is None:
+                return None
+            total = rank + len(axes) if node.op == "Unsqueeze" else rank
+            axes = [a % total for a in axes]
+            if node.op == "Squeeze":
+                if any(a == rank - 1 or lead[a] != 1 for a in axes):
+                    return None
+                kept: Lead = tuple(d for k, d in enumerate(lead) if k not in axes)
+            else:
+                rest = iter(lead)
+                if total - 1 in axes:
+                    return None
+                kept = tuple(1 if k in axes else next(rest) for k in range(total - 1))
+            return _checked(kept, rows.segments)
+        shape = shape_of(node.outputs[0]) or self._target(node)
+        if not shape or shape[-1] != rows.width:
+            return None
+        batch = [d for d in lead if d != 1]
+        made = [d for d in shape[:-1] if d != 1]
+        if len(made) > 1:
+            return None
+        size = batch[0] if batch else 1
+        if not made and size != 1:
+            return None
+        return _checked(tuple(size if d != 1 else 1 for d in shape[:-1]), rows.segments)
+
+    def _target(self, node: Node) -> list[int | str | None] | None:
+        """What a Reshape asks for: -1 and 0 stand for the batch."""
+        target = self.indices.sizes(input_or_none(node, 1)) if node.op == "Reshape" else None
+        return None if target is None else [None if d in (-1, 0) else d for d in target]
+
+    def _aligned(self, a: Rows, b: Rows) -> tuple[Lead, list[tuple[Form, Form]]] | None:
+        """Both cut into the same columns."""
+        if a.width != b.width:
+            return None
+        lead = _broadcast(a.lead, b.lead)
+        if lead is None:
+            return None
+        ends = sorted(
+            {*np.cumsum([s.width for s in a.segments]).tolist(), *np.cumsum([s.width for s in b.segments]).tolist()}
+        )
+        pairs, low = [], 0
+        for high in ends:
+            (x,), (y,) = (self._columns(r, low, high).segments for r in (a, b))
+            pairs.append((x, y))
+            low = high
+        return lead, pairs
+
+
+def _checked(lead: Sequence[int | str | None], segments: tuple[Form, ...]) -> Rows | None:
+    return Rows(tuple(lead), segments) if sum(d != 1 for d in lead) <= 1 else None
+
+
+def _broadcast(a: Lead, b: Lead) -> Lead | None:
+    """Dimensions of a sum; None if there would be more than one that is not 1, or unequal ones."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    result: list[int | str | None] = []
+    for x, y in zip(a, b, strict=True):
+        if x == 1 or y == 1:
+            result.append(y if x == 1 else x)
+        elif isinstance(x, int) and isinstance(y, int) and x != y:
+            return None
+        else:
+            result.append(x if x is not None else y)
+    return tuple(result) if sum(d != 1 for d in result) <= 1 else None

@@ -1,0 +1,172 @@
+"""The function of standard operators behind a fused node, and what such a node is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import onnx
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
+from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
+from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.passes.cells.emit_cell import Boundary
+from rnnqc.passes.fold.fold_cell import CellNumbers
+from rnnqc.passes.fold.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.emit_grid_cell import emit_grid_cell
+from rnnqc.passes.render.emit_integer_cell import emit_integer_cell
+
+# Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
+DIRECTION_AXES = {
+    "y_direction_axis": (("Y",), 1),
+    "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
+}
+_TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
+Numbers = CellNumbers | GridNumbers
+
+
+@dataclass(frozen=True)
+class CellSite:
+    """One integer cell with everything its node and function are made from."""
+
+    cell: Cell
+    graph: Graph
+    numbers: Numbers
+    inputs: dict[str, Value | None]
+    outputs: dict[str, Value | None]
+    axes: dict[str, int]  # attributes: which values keep the axis for the direction
+    lifts: list[Node]  # the nodes that gave outputs this axis
+
+
+def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.FunctionProto:
+    """The function of one cell; names of its inputs and outputs are those of the operator's.
+
+    Args:
+        model: The model.
+        site: The cell.
+        number: Number of the configuration the body insists on.
+    """
+    inputs, outputs = site.inputs, site.outputs
+    in_names, out_names = input_names(site.cell.type), fused_outputs(site.cell.type)
+    in_names = tuple(n for n in in_names if inputs.get(n) is not None)
+    out_names = out_names[: 1 + max(k for k, n in enumerate(out_names) if outputs[n] is not None)]
+    formal: dict[str, Value] = {}
+    for name in (*in_names, *out_names):
+        like = inputs.get(name)
+        if like is not None or name in out_names:
+            formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
+    scratch = _scratch(model)
+    head = Builder(scratch)
+    tail = Builder(scratch)
+    inner = {**formal, "B": _checked(head, formal["B"], number)}
+    for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
+        if name not in formal:
+            continue
+        if name in out_names:
+            inner[name] = tail.value(f"{name}.without_direction", np.float32)
+            tail.add("Unsqueeze", [inner[name], tail.i64([axis])], [formal[name]], f"{name}.with_direction")
+        else:
+            inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
+    at = Boundary(
+        inner["X"], inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
+        inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
+    )  # fmt: skip
+    constants = {f.name for f in fields(Operands)}
+    w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
+    emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
+    emitted = _without_identities(
+        _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
+    )
+    function = onnx.FunctionProto(domain=DOMAIN, name=site.cell.type.fused)
+    function.doc_string = (
+        f"One direction of one {site.cell.type.op} layer over a whole sequence, "
+        "in integer arithmetic with tabulated activations."
+    )
+    function.input.extend(in_names)
+    function.output.extend(out_names)
+    function.attribute.append(CONFIGURATION)
+    function.opset_import.add(domain="", version=model.opset)
+    function.node.extend(body_nodes(emitted))
+    return function
+
+
+def emit_integer(
+    model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
+) -> list[Node]:
+    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_cell`."""
+    if isinstance(numbers, GridNumbers):
+        return emit_grid_cell(model, cell, numbers, at, w, codes)
+    return emit_integer_cell(model, cell, numbers, at, w, codes, dispatch=dispatch)
+
+
+def stored_numbers(cell: Cell) -> Numbers:
+    """The numbers of an integer cell, from `Cell.integer`."""
+    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else CellNumbers
+    return kind(**cell.integer)
+
+
+def _checked(head: Builder, bias: Value, number: int) -> Value:
+    """The bias itself, by way of an axis that it has only if the node's attribute `configuration` is `number`.
+
+    The bias is constant and small: onnxruntime folds all of this when it creates the session, and fails there.
+    """
+    given = head.value("configuration")
+    head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
+    difference = head.op("Sub", [given, head.i64([number])], "configuration.difference")
+    distance = head.op("Abs", [difference], "configuration.distance")
+    row = head.op("Unsqueeze", [bias, distance], _TWO_BODIES)
+    return head.op("Squeeze", [row, head.i64([0])], "B.checked")
+
+
+def _scratch(model: Model) -> Model:
+    """An empty model of the same operator set: names inside a function do not depend on the model around it."""
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    proto.opset_import.add(domain="", version=model.opset)
+    proto.graph.name = "scratch"
+    scratch = Model(proto)
+    scratch.constant_prefix = ""
+    return scratch
+
+
+def _anonymous(cell: Cell) -> Cell:
+    copy = Cell.from_dict(cell.as_dict())
+    copy.name = ""
+    return copy
+
+
+def _live(nodes: list[Node], results: list[Value]) -> list[Node]:
+    needed = {id(v) for v in results}
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if any(id(v) in needed for v in node.outputs):
+            kept.append(node)
+            needed.update(id(v) for v in _uses(node))
+    return kept[::-1]
+
+
+def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
+    """Drops top-level Identity nodes in front of outputs: their producers write the outputs themselves."""
+    kept = list(nodes)
+    for node in nodes:
+        if node.op != "Identity":
+            continue
+        source, target = node.inputs[0], node.outputs[0]
+        if target.name in fixed and source.inputs and source.name not in fixed and len(source.outputs) == 1:
+            producer = source.inputs[0]
+            index = next(k for k, v in enumerate(producer.outputs) if v is source)
+            node.outputs.clear()
+            node.inputs.clear()
+            producer.outputs[index] = target
+            kept = [n for n in kept if n is not node]
+    return kept
+
+
+def _uses(node: Node) -> list[Value]:
+    used = list(node.inputs)
+    for _, graph in subgraphs(node):
+        used.extend(graph.outputs)
+        for inner in graph.nodes:
+            used.extend(_uses(inner))
+    return used

@@ -1,0 +1,59 @@
+"""Passes the hidden codes of exported cells on to the cells behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rnnqc.cells.base import Cell
+from rnnqc.ir import Graph, Model, Node, Value
+from rnnqc.passes.cells.cell_graphs import chain_sources, replace_cell
+from rnnqc.passes.cells.emit_cell import Boundary
+from rnnqc.passes.fold.grid_numbers import BYTE, GridNumbers
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.cell_function import emit_integer
+from rnnqc.passes.render.fold_scales import pass_codes
+
+NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
+
+
+@dataclass
+class ReadCell:
+    """An integer cell, and what its nodes are made from."""
+
+    cell: Cell
+    graph: Graph
+    numbers: GridNumbers
+    at: Boundary
+    operands: Operands
+
+    def emit(self, model: Model, codes: Value | None) -> Sequence[Node]:
+        """The nodes of the cell; `codes` receives its hidden codes."""
+        return emit_integer(model, self.cell, self.numbers, self.at, self.operands, codes, dispatch=True)
+
+
+def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
+    """Lets codes pass between the cells, by name, where a cell's input is the hidden states of others alone."""
+    codes: dict[str, Value] = {}
+    changed: dict[str, ReadCell] = {}
+    for name, site in sites.items():
+        sources = [sites.get(c.name) for c, _ in chain_sources(model, site.at.x) or []]
+        if not sources or not all(s is not None and _same_codes(s.numbers, site.numbers) for s in sources):
+            continue
+        site.at = replace(site.at, x=pass_codes(model, site.graph, site.cell, site.at.x, codes))
+        site.numbers = replace(site.numbers, x_mode="codes")
+        site.cell.x = site.at.x.name
+        site.cell.integer = site.numbers.__dict__.copy()
+        site.cell.points["input"]["mode"] = "codes"
+        changed |= {n: sites[n] for n in (name, *(s.cell.name for s in sources if s is not None))}
+    for name, site in changed.items():
+        target = codes.get(name)
+        site.cell.y_codes = target.name if target is not None else None
+        replace_cell(model, site.graph, site.cell, site.emit(model, target))
+
+
+def _same_codes(provider: GridNumbers, consumer: GridNumbers) -> bool:
+    """Whether the consumer would make the provider's codes from their values; other roundings may leave the grid."""
+    hidden, x = provider.grid("hidden"), consumer.grid("input")
+    same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
+    return same and x.rounding in NEAREST and hidden.maximum <= BYTE

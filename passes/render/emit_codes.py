@@ -1,0 +1,246 @@
+"""Codes of the input and of hidden states in standard operators, and the states that a loop starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.emit_cell import Boundary, lens64, positive_zeros, state_shape
+from rnnqc.passes.fold.fold_cell import STATE_LIMIT, CellNumbers
+from rnnqc.passes.qcdq.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
+from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes
+
+
+def without_nan(b: Builder, value: Value, name: str) -> Value:
+    """`value` with 0 for NaN."""
+    return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
+
+
+def input_codes(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> tuple[Sequence[Value], Value | None]:
+    """Codes of the sequence and the scales `[T*B]` of its rows.
+
+    With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
+    meet rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are `[T,B,I]`,
+    without scales. 16-bit codes are two planes, of their high and low bytes.
+    """
+    x = at.x
+    if cell.reverse and at.sequence_lens is not None:
+        x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
+    if numbers.x_mode == "codes":
+        return [x], None
+    x = without_nan(b, x, "x")
+    wide = numbers.x_bits == WIDE_BITS
+    if numbers.x_mode == "static":
+        if wide:
+            given = wide_codes(b, x, b.f32(numbers.x_scale), b.f32(numbers.x_zero_point), "x.codes")
+            return separate_planes(b, given, "x.codes"), None
+        return [b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes")], None
+    rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
+    limits = [
+        b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
+        for op, name, low, high in (
+            ("ReduceMin", "least", -LARGEST_ROW, 0.0),
+            ("ReduceMax", "largest", 0.0, LARGEST_ROW),
+        )
+    ]
+    extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
+    top = b.f32(2.0**numbers.x_bits - 1)
+    scale = b.op("Div", [extent, top], "x.scale")
+    below = b.op("Div", [b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero"), scale], "x.below_zero.units")
+    zero: Value = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
+    if wide:
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+        scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
+        codes = wide_codes(b, rows, scales, column, "x.codes")
+    else:
+        zero = b.cast(zero, np.uint8, "x.zero_point")
+        codes = b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0)
+    shape = b.op(
+        "Concat",
+        [b.op("Shape", [zero], "x.count"), b.i64([numbers.zero_point_rows])],
+        "x.zero_point.shape",
+        axis=0,
+    )
+    if not wide:
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+    columns = b.op("Expand", [column, shape], "x.zero_point.columns")
+    whole = b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
+    return (separate_planes(b, whole, "x.codes") if wide else [whole]), scale
+
+
+def with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
+    """W `[I,n]` and `count` rows of int8 that add up to minus its column sums."""
+    wide = b.cast(w, np.int32, "W.int32")
+    sums = b.reduce_sum(wide, [0], "W.column_sums", keepdims=1)
+    steps = b.i32(127 * np.arange(count).reshape(-1, 1))
+    rest = b.op("Sub", [b.constant_size(sums, "W.column_sums.size"), steps], "W.column_sums.rest")
+    taken = b.op("Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(127)], "W.column_sums.taken")
+    signed = b.op(
+        "Mul",
+        [taken, b.op("Neg", [b.op("Sign", [sums], "W.column_sums.sign")], "W.column_sums.opposite")],
+        "W.zero_point_rows",
+    )
+    return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
+
+
+def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:
+    """Codes of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit codes."""
+    scale = row_scales(b, rows, bits, name)
+    if bits == WIDE_BITS:
+        column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
+        codes = wide_codes(b, rows, column, b.f32(zero_point), f"{name}.codes")
+        return planes(b, codes, f"{name}.codes"), scale
+    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    return b.op("QuantizeLinear", [rows, scale, zero_points], f"{name}.codes", axis=0), scale
+
+
+def row_scales(b: Builder, rows: Value, bits: int, name: str) -> Value:
+    """Scales `[N]` with which the largest magnitude of each row of `[N,K]` is the largest code."""
+    largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
+    limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
+    return b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
+
+
+def static_codes(b: Builder, y: Value, numbers: CellNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:
+    """Hidden codes with a fixed scale; two planes of 16-bit ones.
+
+    Args:
+        b: Collects the nodes.
+        y: Real values.
+        numbers: Of the cell.
+        name: Prefix of the values.
+        grid: Scale and zero point, unless they are those of the hidden state.
+    """
+    scale, zero_point = grid or (numbers.h_scale, numbers.h_zero_point)
+    if numbers.h_bits == WIDE_BITS:
+        codes = wide_codes(b, y, b.f32(scale), b.f32(zero_point), name)
+        return planes(b, codes, name)
+    return b.op("QuantizeLinear", [y, b.f32(scale), b.u8(zero_point)], name)
+
+
+def beyond_codes(
+    b: Builder, state: Value, numbers: CellNumbers, name: str, grid: tuple[float, int]
+) -> list[tuple[Value, Value]]:
+    """Minus what the codes of a state `[B,H]` lose beyond the bound, in units of the codes' scale.
+
+    Args:
+        b: Collects the nodes.
+        state: Real values.
+        numbers: Of the cell.
+        name: Prefix of the values.
+        grid: Scale and zero point of the codes.
+
+    Returns:
+        Codes and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
+    """
+    unit, zero_point = np.float32(grid[0]), grid[1]
+    low = min(float(np.float32(-zero_point) * unit), -numbers.h_bound)
+    held = b.op("Clip", [state, b.f32(low), b.f32(numbers.h_bound)], f"{name}.held")
+    rest: Value = b.op("Div", [b.op("Sub", [held, state], f"{name}.lost"), b.f32(unit)], f"{name}.units")
+    codes, scale = row_codes(b, rest, numbers.h_bits, f"{name}.0", zero_point)
+    if numbers.h_bits == WIDE_BITS:
+        return [(codes, scale)]
+    zero_points = b.op("Expand", [b.u8([zero_point]), b.op("Shape", [scale], f"{name}.count")], f"{name}.zero_points")
+    real = b.op("DequantizeLinear", [codes, scale, zero_points], f"{name}.coarse", axis=0)
+    return [
+        (codes, scale),
+        row_codes(b, b.op("Sub", [rest, real], f"{name}.fine"), numbers.h_bits, f"{name}.1", zero_point),
+    ]
+
+
+class BoundedHidden:
+    """An initial hidden state, and whether it lies within the bound.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        given: The state `[B,H]`.
+        x: The sequence.
+
+    Attributes:
+        is_within: Whether all elements do, and none is NaN. It is no constant, even if the state is one: onnxruntime
+            1.32 crashes where it puts a branch with folded constants in place of an If.
+    """
+
+    def __init__(self, b: Builder, cell: Cell, numbers: CellNumbers, given: Value, x: Value) -> None:
+        self._cell, self._numbers = cell, numbers
+        self._held = b.op("Clip", [given, b.f32(-numbers.h_bound), b.f32(numbers.h_bound)], "initial_h.held")
+        self._lost = b.op("Sub", [given, self._held], "initial_h.lost")
+        # Of NaN the sum is NaN, and so no zero.
+        total = b.reduce("ReduceL1", self._lost, [0, 1], "initial_h.lost.size", keepdims=0)
+        zero = b.f32(0.0)
+        if not numbers.h_is_data:
+            element = b.op("Gather", [b.op("Reshape", [x, b.i64([-1])], "x.flat"), b.i64(0)], "x.element", axis=0)
+            zero = b.op("Clip", [b.cast(element, np.float32, "x.element.float"), zero, zero], "x.element.zero")
+        self.is_within = b.op("Equal", [total, zero], "initial_h.is_within")
+
+    def within(self, b: Builder) -> Value:
+        """What the loop carries, for a state within the bound."""
+        if carries_codes(self._cell, self._numbers):
+            return static_codes(b, self._held, self._numbers, "initial_h.codes")
+        return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which makes 0 of -0
+
+
+def initial_hidden(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> Value | None:
+    """What the loop carries of an initial hidden state: its codes, or itself; None without one."""
+    if at.initial_h is None:
+        return None
+    clean: Value = without_nan(b, at.initial_h, "initial_h")
+    if carries_codes(cell, numbers):
+        return static_codes(b, clean, numbers, "initial_h.codes")
+    if cell.type.reads_hidden:
+        clean = positive_zeros(b, clean, "initial_h.positive_zeros")
+    return limited(b, clean, "initial_h")
+
+
+def limited(b: Builder, state: Value, name: str) -> Value:
+    """A state within what dynamic rows hold."""
+    return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
+
+
+def initial_states(
+    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, bounded: BoundedHidden | None = None
+) -> list[Value]:
+    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
+
+    Args:
+        b: Collects the nodes.
+        cell: The cell.
+        numbers: Its scalars.
+        at: Its boundary.
+        bounded: The initial hidden state, if it is known to lie within the bound.
+    """
+    made = [initial_hidden(b, cell, numbers, at) if bounded is None else bounded.within(b)]
+    if cell.type.cell_state:
+        made.append(_initial_cell_state(b, numbers, at))
+    if all(v is not None for v in made):
+        return [v for v in made if v is not None]
+    shape = state_shape(b, cell, at.x)
+    if made[0] is None and carries_codes(cell, numbers):
+        made[0] = (
+            zero_planes(b, numbers.h_zero_point, shape, "hidden.zeros")
+            if numbers.h_bits == WIDE_BITS
+            else b.op("Expand", [b.u8(numbers.h_zero_point), shape], "hidden.zeros")
+        )
+    names = ("hidden.zeros", "cell_state.zeros")
+    return [v or b.op("Expand", [b.f32(0.0), shape], n) for v, n in zip(made, names, strict=False)]
+
+
+def carries_codes(cell: Cell, numbers: CellNumbers) -> bool:
+    """Whether the loop hands hidden codes from step to step, and not the hidden state itself."""
+    return numbers.h_mode == "static" and not cell.type.reads_hidden
+
+
+def _initial_cell_state(b: Builder, numbers: CellNumbers, at: Boundary) -> Value | None:
+    if at.initial_c is None:
+        return None
+    clean = positive_zeros(b, without_nan(b, at.initial_c, "initial_c"), "initial_c.positive_zeros")
+    if not numbers.cell_scale:
+        return b.op("Clip", [clean, b.f32(-STATE_LIMIT), b.f32(STATE_LIMIT)], "initial_c.limited")
+    units = b.op("Round", [b.op("Div", [clean, b.f32(numbers.cell_scale)], "initial_c.units")], "initial_c.rounded")
+    return b.op("Clip", [units, b.f32(-numbers.cell_max), b.f32(numbers.cell_max)], "initial_c.codes")

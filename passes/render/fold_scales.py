@@ -1,0 +1,260 @@
+"""Turns quantized cells into integer arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
+from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.cells.emit_cell import Boundary, boundary_of
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.fold.fold_cell import FoldedCell, with_zero_point_rows
+from rnnqc.passes.fold.fold_grid import FoldedGrid
+from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.graph.layout_ops import MOVERS
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
+from rnnqc.passes.render.cell_function import emit_integer
+from rnnqc.passes.render.check_fold_scales import FoldScalesCheck
+from rnnqc.passes.render.emit_tables import Tables
+from rnnqc.passes.render.equivalent_products import products_in_steps, real_products, states_in_units
+
+SHORT_BITS = 8
+
+
+class FoldScales(Pass):
+    """Folds the scales of a cell so that its matrix products are integer and its activations are look-ups.
+
+    Before: `DequantizeLinear(h) MatMul DequantizeLinear(R) -> Add -> fake-quantization -> Sigmoid, Tanh -> ...`
+
+    After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
+
+    * Formats of the arithmetic "tables" come first (fold_cell.py), then those of "grid" (fold_grid.py); a cell with all
+      the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic, "grid32" (fold_quant_lstm.py). A cell whose
+      formats have no integer form (a float gate, one scale for each row and 16-bit weights, ...) stays as it is, with a
+      remark.
+    * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
+      them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
+      hidden states.
+    """
+
+    info = PassInfo(
+        name="fold-scales",
+        summary="turn quantized cells into integer products and look-ups",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CELLS_QUANTIZED}),
+        sets=frozenset({Property.SCALES_FOLDED}),
+    )
+
+    def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
+        """Prepares the pass.
+
+        Args:
+            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights
+            are uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
+            functions: Whether tables may be calls of a model-local function.
+        """
+        self.dispatch = dispatch
+        self.functions = functions
+
+    def run(self, model: Model) -> PassResult:
+        """Folds every quantized cell."""
+        remarks: list[Remark] = []
+        folded: dict[str, Folded] = {}
+        cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
+        graphs = graphs_of_cells(model)
+        for cell in cells:
+            result = _try_fold(model, graphs[cell.name], cell)
+            if isinstance(result, NotHandled):
+                cell.kept = reason = "quantized, not integer: " + result.reason
+                remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
+            else:
+                folded[cell.name] = result
+        tables = Tables(model, functions=self.functions)
+        codes: dict[str, Value] = {}
+        sites: list[tuple[Cell, Graph, Boundary]] = []
+        for cell in [c for c in cells if c.name in folded]:
+            graph = graphs[cell.name]
+            at = boundary_of(model, graph, cell)
+            if cell.points["input"]["mode"] == "codes":
+                sources = chain_sources(model, at.x) or []
+                short = cell.points["input"]["bits"] <= SHORT_BITS
+                if sources and short and all(c.name in folded for c, _ in sources):
+                    at = Boundary(pass_codes(model, graph, cell, at.x, codes), *_rest(at))
+                    cell.x = at.x.name
+                else:
+                    # The same codes, from the float hidden states.
+                    cell.points["input"] |= {"mode": "static", "on_grid": True}
+                    folded[cell.name] = _fold(model, graph, cell)
+            sites.append((cell, graph, at))
+        for cell, graph, at in sites:
+            operands = integer_operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
+            target = codes.get(cell.name)
+            numbers = folded[cell.name].numbers
+            replace_cell(
+                model, graph, cell, emit_integer(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
+            )
+            cell.form = "integer"
+            cell.integer = numbers.__dict__.copy()
+            cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
+            cell.y_codes = target.name if target is not None else None
+            for key in ("W", "R", "B", "P", "hidden_bias"):
+                setattr(cell, key, cell.operands.get(key))
+        if sites:
+            model.remove_dead()
+            model.sort()
+        widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
+        usual = all(bits >= USUAL_BITS for bits in widths)
+        equivalents = [tuple(_equivalents(cell, folded[cell.name])) for cell, _, _ in sites]
+        pairs, numerics = tuple(e for of_cell in equivalents for e in of_cell), Lossy(20.0) if usual else None
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, pairs, all(equivalents))
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Constants from the scales that the graph has before, and from the definitions of the activations."""
+        return FoldScalesCheck(model)
+
+
+def _equivalents(cell: Cell, folded: Folded) -> Iterator[Equivalent]:
+    if isinstance(folded, FoldedGrid):
+        yield from real_products(cell, folded.numbers)
+        yield from states_in_units(cell, 1.0)
+        return
+    products = list(products_in_steps(cell))
+    yield from products
+    if products:
+        yield from states_in_units(cell, folded.numbers.cell_scale or 1.0)
+
+
+def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
+    """The integer form in the first arithmetic that has the formats of the cell; raises NotHandled."""
+    named = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    held = {k: constant_array(model.initializer(n, graph)) for k, n in named.items() if n is not None}
+    parameters = {k: a for k, a in held.items() if a is not None}
+    w = constant_array(model.initializer(cell.W, graph))
+    assert w is not None
+    r = constant_array(model.initializer(cell.R, graph))
+    assert r is not None
+    folded = integer_form(cell, w, r, parameters)
+    if isinstance(folded, FoldedGrid):
+        return folded
+    return _of_initial_state(model, folded, boundary_of(model, graph, cell).initial_h)
+
+
+def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
+    try:
+        return _fold(model, graph, cell)
+    except NotHandled as refusal:
+        return refusal
+
+
+def _of_initial_state(model: Model, folded: FoldedCell, state: Value | None) -> FoldedCell:
+    """With what is known of the initial hidden state."""
+    numbers = folded.numbers
+    if state is None or not numbers.h_bound:
+        return folded
+    if is_within(model, state, numbers.h_bound):
+        return replace(folded, numbers=replace(numbers, h_bound=0.0))
+    return replace(folded, numbers=replace(numbers, h_is_data=_is_data(state)))
+
+
+def _is_data(value: Value) -> bool:
+    """Whether `value` depends on numbers that only a run knows, and not on shapes alone."""
+    pending, seen = [value], set[int]()
+    while pending:
+        current = pending.pop()
+        if id(current) in seen or isinstance(current, Constant):
+            continue
+        seen.add(id(current))
+        if not current.inputs:
+            return True
+        producer = current.inputs[0]
+        if producer.op not in ("Shape", "Size", "If"):
+            pending += [v for v in producer.inputs if v.name]
+    return False
+
+
+def _rest(at: Boundary) -> tuple[Value | None, ...]:
+    return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
+
+
+def integer_operands(
+    model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool
+) -> Operands:
+    """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
+
+    def add(key: str, array: np.ndarray[Any, Any]) -> Value:
+        return model.add_initializer(f"{cell.name}/{key}", array, graph)
+
+    if isinstance(folded, FoldedGrid):
+        arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
+        return Operands(
+            **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
+            gate_table=tables.grid_table(folded.gate_tables),
+            cell_table=tables.grid_table([folded.cell_table]) if folded.cell_table is not None else None,
+        )
+
+    def weight(key: str, name: str) -> Value:
+        codes = constant_array(model.initializer(name, graph))
+        assert codes is not None
+        if dispatch:
+            return add(key, codes)
+        if key == "W" and folded.numbers.zero_point_rows:
+            codes = with_zero_point_rows(codes, folded.numbers.zero_point_rows)
+        return add(key, (codes.astype(np.int16) + 128).astype(np.uint8))
+
+    return Operands(
+        W=weight("W", cell.W),
+        R=weight("R", cell.R),
+        x_multiplier=add("x_multiplier", folded.x_multiplier),
+        h_multiplier=add("h_multiplier", folded.h_multiplier),
+        B=add("B", folded.B),
+        gate_table=tables.gate_table(folded.gate_tables) if folded.gate_tables else None,
+        cell_table=tables.cell_table(folded.cell_table) if folded.cell_table is not None else None,
+        P=add("P", folded.P) if folded.P is not None else None,
+        hidden_bias=add("hidden_bias", folded.hidden_bias) if folded.hidden_bias is not None else None,
+    )
+
+
+def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
+    """Copies the operators between hidden states and `x`, on codes; `codes` gets the cells that provide theirs."""
+    by_output = {c.y: c for c in model.cells.values() if c.y is not None}
+    made: dict[int, Value] = {}
+    builder = Builder(model, prefix=f"{cell.name}/input")
+
+    def source(value: Value) -> Value:
+        provider = by_output[value.name]
+        if provider.name not in codes:
+            codes[provider.name] = Variable(model.fresh_name(f"{provider.name}/Y_codes"), dtype=np.uint8)
+        return codes[provider.name]
+
+    stack: list[tuple[Value, bool]] = [(x, False)]
+    while stack:
+        value, ready = stack.pop()
+        if id(value) in made:
+            continue
+        if value.name in by_output:
+            made[id(value)] = source(value)
+            continue
+        node: Node = value.inputs[0]
+        moved = MOVERS[node.op]
+        positions = list(range(len(node.inputs)) if moved is None else moved)
+        if not ready:
+            stack.append((value, True))
+            stack.extend((node.inputs[k], False) for k in positions)
+            continue
+        inputs = [made[id(v)] if k in positions else v for k, v in enumerate(node.inputs)]
+        made[id(value)] = builder.op(node.op, inputs, f"{value.name}.codes", **dict(node.attrs))
+    position = next(i for i, n in enumerate(graph.nodes) if any(v is x for v in n.inputs) or n is graph.nodes[-1])
+    graph.nodes[position:position] = builder.nodes
+    return made[id(x)]

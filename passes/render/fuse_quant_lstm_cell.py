@@ -1,0 +1,193 @@
+"""Puts each integer cell into one fused node, backed by a function of standard operators."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import onnx
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.fused_nodes import (
+    CONFIGURATION,
+    PLACES,
+    fused_outputs,
+    has_kernel,
+    input_names,
+    name_of_body,
+    places_of,
+)
+from rnnqc.errors import CompileError, Outcome, Remark
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.formats.packing import factorize, pack
+from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
+from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
+from rnnqc.passes.cells.emit_cell import boundary_of
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.formats.point_format import PACKED_BITS
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function, stored_numbers
+from rnnqc.passes.render.check_kept import KeptConstantsCheck
+
+
+class FuseQuantLstmCell(Pass):
+    """Replaces the nodes of each integer cell by one node and a model-local function with the same nodes.
+
+    Before: the integer cell (about 60 nodes, some of them in an If and a Scan).
+
+    After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
+    `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
+
+    Weights of up to 4 bits become packed int4, two codes to a byte.
+
+    Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
+    of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
+    Each body checks that it is called by a node of its own configuration, and fails otherwise when the session is
+    created: so two models that were joined and have one name for different bodies never compute with the wrong one.
+    Outputs in front of one that is used are defined by the function too.
+    """
+
+    info = PassInfo(
+        name="fuse-quant-lstm-cell",
+        summary="put each integer cell into one fused node backed by a function",
+        numerics=Bitwise(),
+        requires=frozenset({Property.SCALES_FOLDED}),
+        sets=frozenset({Property.CELLS_FUSED}),
+    )
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """What integer cells hold stays as it is."""
+        return KeptConstantsCheck(model)
+
+    def run(self, model: Model) -> PassResult:
+        """Fuses every integer cell; refuses a model of which some are fused already."""
+        graphs = graphs_of_cells(model)
+        cells = [c for c in model.cells.values() if c.form == "integer"]
+        if not cells:
+            return PassResult(False, (), {"cells": 0, "functions": 0})
+        if any(c.form == "fused" for c in model.cells.values()):
+            raise CompileError(
+                f"{model.source}: some cells are fused already.", action="lower the float model in one go"
+            )
+        for cell in cells:
+            _pack(model, graphs[cell.name], cell)
+        sites = [_site(model, graphs[c.name], c) for c in cells]
+        groups: dict[int, list[CellSite]] = {}
+        for site in sites:
+            groups.setdefault(_number(cell_function(model, site)), []).append(site)
+        taken: set[str] = set()
+        nameless: dict[str, list[list[CellSite]]] = {}
+        for number, members in groups.items():
+            function = cell_function(model, members[0], number)
+            function.name = name_of_body(members[0].cell.type, number, taken)
+            taken.add(function.name)
+            if not has_kernel(function.name):
+                nameless.setdefault(members[0].cell.type.fused, []).append(members)
+            model.functions.append(function)
+            for site in members:
+                _fuse(model, site, function, number)
+        model.remove_dead()
+        model.sort()
+        remarks = tuple(self._without_kernel(name, found) for name, found in nameless.items())
+        return PassResult(True, remarks, {"cells": len(sites), "functions": len(groups)})
+
+    def _without_kernel(self, name: str, bodies: list[list[CellSite]]) -> Remark:
+        cells, type_ = [s.cell for members in bodies for s in members], bodies[0][0].cell.type
+        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        return self.remark(
+            Outcome.WARNING,
+            cells[0].node,
+            type_.op,
+            f"{len(cells)} cell(s), {cells[0].name!r}{more}, run in standard operators, with the native library, too: "
+            f"it has {type_.aliases} operators {name}, one for each configuration of sizes, direction and formats in "
+            "a file.",
+            f"{type_.aliases + len(bodies)} configurations",
+            "lower parts of the model into files of their own; fixed scales of inputs (a recipe with calibrated "
+            "inputs) make every cell a configuration, scales of rows do not",
+        )
+
+
+def _pack(model: Model, graph: Graph, cell: Cell) -> None:
+    """Stores those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
+    for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
+        point, name = cell.points.get(f"{key}.weight", {}), cell.operands[key]
+        codes = constant_array(model.initializer(name, graph))
+        if (
+            codes is None
+            or codes.dtype != np.int8
+            or (point.get("bits") or PACKED_BITS + 1) > PACKED_BITS
+            or point.get("wide_channels")
+        ):
+            continue
+        size = point.get("group_size", 0)
+        if size:
+            factors = factorize(codes, size)
+            if factors is None:
+                continue
+            arrays = {key: pack(factors[0]), f"{key}_group_multiplier": factors[1]}
+        elif codes.min() >= -8 and codes.max() <= 7:
+            arrays = {key: pack(codes)}
+        else:
+            continue
+        for operand, array in arrays.items():
+            cell.operands[operand] = model.add_initializer(f"{cell.name}/{operand}.packed", array, graph).name
+        setattr(cell, key, cell.operands[key])
+        cell.integer[size_key] = size
+
+
+def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
+    at = boundary_of(model, graph, cell)
+    operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.items()}
+    codes = model.find(cell.y_codes) if cell.y_codes is not None else None
+    inputs: dict[str, Value | None] = {
+        **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
+    }  # fmt: skip
+    made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
+    outputs = {n: made[n] for n in fused_outputs(cell.type)}
+    axes: dict[str, int] = {}
+    lifts: list[Node] = []
+    for attribute, (names, axis) in DIRECTION_AXES.items():
+        present = [n for n in names if (inputs if n in inputs else outputs).get(n) is not None]
+        before = {n: with_axis_before(v, axis) for n in present if (v := inputs.get(n)) is not None}
+        after = {n: with_axis_after(graph, cell.name, v, axis) for n in present if (v := outputs.get(n)) is not None}
+        if present and all(v is not None for v in (*before.values(), *after.values())):
+            axes[attribute] = 1
+            inputs.update(before)
+            outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
+            lifts += [node for node in after.values() if node is not None]
+    return CellSite(cell, graph, stored_numbers(cell), inputs, outputs, axes, lifts)
+
+
+def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:
+    cell = site.cell
+    places = places_of(input_names(cell.type), list(function.input))
+    node = Node(
+        function.name,
+        name=cell.name,
+        attrs={
+            **site.numbers.attributes(cell), **site.axes, CONFIGURATION: number, **({PLACES: places} if places else {}),
+        },
+        inputs=[site.inputs[n] for n in function.input],
+        outputs=[],
+        domain=DOMAIN,
+    )  # fmt: skip
+    info(node).metadata[CELL_TAG] = cell.name
+    replace_cell(model, site.graph, cell, [node])
+    for lift in site.lifts:
+        lift.outputs.clear()
+    model.remove_nodes(site.graph, site.lifts)
+    node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
+    for field, value in (
+        ("initial_h", site.inputs["initial_h"]), ("initial_c", site.inputs["initial_c"]),
+        ("y", site.outputs["Y"]), ("y_h", site.outputs["Y_h"]), ("y_c", site.outputs.get("Y_c")),
+    ):  # fmt: skip
+        setattr(cell, field, None if value is None else value.name)
+    cell.form = "fused"
+
+
+def _number(function: onnx.FunctionProto) -> int:
+    """What stands for the content of a body: its hash, of 48 bits."""
+    digest = hashlib.sha256(function.SerializeToString(deterministic=True)).digest()
+    return int.from_bytes(digest[:6], "big")

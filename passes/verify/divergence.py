@@ -1,0 +1,140 @@
+"""Finds the first value that differs between two forms of a model: in loops, branches and functions, too.
+
+All values inside are made outputs: those of a Scan or Loop step by step, those of a branch where it is taken; functions
+are inlined first. A value is compared with the one of the same name; where there is none, with one whose name differs
+only by what passes add to names: a number to make it unique, the step of an unrolled loop, the kind of the integer
+operands. Passes may measure such a value in other units: then it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rnnqc.evaluation.numerics import Numerics, sqnr_db
+from rnnqc.passes.cells.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
+from rnnqc.passes.graph.point_names import alias
+from rnnqc.proto.inlining import inlined
+
+OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first value that differs too much.
+
+    Attributes:
+        value: Its name in the model before the pass.
+        inside: The nodes in whose subgraphs it is, from outside to inside: operator and first output.
+        step: The first step of the innermost loop at which it differs; None outside of loops.
+        text: By how much.
+    """
+
+    value: str
+    inside: tuple[str, ...]
+    step: int | None
+    text: str
+
+    def __str__(self) -> str:
+        where = "".join(f" in {node}" for node in reversed(self.inside))
+        return f"{self.value!r}{where}{'' if self.step is None else f' at step {self.step}'}: {self.text}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"value": self.value, "inside": list(self.inside), "step": self.step, "difference": self.text}
+
+
+def first_divergence(
+    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], numerics: Numerics
+) -> Divergence | None:
+    """The first value that both models make and that differs by more than `numerics` allows.
+
+    The order is that of `before`; what a loop makes comes before its results, step after step.
+
+    Returns:
+        None if there is no such value, or the values cannot be brought out.
+    """
+    sides = [inlined(model) for model in (before, after)]
+    made = [names_by_alias(model) for model in sides]
+    pairs = [(place, _matching(place, *made)) for place in places(sides[0].graph)]
+    common = [(place, names) for place, names in pairs if names]
+    values = InnerValues(sides[0], [p.name for p, _ in common]).of(feeds)
+    other = InnerValues(sides[1], [n for _, names in common for n in names]).of(feeds)
+    failing: list[tuple[Place, Steps, str]] = []
+    for place, names in common:
+        if place.name not in values or any(n not in other for n in names):
+            continue
+        exact = names == [place.name]
+        steps = values[place.name]
+        others = other[names[0]] if exact or len(names) == 1 else [o for n in names for o in other[n]]
+        found = _difference(steps, others, numerics, exact)
+        if found is not None:
+            failing.append((place, *found))
+            if not place.looped:
+                break
+    if not failing:
+        return None
+    # Of one loop, the first iteration at which anything differs; of loops inside it, again.
+    first = failing[0][0].inside[:1]
+    there = [f for f in failing if f[0].inside[:1] == first]
+    if first and first[0].startswith(LOOPS):
+        least = min(f[1][:1] for f in there)
+        there = [f for f in there if f[1][:1] == least]
+    same = [f for f in there if f[0].inside == there[0][0].inside]
+    place, steps_there, text = min(same, key=lambda f: f[1])
+    return Divergence(place.name, place.inside, steps_there[-1] if steps_there else None, text)
+
+
+def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) -> tuple[Steps, str] | None:
+    """The first step at which two values differ, and how; None if they do not, or cannot be compared."""
+    if len(before) != len(after) and not exact:
+        return None
+    both = min(len(before), len(after))
+    pairs = [(a, b) for (_, a), (_, b) in zip(before[:both], after[:both], strict=True)]
+    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs)
+    if other and not exact:
+        return None
+    for (steps, _), (a, b) in zip(before[:both], pairs, strict=True):
+        verdict = numerics.check(a, b)
+        if not verdict.ok:
+            return steps, verdict.text
+    rest = [*before[both:], *after[both:]]
+    return (rest[0][0], f"{len(before)} steps became {len(after)}") if rest else None
+
+
+def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
+    """Whether the second values are the first ones in other units, that is times a number far from one; or codes."""
+    a, b = (np.concatenate([np.ravel(p[k]) for p in pairs]) if pairs else np.zeros(0) for k in (0, 1))
+    if a.dtype.kind != "f" or a.size < 3:
+        return a.dtype.kind != "f"
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()) or not np.ptp(a):
+        return False
+    factor, offset = np.polyfit(a, b, 1)
+    far = not 1.0 / OTHER_UNITS < abs(factor) < OTHER_UNITS
+    return bool(far and sqnr_db(b, factor * a + offset) > OTHER_UNITS_DB)
+
+
+def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
+    """Names of values by their aliases, in the order of steps."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for place in places(model.graph):
+        short, step = alias(place.name)
+        found.setdefault(short, []).append((step, place.name))
+    return {short: [n for _, n in sorted(names, key=lambda p: p[0])] for short, names in found.items()}
+
+
+def _matching(place: Place, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> list[str]:
+    """The names in the other model that stand for a value: itself, the only one of its alias, or one for each step."""
+    short = alias(place.name)[0]
+    names = after.get(short, [])
+    if place.name in names:
+        return [place.name]
+    steps = [alias(n)[1] for n in names]
+    if len(before[short]) > 1 or len(set(steps)) < len(steps):
+        return []
+    return names if len(names) == 1 or steps == list(range(len(names))) else []

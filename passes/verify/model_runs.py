@@ -1,0 +1,112 @@
+"""A model with what it makes of some feeds: run once, and asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+Outputs = dict[str, Any]
+
+
+class ModelRuns:
+    """A model as onnxruntime can run it, and its outputs.
+
+    Args:
+        proto: The model.
+        feeds: What it may be run on.
+        executable: From a model that onnxruntime refuses to one that it runs.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        feeds: Sequence[Feeds],
+        executable: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None,
+    ) -> None:
+        self._given, self._feeds, self._executable = proto, feeds, executable
+        self._proto: onnx.ModelProto = proto
+        self._session: Any = None
+        self._outputs: dict[int, Outputs | CompileError] = {}
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The model that is run; the one that was given unless onnxruntime has refused that."""
+        return self._proto
+
+    def is_of(self, proto: onnx.ModelProto) -> bool:
+        """Whether these are runs of a model with the same graph and functions."""
+        return _computation(self._given) == _computation(proto)
+
+    def of(self, number: int) -> Outputs:
+        """The outputs for feed `number`, by name.
+
+        Raises:
+            CompileError: onnxruntime does not run the model.
+        """
+        if number not in self._outputs:
+            try:
+                self._outputs[number] = self.run(self._feeds[number])
+            except CompileError as error:
+                self._outputs[number] = error
+        held = self._outputs[number]
+        if isinstance(held, CompileError):
+            raise held
+        return held
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """The outputs for other feeds; nothing is kept.
+
+        Raises:
+            CompileError: onnxruntime does not run the model.
+        """
+        try:
+            return self._run(feeds)
+        except CompileError:
+            if self._executable is None:
+                raise
+            convert, self._executable, self._session = self._executable, None, None
+            self._proto = convert(self._given)
+            return self._run(feeds)
+
+    def _run(self, feeds: Feeds) -> Outputs:
+        if self._session is None:
+            self._session = make_session(self._proto, optimize=False)
+        return run_session(self._session, feeds)
+
+    def moved(self, rng: np.random.Generator) -> ModelRuns:
+        """Runs of the model with each float of its constants one unit in the last place off, up or down."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._proto)
+        for tensor in (t for block in blocks_of([copy.graph, *copy.functions]) for t in stored_tensors(block)):
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype.kind == "f" and array.ndim:  # scalars are numbers of the algorithm: exponents, limits
+                tensor.CopyFrom(onnx.numpy_helper.from_array(_other(array, rng), tensor.name))
+        return ModelRuns(copy, self._feeds)
+
+    def released(self) -> ModelRuns:
+        """Itself, without the session, which holds the weights once more."""
+        self._session = None
+        return self
+
+
+def _computation(model: onnx.ModelProto) -> tuple[bytes, ...]:
+    functions = (f.SerializeToString(deterministic=True) for f in model.functions)
+    return (model.graph.SerializeToString(deterministic=True), *functions)
+
+
+def moved(feeds: Feeds, rng: np.random.Generator) -> Feeds:
+    """Feeds with each float one unit in the last place off, up or down."""
+    return {k: _other(a, rng) if a.dtype.kind == "f" else a for k, a in feeds.items()}
+
+
+def _other(a: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
+    return np.asarray(a * (1 + np.finfo(a.dtype).eps * rng.choice((-1, 1), a.shape)), a.dtype)

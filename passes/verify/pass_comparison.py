@@ -1,0 +1,291 @@
+"""What one pass has changed, compared with what it declares: constants, outputs, and values inside."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+
+from rnnqc.data.feeds import npz_bytes
+from rnnqc.errors import CompileError, NumericsError
+from rnnqc.evaluation.numerics import Bitwise, Close, Float16Close, Lossy, Numerics, Verdict, max_abs, sqnr_db
+from rnnqc.ir import Model
+from rnnqc.passes.base import Pass, PassResult
+from rnnqc.passes.constant_checks import ConstantCheck, Findings
+from rnnqc.passes.verify.divergence import Divergence, first_divergence
+from rnnqc.passes.verify.equivalents import compare_equivalents
+from rnnqc.passes.verify.model_runs import Feeds, ModelRuns, moved
+from rnnqc.passes.verify.reproducer import DATA_FILES, ReproducerFolder
+from rnnqc.proto.files import serialized
+
+FLOAT16 = int(onnx.TensorProto.FLOAT16)
+NOT_COMPARED = "not compared"
+OWN_LOSS = "a loss of the recipe's own"
+PERTURBATIONS, ROUNDINGS = 3, 16.0
+"""A rounding may do as much as so many times the worst of some changes of the inputs by a unit in the last place."""
+WITHOUT_LOSS = 1e-5
+"""How far the model without what a pass loses may be from the one before, as a share of the largest value."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What passes are compared on.
+
+    Attributes:
+        feeds: Inputs to run with; the first `usual` of them are usual values, of which a loss is declared.
+        usual: How many.
+        executable: From a model that onnxruntime refuses to one that it runs.
+        reproducer: Folder for the reproducer, or None.
+    """
+
+    feeds: Sequence[Feeds]
+    usual: int
+    executable: Callable[[onnx.ModelProto], onnx.ModelProto] | None
+    reproducer: ReproducerFolder | None
+
+
+class PassComparison:
+    """The comparison of one pass.
+
+    Args:
+        trial: What it is compared on.
+        pass_: The pass.
+        model: After it.
+        result: Of it.
+        before: The model before it.
+        after: The model after it.
+        constants: What compares the constants that it has written, or None.
+
+    Attributes:
+        notes: What was compared, and what was not, in order.
+        is_compared: Whether outputs were.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        pass_: Pass,
+        model: Model,
+        result: PassResult,
+        before: ModelRuns,
+        after: ModelRuns,
+        constants: ConstantCheck | None,
+    ) -> None:
+        self._trial, self._pass, self._model, self._result = trial, pass_, model, result
+        self._before, self._after, self._constants = before, after, constants
+        self.notes: list[str] = []
+        self.is_compared = False
+        self._found: Findings | None = None
+        self._is_same_without_loss = self._is_same_inside = False
+        self._with_codes: ModelRuns | None = None
+        numerics = result.numerics or pass_.info.numerics
+        if isinstance(numerics, Close) and _rounds_to_float16(model):
+            numerics = Float16Close()  # another last bit of a float32 may be another float16
+        self._numerics: Numerics = numerics
+
+    def run(self) -> None:
+        """Compares constants, outputs and values inside; fails with what the run shows, or else with a constant.
+
+        Raises:
+            NumericsError: The pass changed more than it declares.
+        """
+        feeds, numerics = self._trial.feeds, self._numerics
+        if self._constants is not None:
+            self._found = self._constants.findings(self._model)
+            self.notes.append(str(self._found))
+        try:
+            for number in range(len(feeds)):
+                self._before.of(number)
+        except CompileError:
+            self.notes.append(f"{NOT_COMPARED}: onnxruntime does not run the model before it")
+        else:
+            count = self._trial.usual if isinstance(numerics, Lossy) else len(feeds)
+            if not count:
+                reason = "a loss is declared for usual values, and no data that the model is made for is given"
+                self.notes.append(f"{NOT_COMPARED}: {reason}")
+            self._compare_without_loss()
+            self._compare_equivalents()
+            for number in range(count):
+                self._compare_outputs(number)
+            for number in range(count, len(feeds)):
+                self._results_after(number)  # it has to run on them
+            self.is_compared = count > 0
+        if self._found is not None and self._found.wrong:
+            wrong = self._found.wrong[0]
+            others = f" ({len(self._found.wrong)} constants are wrong)" if len(self._found.wrong) > 1 else ""
+            self._fail(numerics, self._after, 0, wrong.constant or wrong.what, f"{wrong}{others}", constant=True)
+
+    def _results_after(self, number: int) -> dict[str, Any]:
+        try:
+            return self._after.of(number)
+        except CompileError as error:
+            name = next(iter(self._before.of(number)), "")
+            self._fail(self._numerics, self._after, number, name, error.message)
+
+    def _compare_outputs(self, number: int) -> None:
+        before, numerics, results = self._before.of(number), self._numerics, self._results_after(number)
+        for name, reference in before.items():
+            if name not in results:
+                self._fail(numerics, self._after, number, name, "the output is gone")
+            verdict = self._verdict(numerics, number, name, reference, results[name])
+            own = None if verdict.ok else self._own_loss(number, name, reference, results[name])
+            if own is not None:
+                self.notes.append(f"{OWN_LOSS}: output {name!r}: {verdict.text}; {own}")
+                continue
+            self.notes.append(f"{name}: {verdict.text}")
+            if not verdict.ok:
+                self._fail(numerics, self._after, number, name, verdict.text)
+
+    def _verdict(self, numerics: Numerics, number: int, name: str, reference: Any, result: Any) -> Verdict:
+        verdict = numerics.check(np.asarray(reference), np.asarray(result))
+        if not verdict.ok and isinstance(numerics, Close):
+            return self._rounding(number, name, reference, result) or verdict
+        return verdict
+
+    def _own_loss(self, number: int, name: str, reference: Any, result: Any) -> str | None:
+        """Why a loss beyond the bound is that of the formats that the recipe asks for; None where it may be a fault."""
+        a, b = np.asarray(reference), np.asarray(result)
+        if not isinstance(self._numerics, Lossy) or (a.shape, a.dtype) != (b.shape, b.dtype):
+            return None
+        if a.dtype.kind == "f" and not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return None
+        if self._found is None or self._found.wrong:
+            return None
+        if self._is_same_without_loss and self._result.calibrated:
+            return "without quantizers the model is the same"
+        if self._found.passed_over:
+            return None
+        if self._is_same_inside and sqnr_db(a, b) >= 0.0:
+            return "constants and values inside are right: roundings that a loop feeds back make it"
+        if not self._is_same_without_loss:
+            return None
+        with_codes = self._outputs_with_codes(number).get(name)
+        if with_codes is None:
+            return None
+        verdict = self._numerics.check(np.asarray(with_codes), b)
+        text = "without quantizers the model is the same; beside the one with quantized weights alone it has"
+        return f"{text} {verdict.text}" if verdict.ok else None
+
+    def _outputs_with_codes(self, number: int) -> dict[str, Any]:
+        """Outputs of the model with quantized weights and no other quantizer; none if there is no such model."""
+        if self._with_codes is None:
+            assert self._constants is not None
+            proto = self._constants.without_loss(self._model, keep_weights=True)
+            if proto is None:
+                return {}
+            self._with_codes = ModelRuns(proto, self._trial.feeds, self._trial.executable)
+        try:
+            return self._with_codes.of(number)
+        except CompileError:
+            return {}
+
+    def _compare_without_loss(self) -> None:
+        """The model without what the pass loses has to be the one before."""
+        proto = self._constants.without_loss(self._model) if self._constants is not None else None
+        if proto is None:
+            return
+        runs = ModelRuns(proto, self._trial.feeds, self._trial.executable)
+        worst = 0.0
+        for number in range(self._trial.usual):
+            before = self._before.of(number)
+            try:
+                results = runs.of(number)
+            except CompileError as error:
+                self.notes.append(f"{NOT_COMPARED} without quantizers: {error.message}")
+                return
+            for name, reference in before.items():
+                numerics = Close(WITHOUT_LOSS)
+                verdict = self._verdict(numerics, number, name, reference, results[name])
+                if not verdict.ok:
+                    text = f"without its quantizers the model is another: {verdict.text}"
+                    self._fail(numerics, runs, number, name, text)
+                worst = max(worst, max_abs(np.asarray(reference), np.asarray(results[name])))
+        self.notes.append(f"without quantizers: max |difference| {worst:.3g}")
+        self._is_same_without_loss = self._trial.usual > 0
+
+    def _compare_equivalents(self) -> None:
+        pairs = self._result.equivalents
+        if not pairs:
+            return
+        comparison = compare_equivalents(self._before.proto, self._after.proto, self._trial.feeds, pairs)
+        self.notes.append(str(comparison))
+        if comparison.wrong is not None:
+            pair, difference = comparison.wrong
+            text = f"{pair.after!r} is not {pair.before!r} in its units: {difference}"
+            self._fail(self._numerics, self._after, 0, pair.after, text)
+        self._is_same_inside = self._result.covered and comparison.compared == len(pairs)
+
+    def _rounding(self, number: int, name: str, reference: Any, result: Any) -> Verdict | None:
+        """The verdict on a model that amplifies roundings: other last bits of its inputs change as much.
+
+        Of a model that takes no floats (tokens) the last bits of its constants are changed instead.
+        """
+        a, b = np.asarray(reference), np.asarray(result)
+        if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
+            return None
+        feeds = self._trial.feeds[number]
+        what = "inputs" if any(f.dtype.kind == "f" for f in feeds.values()) else "constants"
+        rng, noise = np.random.default_rng(0), 0.0
+        for _ in range(PERTURBATIONS):
+            other = self._before.run(moved(feeds, rng)) if what == "inputs" else self._before.moved(rng).run(feeds)
+            noise = max(noise, max_abs(a, other[name]))
+        worst = max_abs(a, b)
+        text = f"max |difference| {worst:.3g}; other last bits of the {what} alone make {noise:.3g}"
+        return Verdict(True, text) if worst <= ROUNDINGS * noise else None
+
+    def _fail(
+        self, numerics: Numerics, after: ModelRuns, number: int, value: str, text: str, *, constant: bool = False
+    ) -> NoReturn:
+        feeds = self._trial.feeds[number] if self._trial.feeds else {}
+        name = self._pass.info.name
+        first: Divergence | None = None
+        if constant:
+            message = f"Pass {name!r} wrote a wrong constant: {text}."
+        else:
+            first = first_divergence(self._before.proto, after.proto, feeds, numerics)
+            message = f"Pass {name!r} changed output {value!r} by more than it declares: {text}."
+            if first is not None:
+                message += f" The first value that diverges is {first}."
+            if self._found is not None and self._found.wrong:
+                message += f" A constant is wrong: {self._found.wrong[0]}."
+        folder = self._trial.reproducer
+        if folder is not None:
+            wrong = self._found.wrong if self._found is not None else []
+            report = {
+                "pass": name,
+                "declared": str(numerics),
+                "output": None if constant else value,
+                "difference": text,
+                "first_divergence": None if first is None else first.as_dict(),
+                "wrong_constants": [w.as_dict() for w in wrong],
+            }
+            data = (
+                serialized(self._before.proto, "The model before the pass"),
+                serialized(after.proto, "The model after the pass"),
+                npz_bytes(feeds),
+            )
+            folder.write(dict(zip(DATA_FILES, data, strict=True)), report)
+            files = [shlex.quote(str(folder.path / file)) for file in DATA_FILES]
+            message += f" Reproducer: rnnqc verify {files[0]} {files[1]} --data {files[2]}{self._thresholds(number)}"
+        raise NumericsError(message)
+
+    def _thresholds(self, number: int) -> str:
+        """Options of `rnnqc verify` that ask for what was declared."""
+        numerics = self._numerics
+        if isinstance(numerics, Bitwise):
+            return " --min-equal 1"
+        if isinstance(numerics, Close):
+            with contextlib.suppress(CompileError, IndexError):  # a wrong constant of a model that does not run
+                bounds = [numerics.bound(np.asarray(o)) for o in self._before.of(number).values()]
+                return f" --max-abs {max(bounds, default=numerics.share):g}"
+            return f" --max-abs {numerics.share:g}"
+        return f" --min-sqnr {numerics.min_sqnr_db:g}" if isinstance(numerics, Lossy) else ""
+
+
+def _rounds_to_float16(model: Model) -> bool:
+    return any(n.op == "Cast" and n.attrs.get("to") == FLOAT16 for g in model.graphs() for n in g.nodes)

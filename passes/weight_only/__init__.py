@@ -1,0 +1,1 @@
+"""Recurrent layers whose weights alone are stored in fewer bits."""

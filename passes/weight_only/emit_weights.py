@@ -1,0 +1,143 @@
+"""Constants of few bits with the weights of a recurrent node, and the standard operators that make floats of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.packing import pack
+from rnnqc.ir import Graph, Model, Node, Value, constant_array, safe_name
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.formats.point_format import PACKED_BITS, encoding_of
+from rnnqc.passes.formats.quantized_parameters import weight_codes
+from rnnqc.passes.formats.weight_formats import weight_format
+from rnnqc.recipes.recipe import Settings
+
+RAISED = 8
+"""The zero point of packed codes: a nibble v stands for v - 8."""
+
+
+@dataclass
+class WeightMatrix:
+    """The weights `[rows,K]` of one direction, as all nodes use them that share them.
+
+    Attributes:
+        name: Of the first quantization point that uses them.
+        source: The constant `[D,rows,K]` they are part of.
+        direction: Which part.
+        graph: Where the constant is.
+        settings: What the recipe says.
+        gates: Number of gates among the rows.
+        moments: Second moments of the inputs, from the calibration of every use.
+        stored: The dequantized value `[1,rows,K]`, once it is made.
+        size: Bytes of the stored constants.
+    """
+
+    name: str
+    source: Value
+    direction: int
+    graph: Graph
+    settings: Settings
+    gates: int
+    moments: list[npt.NDArray[Any]] = field(default_factory=list)
+    stored: Value | None = None
+    size: int = 0
+
+    @property
+    def array(self) -> npt.NDArray[np.float32]:
+        """A copy `[K,rows]`, as cells have it."""
+        array = constant_array(self.source)
+        assert array is not None
+        return np.ascontiguousarray(array[self.direction].T)
+
+
+def is_float16(s: Settings) -> bool:
+    """Whether weights are to be stored as float16."""
+    return bool(s.get("store", "integer") == "float16")
+
+
+def format_of(matrix: WeightMatrix | None) -> str:
+    """The type the weights are stored in."""
+    if matrix is None:
+        return "float32"
+    return "float16" if is_float16(matrix.settings) else f"int{matrix.settings['bits']}"
+
+
+def store_weights(model: Model, node: Node, k: int, matrices: Sequence[WeightMatrix | None]) -> None:
+    """Makes input k of `node` a value computed from stored codes; a direction that is None stays float."""
+    source = node.inputs[k]
+    array = constant_array(source)
+    assert array is not None
+    home = next(m.graph for m in matrices if m)
+    parts: list[Value] = []
+    for d, matrix in enumerate(matrices):
+        if matrix is None:
+            name = f"{safe_name(source.name)}/direction_{d}"
+            parts.append(model.add_initializer(name, np.ascontiguousarray(array[d : d + 1]), home))
+            continue
+        if matrix.stored is None:
+            matrix.stored = _dequantized(model, matrix)
+        parts.append(matrix.stored)
+    if len(parts) == 1:
+        node.inputs[k] = parts[0]
+        return
+    known = next(
+        (c for c in parts[0].outputs if c.op == "Concat" and [id(v) for v in c.inputs] == [id(v) for v in parts]), None
+    )
+    if known is None:
+        builder = Builder(model, prefix=matrices[0].name if matrices[0] else safe_name(source.name))
+        joined = builder.op("Concat", parts, "directions", axis=0)
+        _place(home, builder.nodes)
+        known = joined.inputs[0]
+    node.inputs[k] = known.outputs[0]
+
+
+def _place(graph: Graph, nodes: Sequence[Node]) -> None:
+    """Puts nodes that depend on constants alone in front; the pass sorts when it is done."""
+    graph.nodes[:0] = list(nodes)
+
+
+def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
+    """Stores the codes; a float value `[1,rows,K]` made from them."""
+    builder = Builder(model, prefix=matrix.name)
+    array = matrix.array
+    rows = array.shape[1]
+
+    def constant(name: str, held: npt.NDArray[Any]) -> Value:
+        # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
+        matrix.size += held.nbytes
+        return model.add_initializer(f"{matrix.name}.{name}", held, matrix.graph)
+
+    if is_float16(matrix.settings):
+        half = constant("half", np.ascontiguousarray(array.T, np.float16)[None])
+        value: Value = builder.cast(half, np.float32, "float")
+        _place(matrix.graph, builder.nodes)
+        return value
+    moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
+    point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, matrix.gates)
+    encoding = encoding_of(point)
+    codes = weight_codes(point, array, moment)
+    per_channel = encoding.axis is not None
+    zero_point = np.asarray(encoding.zero_points or encoding.zero_point)
+    if encoding.bits <= PACKED_BITS:
+        if not encoding.signed:
+            codes, zero_point = codes.astype(np.int16) - RAISED, zero_point - RAISED
+        packed = constant("packed", np.ascontiguousarray(pack(codes).T)[None])
+        low = builder.op("Mod", [packed, builder.u8(16)], "low")
+        high = builder.op("BitShift", [packed, builder.u8(4)], "high", direction="RIGHT")
+        stored: Value = builder.op("Concat", [low, high], "codes", axis=1)
+        if rows % 2:
+            stored = builder.op("Slice", [stored, builder.i64([0]), builder.i64([rows]), builder.i64([1])], "rows")
+        zero = np.full(rows if per_channel else (), zero_point + RAISED, np.uint8)
+    else:
+        stored = constant("codes", np.ascontiguousarray(codes.T)[None])
+        zero = np.full(rows if per_channel else (), zero_point, encoding.dtype)
+    scale = np.asarray(encoding.scale, np.float32).reshape(rows if per_channel else ())
+    inputs = [stored, constant("scale", scale), constant("zero_point", zero)]
+    value = builder.op("DequantizeLinear", inputs, "float", **({"axis": 1} if per_channel else {}))
+    _place(matrix.graph, builder.nodes)
+    return value

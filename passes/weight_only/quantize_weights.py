@@ -1,0 +1,332 @@
+"""Stores the weights of recurrent nodes in few bits and leaves the arithmetic to ONNX's float operators."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.errors import CompileError, Outcome, Remark, UsageError
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    attribute,
+    constant_array,
+    display_name,
+    graph_info,
+    info,
+    input_or_none,
+    safe_name,
+)
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
+from rnnqc.passes.formats.weight_formats import weight_format
+from rnnqc.passes.graph.lstm_node import (
+    DIRECTIONS,
+    INPUT_NAMES,
+    RECURRENT_OPS,
+    WEIGHTS_TAG,
+    B,
+    NotHandled,
+    P,
+    R,
+    W,
+    check_finite,
+    check_float32,
+    constant_weight,
+    fail,
+)
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS, check_overrides
+from rnnqc.passes.weight_only.check_quantize_weights import QuantizeWeightsCheck
+from rnnqc.passes.weight_only.emit_weights import WeightMatrix, format_of, is_float16, store_weights
+from rnnqc.recipes.recipe import Recipe, Settings
+
+LARGEST_BITS = 8
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+class QuantizeWeights(Pass):
+    """Replaces W and R of LSTM, GRU and RNN nodes by constants of few bits that standard operators turn into floats.
+
+    Before: `LSTM(X, W, R, B, ...)`; after, for each direction of W and R, `[rows,K]`:
+
+    1. 5 to 8 bits: `DequantizeLinear(codes int8 [1,rows,K], scale, zero_point, axis=1)`.
+    2. Up to 4 bits, two codes to a byte: `Mod, BitShift, Concat -> DequantizeLinear(zero_point 8)`. Operator set 21 has
+       a type INT4, but onnxruntime unpacks it five times slower, anew in every run.
+    3. `store = "float16"`: `Cast(float16 -> float)`.
+
+    Two directions meet in a Concat. B, P and all arithmetic stay float: the result is that of the float model with the
+    dequantized weights. onnxruntime keeps a DequantizeLinear of constants, and repeats it in every run, unless the
+    session option `session.disable_quant_qdq` is "1".
+
+    * Equal weights of several nodes are stored once, in the graph that has them.
+    * With second moments of the inputs, codes are compensated (see `rnnqc.formats.compensation`).
+    * A node with weights that are not constant, not float32 or not finite stays, with a remark.
+    """
+
+    info = PassInfo(
+        name="quantize-weights",
+        summary="store the weights of recurrent nodes in few bits, arithmetic in float",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, recipe: Recipe, moments: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
+        """A pass with the rules of `recipe` for `<cell>.W.weight` and `<cell>.R.weight`.
+
+        Args:
+            recipe: Bits none leave a matrix float.
+            moments: Second moments `[K,K]` by name of a quantization point, `<cell>.input` and `<cell>.hidden`.
+        """
+        self.recipe = recipe
+        self.moments = moments or {}
+
+    def run(self, model: Model) -> PassResult:
+        """Stores the weights of every recurrent node of every graph."""
+        remarks: list[Remark] = []
+        homes = {id(c): g for g in model.graphs() for c in graph_info(g).initializers.values()}
+        homes |= {id(v): g for g in model.graphs() for n in g.nodes if n.op == "Constant" for v in n.outputs}
+        shared: dict[Any, WeightMatrix] = {}
+        uses: list[tuple[str, Node, dict[int, list[WeightMatrix | None]]]] = []
+        names: list[str] = []
+        weights: dict[str, tuple[npt.NDArray[np.float32], int]] = {}
+        for path, graph in list(model.paths()):
+            for node in graph.nodes:
+                if node.op not in RECURRENT_OPS or node.domain or _is_done(node):
+                    continue
+                try:
+                    arrays = {k: _weight(node, k) for k in (W, R)}
+                    cells = _cells(model, node)
+                    used = {
+                        k: [self._matrix(shared, homes, node, k, d, c, arrays[k]) for d, c in enumerate(cells)]
+                        for k in arrays
+                    }
+                except NotHandled as refusal:
+                    why = (refusal.reason, refusal.found, refusal.action)
+                    remarks.append(self.remark(Outcome.FLOAT, f"{path}{display_name(node)}", node.op, *why))
+                    continue
+                names += cells
+                for direction, cell in enumerate(cells):
+                    gates = len(CELL_TYPES[node.op].gates)
+                    weights |= {f"{cell}.{INPUT_NAMES[k]}.weight": (a[direction].T, gates) for k, a in arrays.items()}
+                uses.append((f"{path}{display_name(node)}", node, used))
+        if names:
+            self._check_overrides(names)
+            self._check_moments(names)
+        effects = effects_of_overrides(self.recipe, lambda r: self._resolution(r, weights), bool(self.moments))
+        widths: list[int] = []
+        for path, node, used in uses:
+            if not any(m for matrices in used.values() for m in matrices):
+                remarks.append(
+                    self.remark(
+                        Outcome.FLOAT,
+                        path,
+                        node.op,
+                        "the recipe quantizes nothing in it.",
+                        "bits = none for W and R",
+                        "choose another recipe, or give points bits with --set",
+                    )
+                )
+                continue
+            replaced = _defaults(model, node, used)
+            record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
+            for k, key in ((W, "W"), (R, "R")):
+                record[key] = [format_of(m) for m in used[k]]
+                if not any(used[k]):
+                    record["float_bytes"] += _size(node, k)
+                else:
+                    store_weights(model, node, k, used[k])
+                    record["bytes"] += sum(m.size for m in used[k] if m)
+                widths += [m.settings["bits"] for m in used[k] if m and not is_float16(m.settings)]
+            info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
+            remarks.append(self.remark(Outcome.NOTE, path, node.op, f"weights stored in {record['bytes']} bytes."))
+            if replaced:
+                reason = "its weights are defaults that a run could replace; the stored ones count."
+                found = f"{', '.join(map(repr, replaced))} both stored and listed as graph inputs"
+                action = "take the initializers off the graph inputs, if the weights are constant"
+                remarks.append(self.remark(Outcome.NOTE, path, node.op, reason, found, action))
+        count = sum(WEIGHTS_TAG in info(node).metadata for _, node, _ in uses)
+        if count:
+            model.remove_dead()
+            model.sort()
+        usual = all(bits >= USUAL_BITS for bits in widths)
+        numerics = Lossy(10.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, effects=effects)
+
+    def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
+        """What a recipe comes to, for weights `[K,rows]` with so many gates."""
+        settings = {point: recipe.settings(point) for point in weights}
+        formats: dict[str, Any] = {}
+        for point, (array, gates) in weights.items():
+            s = settings[point]
+            if is_float16(s):
+                formats[point] = {"bits": 16, "store": s["store"]}
+                continue
+            if s.get("bits"):
+                _check_settings(s, point)
+            made = weight_format(s, array, np.ones(array.shape[1]), point, gates)
+            cell, _, matrix = point.removesuffix(".weight").rpartition(".")
+            moment = self.moments.get(f"{cell}.{MULTIPLIED[matrix]}")
+            formats[point] = {k: v for k, v in made.items() if k != "compensation" or moment is not None}
+        return Resolution(settings, formats)
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """The floats that stored weights stand for, from the recipe and the weights before."""
+        return QuantizeWeightsCheck(model, self.recipe, self.moments)
+
+    def _check_moments(self, cells: Sequence[str]) -> None:
+        if self.moments and not any(f"{c}.{v}" in self.moments for c in cells for v in ("input", "hidden")):
+            seen = sorted({name.rpartition(".")[0] for name in self.moments})
+            raise UsageError(
+                f"The statistics say nothing about cell {cells[0]!r}; cells: {', '.join(seen)}.",
+                supported="statistics of the same model",
+                action="calibrate this model, or leave the statistics out",
+            )
+
+    def _check_overrides(self, cells: Sequence[str]) -> None:
+        check_overrides(self.recipe, cells)
+        points = [f"{c}.{p}.weight" for c in cells for p in ("W", "R")]
+        for rule in self.recipe.rules[: self.recipe.overrides]:
+            if not any(rule.matches(p) for p in points):
+                raise UsageError(
+                    f"{rule.points!r} is no weight, and recipe {self.recipe.name!r} quantizes weights only.",
+                    supported="points such as " + ", ".join(points[:2]),
+                    action="leave the override out, or choose another recipe",
+                )
+
+    def _matrix(
+        self,
+        shared: dict[Any, WeightMatrix],
+        homes: Mapping[int, Graph],
+        node: Node,
+        k: int,
+        direction: int,
+        cell: str,
+        array: npt.NDArray[np.float32],
+    ) -> WeightMatrix | None:
+        """The weights of one direction; None if they stay float.
+
+        Raises:
+            NotHandled: The whole node stays float.
+        """
+        point, values = f"{cell}.{'W' if k == W else 'R'}.weight", cell + (".input" if k == W else ".hidden")
+        s = self.recipe.settings(point)
+        if not s.get("bits") and not is_float16(s):
+            return None
+        _check_settings(s, point)
+        largest = float(np.abs(array).max())
+        if is_float16(s) and largest > LARGEST_FLOAT16:
+            raise NotHandled(
+                "its weights are beyond float16.",
+                f"weights up to {largest:.4g} in {node.inputs[k].name!r}",
+                f"up to {LARGEST_FLOAT16:.0f} are supported; choose an integer format",
+            )
+        source = node.inputs[k]
+        digest = hashlib.sha256(np.ascontiguousarray(array[direction]).data).digest()
+        home = homes[id(source)]
+        key = (id(home), digest, array.shape, json.dumps(s, sort_keys=True))
+        if key not in shared:
+            shared[key] = WeightMatrix(point, source, direction, home, s, len(CELL_TYPES[node.op].gates))
+        if values in self.moments:
+            moment = np.asarray(self.moments[values])
+            inputs = array.shape[2]
+            if moment.shape != (inputs, inputs):
+                raise CompileError(
+                    f"Statistics of {values!r}: second moments of shape {list(moment.shape)} for {inputs} inputs.",
+                    supported=f"[{inputs}, {inputs}]",
+                    action="calibrate this model again",
+                )
+            shared[key].moments.append(moment)
+        return shared[key]
+
+
+def stored_weight_bytes(model: Model) -> dict[str, int]:
+    """Size of W, R, B and P of each node whose weights this pass has replaced, by its path."""
+    return {
+        f"{path}{display_name(node)}": record["bytes"] + record["float_bytes"]
+        for path, graph in model.paths()
+        for node in graph.nodes
+        if WEIGHTS_TAG in info(node).metadata
+        for record in [json.loads(info(node).metadata[WEIGHTS_TAG])]
+    }
+
+
+def _size(node: Node, k: int) -> int:
+    array = constant_array(value) if (value := input_or_none(node, k)) is not None else None
+    return 0 if array is None else array.nbytes
+
+
+def _is_done(node: Node) -> bool:
+    """Whether this pass has stored the node's weights, and canonicalize has not made floats of them since."""
+    return WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R))
+
+
+def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:
+    """Input k of the node, `[D,rows,K]`.
+
+    Raises:
+        CompileError: The node is not valid.
+        NotHandled: It stays float.
+    """
+    name, value = INPUT_NAMES[k], input_or_none(node, k)
+    if value is None:
+        raise fail(node, f"input {name} is missing.", "X, W and R are required")
+    array = constant_weight(value, name)
+    direction = attribute(node, "direction", "forward")
+    if direction not in DIRECTIONS:
+        raise fail(node, f"direction = {direction!r}.", ", ".join(DIRECTIONS))
+    if array.ndim != 3 or 0 in array.shape or array.shape[0] != len(DIRECTIONS[direction]):
+        wanted = f"[{len(DIRECTIONS[direction])}, rows, inputs]"
+        raise fail(node, f"input {name} has shape {list(array.shape)}.", wanted)
+    check_float32(array.dtype, name)
+    check_finite(array, name)
+    return array
+
+
+def _cells(model: Model, node: Node) -> list[str]:
+    """What the cells of the node's directions are called where it is decomposed: statistics have these names."""
+    base = safe_name(display_name(node))
+    words = ("reverse" if reverse else "forward" for reverse in DIRECTIONS[attribute(node, "direction", "forward")])
+    return [model.fresh_name(f"{base}.{word}") for word in words]
+
+
+def _check_settings(s: Settings, point: str) -> None:
+    """Raises CompileError for formats of weights that float operators cannot be given."""
+    if is_float16(s):
+        return
+    if s["bits"] > LARGEST_BITS:
+        raise CompileError(
+            f"Quantization point {point!r}: bits = {s['bits']}.",
+            supported="weights alone in 2 to 8 bits, or store = float16",
+            action=f"--set '{point}.bits=8'",
+        )
+    for key in ("group_size", "wide_channels"):
+        if s.get(key):
+            raise CompileError(
+                f"Quantization point {point!r}: {key} = {s[key]} where weights alone are quantized.",
+                supported="one scale for each channel, or one for all",
+                action=f"--set '{point}.{key}={'none' if key == 'group_size' else 0}'",
+            )
+    for key in ("share", "bias_correction", "shift_limits"):
+        if s.get(key):
+            raise CompileError(
+                f"Quantization point {point!r}: {key} = {str(s[key]).lower()} where weights alone are quantized.",
+                supported="weights with scales of their own, biases as they are",
+                action=f"--set '{point}.{key}={'none' if key == 'share' else 'false'}'",
+            )
+
+
+def _defaults(model: Model, node: Node, used: Mapping[int, Sequence[WeightMatrix | None]]) -> list[str]:
+    """Names of the weights to be replaced that are graph inputs as well."""
+    listed = graph_info(model.graph).input_order
+    return [node.inputs[k].name for k, matrices in used.items() if any(matrices) and node.inputs[k].name in listed]

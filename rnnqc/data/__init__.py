@@ -1,0 +1,1 @@
+"""Data that users give and data that rnnqc generates: feeds, streams, statistics."""

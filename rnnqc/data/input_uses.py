@@ -1,0 +1,160 @@
+"""What the inputs of a model are used for, as far as that limits the values that make sense for them."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from rnnqc.cells.fused_nodes import fused_places
+from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.proto.graph_walks import blocks_of, branch_results
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+
+MOVERS: dict[str, int | None] = {
+    **dict.fromkeys(
+        ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0
+    ),
+    **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
+    **dict.fromkeys(("Concat", "Min", "Max"), None),
+}
+"""Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
+_LARGE = 1024
+
+
+class Role(enum.Enum):
+    """A use of an input."""
+
+    LENGTH = "length"
+    """Sequence lengths: 1 to the length of the sequence."""
+    INDEX = "index"
+    """Indices into a table, e.g. tokens of an embedding."""
+    STATE = "state"
+    """A hidden state of a recurrent layer: mostly within -1 to 1."""
+    CELL = "cell"
+    """A cell state of a recurrent layer."""
+    TRIPS = "trips"
+    """How often a loop runs."""
+    CHOICE = "choice"
+    """A number that is compared with a constant."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of an input.
+
+    Attributes:
+        role: What it is.
+        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE: the constant it is compared with.
+        axis: LENGTH: the time axis of the sequence; INDEX: the axis of the table that is indexed.
+        batch_axis: LENGTH, STATE, CELL: the batch axis of the sequence.
+    """
+
+    role: Role
+    value: str
+    axis: int = 0
+    batch_axis: int = 1
+
+
+def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
+    """The uses of each input of the main graph that has some."""
+    nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
+    makers = {o: n for n in nodes for o in n.output if o}
+    inputs = {i.name for i in proto.graph.input}
+    entries = {inner: outer for n in nodes for inner, outer in _entries(n)}
+    uses: dict[str, list[Use]] = {}
+    for node in nodes:
+        for index, use in _uses(node):
+            if index < len(node.input) and node.input[index]:
+                for name in _sources(node.input[index], makers, entries, inputs):
+                    uses.setdefault(name, []).append(use)
+    return uses
+
+
+def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
+    """Input index and use, for every input of `node` that says something about its values."""
+    numbers = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
+    if node.op_type in CELL_TYPES and len(node.input) > 0:
+        batch = 0 if numbers.get("layout") == 1 else 1
+        yield 4, Use(Role.LENGTH, node.input[0], 1 - batch, batch)
+        yield 5, Use(Role.STATE, node.input[0], 1 - batch, batch)
+        yield 6, Use(Role.CELL, node.input[0], 1 - batch, batch)
+    elif fused_type(node.op_type) and len(node.input) > 0:
+        places = {place: index for index, place in enumerate(fused_places(node))}
+        for place, role in ((8, Role.LENGTH), (9, Role.STATE), (10, Role.CELL)):
+            yield places.get(place, len(node.input)), Use(role, node.input[0])
+    elif node.op_type == "ReverseSequence" and len(node.input) > 0:
+        yield 1, Use(Role.LENGTH, node.input[0], numbers.get("time_axis", 0), numbers.get("batch_axis", 1))
+    elif node.op_type == "Gather" and len(node.input) > 1:
+        yield 1, Use(Role.INDEX, node.input[0], numbers.get("axis", 0))
+    elif node.op_type == "Loop" and len(node.input) > 0:
+        yield 0, Use(Role.TRIPS, node.input[0])
+    elif node.op_type == "Equal" and len(node.input) > 1:
+        for k in (0, 1):
+            yield k, Use(Role.CHOICE, node.input[1 - k])
+
+
+def _entries(node: onnx.NodeProto) -> list[tuple[str, str]]:
+    """Inputs of the body of a Loop or Scan, and the values outside that they start from."""
+    if node.op_type not in ("Loop", "Scan"):
+        return []
+    bodies = [a.g for a in node.attribute if a.name == "body"]
+    return [(inner.name, outer) for body in bodies for inner, outer in zip(body.input, node.input, strict=False)]
+
+
+def _sources(
+    value: str, makers: Mapping[str, onnx.NodeProto], entries: Mapping[str, str], inputs: set[str]
+) -> list[str]:
+    """The graph inputs whose elements make up `value`."""
+    found: list[str] = []
+    stack, seen = [value], {value}
+    while stack:
+        name = stack.pop()
+        if name in inputs:
+            found.append(name)
+        elif name in entries and entries[name] not in seen:
+            seen.add(entries[name])
+            stack.append(entries[name])
+        elif name in makers and makers[name].op_type in MOVERS:
+            from_input = MOVERS[makers[name].op_type]
+            more = makers[name].input if from_input is None else makers[name].input[from_input : from_input + 1]
+            stack.extend(m for m in more if m not in seen)
+            seen.update(more)
+        elif name in makers:
+            branches = branch_results(makers[name], name)
+            stack.extend(b for b in branches if b not in seen)
+            seen.update(branches)
+    return found
+
+
+def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> dict[str, list[int | None]]:
+    """Shapes of values, inferred for inputs of the shapes `bound`; what cannot be inferred is left out."""
+    skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    graph = skeleton.graph
+    graph.name = "shapes"
+    graph.node.extend(proto.graph.node)
+    graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        count = 1
+        for dim in tensor.dims:
+            count *= dim
+        stored = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if count <= _LARGE:
+            stored.CopyFrom(tensor)
+    for value in proto.graph.input:
+        described = graph.input.add()
+        described.CopyFrom(value)
+        if value.name in bound:
+            for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
+                dim.dim_value = size
+    with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
+        graph.CopyFrom(infer_shapes(skeleton).graph)
+    shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
+    for value in [*graph.value_info, *graph.input, *graph.output]:
+        tensor_type = value.type.tensor_type
+        if tensor_type.HasField("shape"):
+            shapes[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
+    return shapes

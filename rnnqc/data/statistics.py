@@ -1,0 +1,302 @@
+"""What calibration measures at quantization points, and the file it is kept in."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
+from rnnqc.data.checked_json import Entry, floats_text, json_text, read_json
+from rnnqc.errors import Remark, UsageError
+from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.histogram import HALF, Histogram
+from rnnqc.proto.files import write_atomically
+
+Vector = npt.NDArray[np.float64]
+FORMAT, VERSION = "rnnqc-statistics", 1
+SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
+"""Kinds of search for a fix position, to nearest or rounding down: how many candidates each tries."""
+FIX_POSITION_BITS = (8, 16)
+NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
+ARRAYS = ("channel_max", "channel_mean", "second_moment")
+WHOLE = re.compile(r"-?[0-9]{1,9}")
+CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
+"""Points with statistics of single channels, and how many of these there are."""
+
+
+@dataclass(frozen=True)
+class PointStatistics:
+    """Statistics of the values at one quantization point, padding left out.
+
+    A call is one time step of the whole batch; of `input` it is the whole sequence. A sample is one row of the batch
+    in one call. `hidden` has the states that the steps make, and an initial one that is neither zero nor the last one
+    of the call before.
+
+    Attributes:
+        shape: The largest size of each dimension of a call: `[B, H]`, or `[T, B, I]` of `input`.
+        count: How many values there were.
+        calls: How many calls.
+        min: Smallest value.
+        max: Largest value.
+        avg_min: Average over the samples of the smallest value of each; over the calls where a sample is one value.
+        avg_max: As `avg_min`, of the largest.
+        mean: Arithmetic mean.
+        std: Standard deviation, of the population.
+        mean_abs_dev: Mean absolute deviation about the mean (Laplace's b).
+        histogram: Counts in bins of a power of two, up to 2048 on either side of zero.
+        call_percentiles: The 99.999 percentile of `|x|` of each of the first 300 calls.
+        fix_positions: How many steps each fix position was the best of: `fix_positions[bits][kind][position]`, with
+            bits 8 or 16, and kind "max" (nothing saturates), "mse" (the best of 5, rounded to nearest) or "mse-floor"
+            (the same, rounded down).
+        channel_max: Largest magnitude of each channel, `[K]`; of `input` and `hidden`.
+        channel_mean: Mean of each channel, `[K]`.
+        second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
+            overflows.
+    """
+
+    shape: tuple[int, ...]
+    count: int
+    calls: int
+    min: float
+    max: float
+    avg_min: float
+    avg_max: float
+    mean: float
+    std: float
+    mean_abs_dev: float
+    histogram: Histogram
+    call_percentiles: tuple[float, ...] = ()
+    fix_positions: Mapping[int, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    channel_max: Vector | None = None
+    channel_mean: Vector | None = None
+    second_moment: Vector | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
+        data |= {"shape": list(self.shape), "count": self.count, "calls": self.calls}
+        data["histogram"] = {
+            "width": self.histogram.width, "first": self.histogram.first, "counts": self.histogram.counts.tolist(),
+        }  # fmt: skip
+        data["call_percentiles"] = list(self.call_percentiles)
+        data["fix_positions"] = {
+            str(bits): {kind: {str(p): n for p, n in sorted(votes.items())} for kind, votes in kinds.items()}
+            for bits, kinds in self.fix_positions.items()
+        }
+        for name in ("channel_max", "channel_mean"):
+            if getattr(self, name) is not None:
+                data[name] = getattr(self, name).tolist()
+        if self.second_moment is not None:
+            data["second_moment"] = floats_text(self.second_moment[np.triu_indices(len(self.second_moment))])
+        return data
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> PointStatistics:
+        """The inverse of `as_dict`, with every value checked."""
+        at = entry.fields(
+            [*NUMBERS, "shape", "count", "calls", "histogram"], ["call_percentiles", "fix_positions", *ARRAYS]
+        )
+        numbers = {name: at[name].number(0.0 if name in ("std", "mean_abs_dev") else -math.inf) for name in NUMBERS}
+        for low, high in (("min", "max"), ("avg_min", "avg_max")):
+            if numbers[low] > numbers[high]:
+                entry.refuse(f"{low} <= {high}", f"of {low} {numbers[low]:g} and {high} {numbers[high]:g}")
+        channels = {k: at[k].floats() for k in ("channel_max", "channel_mean") if k in at}
+        if len({len(v) for v in channels.values()}) > 1:
+            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
+        moment = None
+        if "second_moment" in at:
+            size = next((len(v) for v in channels.values()), 0)
+            triangle = np.triu_indices(size)
+            values = at["second_moment"].packed_floats(len(triangle[0]))
+            moment = np.zeros((size, size))
+            moment[triangle] = values
+            moment.T[triangle] = values
+        return cls(
+            shape=tuple(e.whole(0) for e in at["shape"].items()),
+            count=at["count"].whole(1),
+            calls=at["calls"].whole(1),
+            histogram=_histogram(at["histogram"]),
+            call_percentiles=tuple(e.number(0.0) for e in at["call_percentiles"].items())
+            if "call_percentiles" in at
+            else (),
+            fix_positions=_fix_positions(at["fix_positions"]) if "fix_positions" in at else {},
+            channel_max=channels.get("channel_max"),
+            channel_mean=channels.get("channel_mean"),
+            second_moment=moment,
+            **numbers,
+        )
+
+
+def _histogram(entry: Entry) -> Histogram:
+    at = entry.fields(["width", "first", "counts"])
+    width = at["width"].number()
+    if not is_power_of_two(width):
+        at["width"].refuse("a power of two")
+    counts = np.array([e.whole(0) for e in at["counts"].items()], np.int64)
+    if not counts.size or not counts.any():
+        at["counts"].refuse("at least one count above 0")
+    first = at["first"].whole(-HALF, HALF - 1)
+    if first + counts.size > HALF:
+        at["counts"].refuse(f"bins from {-HALF} to {HALF - 1}", f"of {counts.size} bins from {first} on")
+    return Histogram(width, first, counts)
+
+
+def _fix_positions(entry: Entry) -> dict[int, dict[str, dict[int, int]]]:
+    result: dict[int, dict[str, dict[int, int]]] = {}
+    for bits, kinds in entry.entries().items():
+        if not WHOLE.fullmatch(bits) or not 2 <= int(bits) <= 32:
+            entry.refuse("numbers of bits from 2 to 32 as keys", f"an object with the key {bits!r}")
+        result[int(bits)] = {}
+        for kind, votes in kinds.fields([], SPANS).items():
+            result[int(bits)][kind] = {}
+            for position, count in votes.entries().items():
+                if not WHOLE.fullmatch(position) or abs(int(position)) > 1000:
+                    votes.refuse("whole numbers as keys", f"an object with the key {position!r}")
+                result[int(bits)][kind][int(position)] = count.whole(0)
+    return result
+
+
+def _check_channels(point: PointStatistics, name: str, cells: Mapping[str, Mapping[str, Any]], entry: Entry) -> None:
+    found = next((len(v) for v in (point.channel_max, point.channel_mean) if v is not None), None)
+    for ending, size in CHANNELS.items():
+        wanted = cells.get(name.removesuffix(ending), {}).get(size)
+        if found is not None and wanted is not None and found != wanted:
+            entry.refuse(f"channel_max and channel_mean of {wanted} numbers, the {size} of the cell", f"of {found}")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of all quantization points of a model.
+
+    Attributes:
+        points: By name, `<cell>.<point>`; a cell that never ran has none.
+        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
+            of a recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
+        settings: What was asked for: number of samples, seed, states that were carried.
+        source: The file they were read from, for messages.
+        remarks: Of the calibration, about recurrences that it could not observe; not in files.
+    """
+
+    points: Mapping[str, PointStatistics]
+    cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    remarks: tuple[Remark, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Statistics:
+        """Reads a statistics file.
+
+        Raises:
+            UsageError: It cannot be read, or an entry makes no sense; the message names file and entry.
+        """
+        whole = read_json(Path(path), "a statistics file")
+        if not isinstance(whole.data, dict) or whole.data.get("format") != FORMAT:
+            whole.refuse(f'"format": "{FORMAT}", as written by `rnnqc calibrate`', "no statistics file")
+        at = whole.fields(["format", "version", "model", "points", "settings"])
+        if at["version"].data != VERSION:
+            at["version"].refuse(f"version {VERSION}")
+        cells = {name: _cell(entry) for name, entry in at["model"].fields(["cells"])["cells"].entries().items()}
+        points = {}
+        for name, entry in at["points"].entries().items():
+            if not any(name.startswith(f"{cell}.") for cell in cells):
+                entry.refuse("points of the cells in model.cells", "a point of none of them")
+            points[name] = PointStatistics.from_entry(entry)
+            _check_channels(points[name], name, cells, entry)
+        at["settings"].entries()
+        return cls(points, cells, at["settings"].data, os.fspath(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a statistics file, the same bytes for the same statistics.
+
+        Raises:
+            CompileError: The file cannot be written.
+        """
+        write_atomically(Path(path), self.text.encode())
+
+    @property
+    def text(self) -> str:
+        """The contents of the file."""
+        return json_text(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "model": {"cells": self.cells},
+                "settings": self.settings,
+                "points": {name: point.as_dict() for name, point in self.points.items()},
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
+
+    @property
+    def silent_cells(self) -> list[str]:
+        """Cells that never ran."""
+        return [c for c in self.cells if not any(p.startswith(f"{c}.") for p in self.points)]
+
+    def check_fits(self, cells: Iterable[Cell]) -> None:
+        """Checks that these are statistics of a model with these cells.
+
+        Raises:
+            UsageError: A cell has other sizes here, or is not here.
+        """
+        for cell in cells:
+            if cell.name not in self.cells:
+                known = ", ".join(sorted(self.cells)) or "none"
+                raise UsageError(
+                    f"{self._where}nothing about cell {cell.name!r}; cells: {known}.",
+                    supported="statistics of the same model",
+                    action="calibrate this model",
+                )
+            self.check_cell(cell.name, identity(cell))
+
+    def check_cell(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """Checks that what is known of a cell, if it is known, is of one like it.
+
+        Raises:
+            UsageError: It has other sizes here.
+        """
+        found = self.cells.get(name)
+        if found is not None and dict(found) != dict(wanted):
+            raise UsageError(
+                f"{self._where}cell {name!r} is {_text(found)} there, and {_text(wanted)} in the model.",
+                supported="statistics of the same model",
+                action="calibrate this model",
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source}: " if self.source else "The statistics: "
+
+
+def _cell(entry: Entry) -> dict[str, Any]:
+    """What is said of a cell: its sizes, or the sizes of the products of a recurrence of unknown equations."""
+    if isinstance(entry.data, dict) and "products" in entry.data:
+        at = entry.fields(["op", "products"])
+        shapes = {n: [size.whole(1) for size in p.items()] for n, p in at["products"].entries().items()}
+        return {"op": at["op"].text(), "products": shapes}
+    at = entry.fields(["hidden_size", "input_size", "op", "reverse"])
+    return {
+        "hidden_size": at["hidden_size"].whole(1),
+        "input_size": at["input_size"].whole(1),
+        "op": at["op"].text(),
+        "reverse": at["reverse"].truth(),
+    }
+
+
+def identity(cell: Cell) -> dict[str, Any]:
+    """What tells a cell from another one of the same name."""
+    return {"hidden_size": cell.hidden_size, "input_size": cell.input_size, "op": cell.op, "reverse": cell.reverse}
+
+
+def _text(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in sorted(sizes.items()))

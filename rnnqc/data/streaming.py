@@ -1,0 +1,266 @@
+"""Runs models over calls: what the calls of some data are, and which states go from one to the next.
+
+Data is a sequence of feeds. With states (`IN:OUT`) it is a stream: output OUT of a call is input IN of the next one; a
+feed that holds an array for IN starts a new stream with it; the first call starts from zeros where it holds none.
+Without states every feed stands alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.data.feeds import Feeds, NpzFolder, check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.errors import CompileError, UsageError
+
+Array = npt.NDArray[Any]
+Outputs = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What runs at once.
+
+    Attributes:
+        feed: The arrays, by the names of inputs.
+        first: Number of its first sample in the data.
+        samples: How many samples it has.
+        restart: Whether a stream starts with it.
+    """
+
+    feed: Feeds
+    first: int
+    samples: int
+    restart: bool = False
+
+
+def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
+    """Inputs that carry states, and the outputs that become them, from such pairs or from texts `IN:OUT`.
+
+    Raises:
+        UsageError: A text names no input or no output of the model, or an input twice.
+    """
+    if isinstance(state, str):
+        raise UsageError(f"state = {state!r} is one text.", supported="a list of texts such as 'IN:OUT', or a dict")
+    inputs = {i.name for i in true_inputs(proto)}
+    outputs = {o.name for o in proto.graph.output}
+    given = list(state.items()) if isinstance(state, Mapping) else [_split(t, inputs, outputs) for t in state or ()]
+    carried: dict[str, str] = {}
+    for name, output in given:
+        if name not in inputs or output not in outputs:
+            wrong = f"no input {name!r}" if name not in inputs else f"no output {output!r}"
+            text = f"{name}:{output}" if output else name
+            raise UsageError(
+                f"--state {text!r}: " + (f"the model has {wrong}." if output else "not of the form IN:OUT."),
+                supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}",
+                action="name an input of the model and the output that becomes it",
+            )
+        if carried.setdefault(name, output) != output:
+            found = f"{carried[name]!r} and {output!r}"
+            raise UsageError(f"--state {name}: two outputs, {found}.", supported="one", action="leave one out")
+    return carried
+
+
+def _split(text: str, inputs: Container[str], outputs: Container[str]) -> tuple[str, str]:
+    """Input and output of `IN:OUT`, at the colon that gives names of the model: names may have some, too."""
+    parts = text.split(":")
+    pairs = [(":".join(parts[:k]), ":".join(parts[k:])) for k in range(1, len(parts))]
+    known = [(name, output) for name, output in pairs if name in inputs and output in outputs]
+    return (*known, *pairs, (text, ""))[0]
+
+
+def calls_of(
+    data: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    proto: onnx.ModelProto,
+    carried: Mapping[str, str],
+    *,
+    limit: int | None = None,
+    padded: bool = True,
+) -> Iterator[Piece]:
+    """The calls that `data` makes of a model, each checked when it is taken.
+
+    Args:
+        data: Feeds, or the name of an `.npz`, of a directory of `.npz`, or `module:function` (see `open_feeds`).
+        proto: The model.
+        carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
+        limit: How many at most.
+        padded: Whether NaN may stand in the arrays.
+
+    Raises:
+        CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
+    """
+    if isinstance(data, str | os.PathLike):
+        data = open_feeds(os.fspath(data), proto, carried)
+    return stream(checked(data, proto, None, carried, padded), proto, carried, limit)
+
+
+def run_calls(
+    run: Callable[[Feeds], Mapping[str, Array]], calls: Iterable[Piece], carried: Mapping[str, str]
+) -> Iterator[Outputs]:
+    """Runs one model over calls; it carries its own states.
+
+    Args:
+        run: From a feed to all outputs, by name: `functools.partial(run_session, session)`, say.
+        calls: In order.
+        carried: Outputs by the input they become.
+
+    Yields:
+        The outputs of each call.
+    """
+    states: Feeds = {}
+    for call in calls:
+        outputs = dict(run(with_states(call, states)))
+        states = {name: outputs[output] for name, output in carried.items()}
+        yield outputs
+
+
+def with_states(call: Piece, states: Mapping[str, Array]) -> Feeds:
+    """What to feed in a call that comes after one that left `states`, by the input they become."""
+    return call.feed if call.restart else {**call.feed, **states}
+
+
+def stacked(results: Sequence[Mapping[str, Array]], carried: Mapping[str, str]) -> Outputs:
+    """The outputs of all calls with a leading axis that counts calls; of states, the value after the last call.
+
+    Raises:
+        CompileError: An output has another shape in another call.
+    """
+    last = set(carried.values())
+    made: Outputs = {}
+    for name, value in results[-1].items():
+        shapes = sorted({np.shape(r[name]) for r in results})
+        if name not in last and len(shapes) > 1:
+            raise CompileError(
+                f"output {name!r} has shape {list(shapes[0])} in one call and {list(shapes[1])} in another.",
+                supported="calls whose outputs can be stacked",
+                action="run the calls that differ on their own",
+            )
+        made[name] = value if name in last else np.stack([r[name] for r in results])
+    return made
+
+
+def checked(
+    feeds: Iterable[Mapping[str, Any]],
+    proto: onnx.ModelProto,
+    axes: Mapping[str, int] | None,
+    carried: Iterable[str],
+    padded: bool,
+    filled: bool = False,
+) -> Iterator[Feeds]:
+    """The feeds, each checked when it is taken.
+
+    Args:
+        feeds: Arrays by names of inputs.
+        proto: The model.
+        axes: Batch axes of the inputs; None where a whole feed is one sample.
+        carried: Inputs that the model makes itself: they need not be there.
+        padded: Whether NaN may stand in padding.
+        filled: Whether arrays of open shapes must hold something, states apart: onnxruntime 1.31 ends the process where
+            a GRU gets a sequence without steps.
+
+    Raises:
+        CompileError: There is none, or one does not fit, is empty or is not finite; the message names array and sample.
+    """
+    declared = true_inputs(proto)
+    known = [v.name for v in declared]
+    fillable = {v.name for v in declared if not _holds_nothing(v)} - set(carried)
+    optional = set(carried)
+    empty = True
+    unit = "sample" if axes is None else "feed"
+    for number, given in enumerate(feeds):
+        where = str(feeds.files[number]) if isinstance(feeds, NpzFolder) else f"{unit} {number}"
+        if not isinstance(given, Mapping):
+            raise CompileError(
+                f"{where}: is a {type(given).__name__}.",
+                supported=f"dicts of arrays named {', '.join(known)}",
+                action="name the arrays as the model's inputs",
+            )
+        feed = {name: np.asarray(array) for name, array in given.items()}
+        check_feed(feed, _without(proto, optional - set(feed)) if optional else proto, where)
+        for name in known:
+            if name in feed and feed[name].dtype.kind == "f" and not padded:
+                _check_finite(feed[name], name, where)
+            if filled and name in feed and name in fillable and feed[name].size == 0:
+                raise CompileError(
+                    f"{where}: array {name!r} of shape {list(feed[name].shape)} is empty.",
+                    supported="at least one sample, one time step",
+                    action="leave the sample out",
+                )
+        empty = False
+        yield {name: feed[name] for name in known if name in feed}
+    if empty:
+        raise CompileError("The data is empty.", supported="at least one sample", action="check the data")
+
+
+def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
+    """Whether the shape in the model has a 0."""
+    return any(d.HasField("dim_value") and d.dim_value == 0 for d in declared.type.tensor_type.shape.dim)
+
+
+def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """The signature of a model whose inputs `names` are absent."""
+    signature = onnx.ModelProto()
+    signature.graph.input.extend(i for i in true_inputs(proto) if i.name not in names)
+    return signature
+
+
+def _check_finite(array: Array, name: str, where: str) -> None:
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    index = tuple(int(k) for k in np.argwhere(~finite)[0])
+    raise CompileError(
+        f"{where}: array {name!r} holds {array[index]} at {list(index)}.",
+        supported="finite numbers",
+        action="remove the sample, or repair the data",
+    )
+
+
+def stream(
+    feeds: Iterable[Feeds], proto: onnx.ModelProto, carried: Iterable[str], limit: int | None
+) -> Iterator[Piece]:
+    """Calls of a model with states: one that gives the value of a state starts a stream, the others go on with it.
+
+    Raises:
+        CompileError: A state whose shape the model leaves open has no first value.
+    """
+    declared = {i.name: i for i in true_inputs(proto)}
+    carried = list(carried)
+    for number, feed in enumerate(itertools.islice(feeds, limit)):
+        restart = number == 0 or any(name in feed for name in carried)
+        complete = dict(feed)
+        if restart:
+            sizes = {
+                d.dim_param: n
+                for key, array in feed.items()
+                for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
+                if d.dim_param
+            }
+            for name in carried:
+                if name in complete:
+                    continue
+                complete[name] = _zeros(declared[name], sizes, f"sample {number}")
+        yield Piece(complete, number, 1, restart)
+
+
+def _zeros(declared: onnx.ValueInfoProto, sizes: Mapping[str, int], where: str) -> Array:
+    """Zeros for a state, with the sizes that the other arrays give the named dimensions."""
+    bound = onnx.ValueInfoProto()
+    bound.CopyFrom(declared)
+    for dim in bound.type.tensor_type.shape.dim:
+        if not dim.HasField("dim_value"):
+            if dim.dim_param not in sizes:
+                raise CompileError(
+                    f"{where}: no array for the first {declared.name!r}, whose shape the model does not fix.",
+                    supported="zeros by default, where the shape is fixed by the model or the other arrays",
+                    action="give its first value in the data",
+                )
+            dim.dim_value = sizes[dim.dim_param]
+    return zeros_of(bound)

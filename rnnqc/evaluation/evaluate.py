@@ -1,0 +1,189 @@
+"""Running models in onnxruntime: whole, in part, with or without the native library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from rnnqc.errors import CompileError
+from rnnqc.ir import Constant, Model, Node, Value, constant_array, export_nodes
+from rnnqc.proto.files import serialized
+from rnnqc.proto.shape_inference import infer_shapes
+
+Array = npt.NDArray[Any]
+LARGEST_CONSTANT = 2**31
+"""Bytes of a value that is computed from constants."""
+_ELEMENT = 4  # most constants are float32
+_SMALL = 64
+
+
+def make_session(
+    model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True, threads: int = 1
+) -> ort.InferenceSession:
+    """A CPU session.
+
+    Args:
+        model: A ModelProto, its bytes, or a path.
+        native: Whether to register rnnqc's library.
+        optimize: Whether onnxruntime may optimize the graph.
+        threads: Intra-op threads; 0 for onnxruntime's choice.
+
+    Raises:
+        CompileError: onnxruntime refuses the model.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if native:
+        from rnnqc import runtime_ops
+
+        runtime_ops.register(options)
+    source = serialized(model, "The model to run") if isinstance(model, onnx.ModelProto) else model
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise CompileError(
+            f"onnxruntime {ort.__version__} refuses the model: {_first_lines(error)}",
+            supported="models that onnxruntime runs on the CPU",
+            action="check that the float model runs in onnxruntime",
+        ) from error
+
+
+def run_model(
+    model: onnx.ModelProto | bytes | str, feeds: Mapping[str, Array], *, native: bool = False, optimize: bool = False
+) -> dict[str, Array]:
+    """Runs a model once; outputs by name.
+
+    Raises:
+        CompileError: onnxruntime refuses the model or fails while running it.
+    """
+    session = make_session(model, native=native, optimize=optimize)
+    return run_session(session, feeds)
+
+
+def run_session(
+    session: ort.InferenceSession, feeds: Mapping[str, Array], *, sequences: bool = False
+) -> dict[str, Any]:
+    """Runs a session once; outputs by name.
+
+    Args:
+        session: The session.
+        feeds: Inputs by name; what is no input is left out.
+        sequences: Whether outputs may be sequences of tensors, too; they are lists of arrays.
+
+    Raises:
+        CompileError: The feeds do not fit, onnxruntime fails, or an output is no tensor.
+    """
+    names = [o.name for o in session.get_outputs()]
+    known = {i.name for i in session.get_inputs()}
+    missing = sorted(known - set(feeds))
+    if missing:
+        raise CompileError(
+            f"the data has no array for input {missing[0]!r}.",
+            supported=", ".join(sorted(known)),
+            action="add the array",
+        )
+    try:
+        values = session.run(names, {k: v for k, v in feeds.items() if k in known})
+    except Exception as error:
+        raise CompileError(
+            f"onnxruntime failed while running the model: {_first_lines(error)}",
+            action="check that the model runs on this data; give data that fits it",
+        ) from error
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, np.ndarray | np.generic) and not (sequences and isinstance(value, list)):
+            raise CompileError(
+                f"output {name!r} is a {type(value).__name__}.",
+                supported="tensors",
+                action="remove the output from the model",
+            )
+    return dict(zip(names, values, strict=True))
+
+
+def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
+    """What constant `nodes` (in order, standard operators) make `value`; None if onnxruntime cannot compute it."""
+    if any(n.op in _NOT_RUN and not n.domain for n in nodes):
+        return None
+    for k, node in enumerate(nodes):
+        if node.op in _DIVISIONS and not node.domain and not _is_survived(model, nodes[:k], node):
+            return None
+    return _evaluated(model, nodes, value)
+
+
+def _evaluated(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
+    array = constant_array(value)
+    if array is not None:
+        return array
+    constants = {v.name: v for n in nodes for v in n.inputs if isinstance(v, Constant)}
+    graph = onnx.GraphProto(name="constant")
+    graph.node.extend(export_nodes(nodes))
+    for name, constant in constants.items():
+        array = constant_array(constant)
+        assert array is not None
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    graph.output.add(name=value.name)
+    proto = onnx.ModelProto(ir_version=10, graph=graph)
+    proto.opset_import.add(domain="", version=model.opset)
+    if _is_too_large(proto):
+        return None
+    try:
+        return next(iter(run_model(proto, {}).values()))
+    except CompileError:
+        return None
+
+
+_NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
+"""Operators with which onnxruntime 1.31 can end the process, by their operands: no constants are computed by them."""
+_DIVISIONS = ("Div", "Mod")
+
+
+def _is_survived(model: Model, before: Sequence[Node], node: Node) -> bool:
+    """Whether a division, whose operands nodes `before` it make, is not that of the least integer by -1."""
+    arrays = [_evaluated(model, before, v) for v in node.inputs if v.name]
+    if any(a is None for a in arrays):
+        return False
+    whole = [a for a in arrays if a is not None and a.dtype.kind == "i"]
+    least = any((a == np.iinfo(a.dtype).min).any() for a in whole[:1])
+    return not (least and any((a == -1).any() for a in whole[1:]))
+
+
+def _is_too_large(proto: onnx.ModelProto) -> bool:
+    """Whether a value of a model without inputs is known to have more than LARGEST_CONSTANT bytes.
+
+    A few numbers are enough to ask for any size (Expand, Tile, Range, ConstantOfShape, sums of a row and a column).
+    """
+    described = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    described.graph.node.extend(proto.graph.node)
+    described.graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL:
+            described.graph.initializer.append(tensor)
+        else:  # its shape says enough
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            described.graph.input.append(value)
+    try:
+        inferred = infer_shapes(described).graph
+    except Exception:
+        return False  # onnxruntime says what is wrong
+    return any(_declared_bytes(v) > LARGEST_CONSTANT for v in (*inferred.value_info, *inferred.output))
+
+
+def _declared_bytes(value: onnx.ValueInfoProto) -> int:
+    """Bytes of a tensor of known shape; 0 if it is not known."""
+    tensor = value.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
+    return math.prod(dims) * _ELEMENT if tensor.HasField("shape") else 0
+
+
+def _first_lines(error: Exception) -> str:
+    """What onnxruntime says, without the listings that may follow."""
+    lines = [line.strip() for line in str(error).strip().splitlines()[:3]]
+    return " ".join(line for line in lines if line) or type(error).__name__

@@ -1,0 +1,67 @@
+"""Tells defects of the compiler from models that are not valid in ways that no check of its own foresees."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import onnx
+
+from rnnqc.errors import MEMORY, CompileError, InternalError, RnnqcError
+from rnnqc.evaluation.evaluate import make_session
+from rnnqc.formats.qonnx import DOMAINS
+from rnnqc.proto.files import load_proto
+from rnnqc.proto.graph_walks import blocks_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Given = str | os.PathLike[str] | onnx.ModelProto
+
+
+@contextlib.contextmanager
+def blaming_invalid(model: Given) -> Iterator[None]:
+    """Makes a `CompileError` of a failure inside if onnxruntime refuses the model, too."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (RnnqcError, MemoryError)) and not isinstance(error, InternalError):
+            raise
+        refusal = _refusal(model)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of which failures are blamed on its first argument, a model, where that is not valid."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        model: Any = args[0] if args else next(iter(kwargs.values()), None)
+        with blaming_invalid(model):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _refusal(model: Given) -> CompileError | None:
+    """What onnxruntime says of a model that it refuses; None if it takes it, or knows some of its operators not."""
+    source = MEMORY if isinstance(model, onnx.ModelProto) else os.fspath(model)
+    try:
+        proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
+        if any(node.domain in DOMAINS for block in blocks_of([proto.graph, *proto.functions]) for node in block.node):
+            return None
+        make_session(proto, optimize=False)
+    except CompileError as error:
+        refusal = CompileError(
+            f"The model is not valid: {error.message}",
+            supported="models that onnxruntime loads",
+            action="export the model again",
+        )
+        refusal.locate(source)
+        return refusal
+    return None

@@ -1,0 +1,1 @@
+"""Number formats: scales, zero points, encoding, packing and the search for them."""

@@ -1,0 +1,269 @@
+"""Error-compensated rounding of weight matrices from the second moments of their inputs.
+
+A matrix `[K,n]` multiplies rows `[K]`. Rounding it by E changes the products by `x E`, in the mean square by
+`tr(E^T G E)` with `G = mean(x^T x)`: errors in different rows of a channel can cancel where inputs are correlated.
+Rows are rounded one after the other, and what one loses is made good in those that follow (Frantar et al. 2022, GPTQ,
+arXiv 2210.17323); then each code is chosen again, given all others, until nothing gets better. See
+docs/compensation.md.
+
+All channels are independent and are done some at a time: temporaries stay small beside the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer
+from rnnqc.formats.weights import group_multipliers, quantize_matrix, quantize_with_multipliers
+
+FloatArray = npt.NDArray[np.float32]
+DoubleArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+DAMPING = 0.02
+"""What is added to the diagonal of G, as a part of its mean: few samples say little about small eigenvalues."""
+SWEEPS = 4
+BLOCK = 32
+COLUMNS = 1024
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values each entry of a matrix `[K,n]` may take: `step * (code - zero_point)` for whole codes in a range.
+
+    Attributes:
+        step: `[S,n]`, positive.
+        low: Lowest code, `[S,n]`.
+        high: Highest code, `[S,n]`.
+        zero_point: Code of the value 0, `[S,n]`.
+        part: Which of the S rows above holds for each row of the matrix, `[K]`.
+        stride: From one code to the next, `[S]`: 2 for the codes -1 and +1 of one bit.
+    """
+
+    step: DoubleArray
+    low: DoubleArray
+    high: DoubleArray
+    zero_point: DoubleArray
+    part: IntArray
+    stride: IntArray
+
+    @classmethod
+    def of_encoding(cls, encoding: Encoding, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Grid:
+        """The grid of a number format.
+
+        Args:
+            encoding: One scale, or one for each column.
+            shape: K and n.
+            limit: Largest magnitude of a code less the zero point, one for each column, where that is less than the
+                format allows.
+        """
+        row = (1, shape[1])
+        low, high = (np.full(row, float(v)) for v in (encoding.minimum, encoding.maximum))
+        zero = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point, np.float64), row)
+        if limit is not None:
+            bound = np.asarray(limit, np.float64).reshape(1, -1)
+            low, high = np.maximum(low, zero - bound), np.minimum(high, zero + bound)
+        step = np.broadcast_to(np.asarray(encoding.scale, np.float32).astype(np.float64), row)
+        stride = np.array([2 if encoding.bits == 1 else 1])
+        return cls(step, low, high, zero, np.zeros(shape[0], np.int64), stride)
+
+    @classmethod
+    def of_groups(cls, scale: FloatArray, multipliers: npt.NDArray[np.uint8], bits: int, size: int, rows: int) -> Grid:
+        """The grid of symmetric codes of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
+        step = multipliers.astype(np.float64) * np.asarray(scale, np.float32).astype(np.float64)
+        top = np.full(step.shape, 2.0 ** (bits - 1) - 1)
+        return cls(step, -top, top, np.zeros(step.shape), np.arange(rows) // size, np.ones(len(step), np.int64))
+
+    def columns(self, chosen: slice) -> Grid:
+        """The grid of some of the columns."""
+        names = ("step", "low", "high", "zero_point")
+        return replace(self, **{n: np.ascontiguousarray(getattr(self, n)[:, chosen]) for n in names})
+
+    def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
+        """Of values `[n]` of one row, the nearest values of the grid."""
+        s = self.part[row]
+        step, low, zero, stride = self.step[s], self.low[s], self.zero_point[s], self.stride[s]
+        above = round_to_integer((values / step + (zero - low)) / stride, Rounding.HALF_EVEN)
+        codes = np.clip(low + stride * above, low, self.high[s])
+        return np.asarray((codes - zero) * step)
+
+    def codes(self, values: DoubleArray) -> IntArray:
+        """Codes of values on the grid, `[K,n]`."""
+        p = self.part
+        return np.asarray(np.rint(values / self.step[p]) + self.zero_point[p]).astype(np.int64)
+
+    def values(self, codes: npt.ArrayLike) -> DoubleArray:
+        """Values of codes `[K,n]`."""
+        p = self.part
+        return np.asarray((np.asarray(codes, np.float64) - self.zero_point[p]) * self.step[p])
+
+
+def squared_error(error: npt.ArrayLike, moment: npt.ArrayLike) -> DoubleArray:
+    """Mean squares `[n]` of what an error `[K,n]` of a matrix changes of its products: the diagonal of `E^T G E`."""
+    e, g = np.asarray(error, np.float64), np.asarray(moment, np.float64)
+    return np.asarray(np.einsum("kn,kn->n", e, g @ e))
+
+
+def bias_correction(error: npt.ArrayLike, mean: npt.ArrayLike) -> FloatArray:
+    """What to add to a bias `[n]` so that an error of the weights leaves the mean of the sums as it was.
+
+    Args:
+        error: The weights that are used less those that were meant, `[K,n]`.
+        mean: Of the inputs, `[K]`.
+    """
+    return np.asarray(-(np.asarray(mean, np.float64) @ np.asarray(error, np.float64)), np.float32)
+
+
+def compensate(
+    array: npt.ArrayLike,
+    plain: npt.ArrayLike,
+    grid: Grid,
+    moment: npt.ArrayLike,
+    damping: float = DAMPING,
+    sweeps: int = SWEEPS,
+) -> IntArray:
+    """Codes `[K,n]` with less error of the products than `plain` ones; in no channel with more.
+
+    Args:
+        array: The weights, `[K,n]`.
+        plain: Codes by plain rounding, where to fall back to.
+        grid: What may be chosen.
+        moment: Uncentred second moments of the inputs, `[K,K]`; any positive factor, zeros for dead inputs.
+        damping: See `DAMPING`.
+        sweeps: How often each code is chosen again at most.
+    """
+    w, codes = np.asarray(array), np.array(plain, np.int64)
+    g = _normalized(moment)
+    if g is None:
+        return codes
+    damped = g + damping * np.eye(len(g))
+    orders = [(order, factor) for order in _orders(g) if (factor := _factor(damped, order)) is not None]
+    for chosen in _slices(w.shape[1], COLUMNS):
+        part = grid.columns(chosen)
+        target = w[:, chosen].astype(np.float64)
+        first = part.values(codes[:, chosen])
+        best, least = first.copy(), squared_error(first - target, damped)
+        for order, factor in orders:
+            values = _round_in_order(target, part, order, factor)
+            noise = squared_error(values - target, damped)
+            better = noise < least
+            best[:, better], least[better] = values[:, better], noise[better]
+        best = _choose_again(target, best, part, damped, sweeps)
+        better = squared_error(best - target, g) < squared_error(first - target, g)
+        codes[:, chosen] = np.where(better, part.codes(best), codes[:, chosen])
+    return codes
+
+
+def compensate_matrix(
+    encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
+) -> npt.NDArray[Any]:
+    """Codes of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
+
+    Args:
+        encoding: One scale, or one for each column.
+        array: `[K,n]`.
+        moment: As for `compensate`.
+        narrow_bits: Channels whose plain codes fit into so many bits keep to them: those between wide channels.
+    """
+    plain = quantize_matrix(encoding, array)
+    limit = None
+    if narrow_bits is not None:
+        top = 2 ** (narrow_bits - 1) - 1
+        limit = np.where(np.abs(plain.astype(np.int64)).max(axis=0) <= top, top, encoding.maximum)
+    grid = Grid.of_encoding(encoding, array.shape, limit)
+    return compensate(array, plain, grid, moment).astype(encoding.dtype)
+
+
+def compensate_groups(
+    array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding, moment: npt.ArrayLike
+) -> npt.NDArray[np.int8]:
+    """Codes as `rnnqc.formats.weights.quantize_groups` makes them, with its multipliers, compensated.
+
+    Args:
+        array: `[K,n]`.
+        scale: Real value of one int8 code, one or one for each channel.
+        bits: Width of the codes before multiplication.
+        group_size: Rows of a group.
+        rounding: Of the plain codes; compensated ones are the nearest.
+        moment: As for `compensate`.
+    """
+    multipliers = group_multipliers(array, scale, bits, group_size, rounding)
+    plain = quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
+    factors = multipliers[np.arange(len(array)) // group_size].astype(np.int64)
+    grid = Grid.of_groups(scale, multipliers, bits, group_size, len(array))
+    return (compensate(array, plain // factors, grid, moment) * factors).astype(np.int8)
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _normalized(moment: npt.ArrayLike) -> DoubleArray | None:
+    """The moments, symmetric and with a mean diagonal of 1; None if they say nothing."""
+    g = np.asarray(moment, np.float64)
+    mean = float(np.mean(np.diagonal(g)))
+    if not np.isfinite(g).all() or mean <= 0.0:
+        return None
+    return np.asarray((g + g.T) / (2.0 * mean))
+
+
+def _orders(g: DoubleArray) -> list[IntArray]:
+    """Rows with the strongest inputs first, while there is most room to make good what they lose; or as they stand."""
+    return [np.argsort(-np.diagonal(g), kind="stable"), np.arange(len(g))]
+
+
+def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
+    """Upper triangular U with `U^T U = inverse(G)` up to a factor for each row, diagonal 1; rows in `order`.
+
+    With `G = V V^T`, V upper triangular, it is the inverse of V. None if G is as good as singular.
+    """
+    try:
+        upper = np.linalg.inv(np.linalg.cholesky(damped[np.ix_(order[::-1], order[::-1])])[::-1, ::-1])
+    except np.linalg.LinAlgError:
+        return None
+    upper = np.triu(upper / np.diagonal(upper)[:, None])
+    return np.asarray(upper) if np.isfinite(upper).all() else None
+
+
+def _round_in_order(target: DoubleArray, grid: Grid, order: IntArray, factor: DoubleArray) -> DoubleArray:
+    """Values of the grid `[K,n]`; rows are rounded in `order`, later ones make good what earlier ones lose."""
+    work, values = target[order], np.empty_like(target)
+    for rows in _slices(len(order), BLOCK):
+        lost = np.empty((rows.stop - rows.start, work.shape[1]))
+        for k, row in enumerate(range(rows.start, rows.stop)):
+            values[order[row]] = grid.nearest(int(order[row]), work[row])
+            lost[k] = work[row] - values[order[row]]
+            inside = slice(row + 1, rows.stop)
+            work[inside] -= np.outer(factor[row, inside], lost[k])
+        work[rows.stop :] -= factor[rows, rows.stop :].T @ lost
+    return values
+
+
+def _choose_again(target: DoubleArray, values: DoubleArray, grid: Grid, g: DoubleArray, sweeps: int) -> DoubleArray:
+    """Values with each entry the best one given all others of its channel, as far as `sweeps` go."""
+    values = values.copy()
+    strong = np.diagonal(g) > 0.0
+    for _ in range(sweeps):
+        pull = g @ (values - target)
+        moved = False
+        for rows in _slices(len(g), BLOCK):
+            change = np.zeros((rows.stop - rows.start, values.shape[1]))
+            for k, row in enumerate(range(rows.start, rows.stop)):
+                if not strong[row]:
+                    continue
+                wanted = grid.nearest(row, values[row] - pull[row] / g[row, row])
+                change[k] = wanted - values[row]
+                if change[k].any():
+                    values[row] = wanted
+                    pull[row + 1 : rows.stop] += np.outer(g[row + 1 : rows.stop, row], change[k])
+            if change.any():
+                moved = True
+                pull[rows.stop :] += g[rows.stop :, rows] @ change
+        if not moved:
+            break
+    return values

@@ -1,0 +1,147 @@
+"""Power-of-two scales as fix positions: the search of the Vitis RNN quantizer and the mode over its calls.
+
+A fix position `p` stands for the scale `2**-p`: `code = saturate(round(x * 2**p))`, `x = code * 2**-p`.
+Sources: `DiffS` and `fix_neuron_v2` of https://github.com/Xilinx/Vitis-AI, src/vai_quantizer/vai_q_pytorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.errors import CompileError
+from rnnqc.formats.encoding import Rounding, round_to_integer
+
+VITIS_ROUNDINGS: Mapping[int, Rounding] = {
+    2: Rounding.HALF_UP,
+    3: Rounding.HALF_AWAY,
+    4: Rounding.FLOOR,
+    5: Rounding.HALF_EVEN_UP,
+    7: Rounding.CEIL,
+    8: Rounding.HALF_EVEN,
+}
+"""Roundings by Vitis' number of the method: 2 features of CNNs, 3 weights and biases, 4 features of RNNs."""
+CANDIDATES = 5
+"""Fix positions that are tried, from the one on with which nothing saturates."""
+LARGEST_RNN, LARGEST_WIDE = 12, 15
+"""Vitis' caps: up to 8 bits and in RNNs, and otherwise."""
+
+
+def fix_position(
+    values: npt.ArrayLike,
+    bits: int,
+    candidates: int = CANDIDATES,
+    *,
+    rounding: Rounding = Rounding.HALF_AWAY,
+    largest: int | None = None,
+) -> int:
+    """The fix position with the least sum of squared errors, the lowest of equals.
+
+    Args:
+        values: Real numbers, any shape.
+        bits: Width of a signed code.
+        candidates: How many positions are tried, from the highest one on with which no value is more than half a
+            code outside the format. 1 takes that one.
+        rounding: How reals become codes while searching.
+        largest: Upper bound of the result.
+
+    Returns:
+        The position; 0 where all values are zero, or `largest` where that is less.
+
+    Raises:
+        CompileError: No values, a value is not finite, or a parameter makes no sense.
+    """
+    x = np.asarray(values, np.float64)
+    if x.size == 0 or not np.isfinite(x).all():
+        raise CompileError(
+            "A fix position needs finite numbers.",
+            supported="at least one value, no NaN, no infinity",
+            action="check the calibration data",
+        )
+    if not 2 <= bits <= 32 or candidates < 1:
+        raise CompileError(
+            f"bits = {bits}, candidates = {candidates} make no search for a fix position.",
+            supported="2 to 32 bits, at least one candidate",
+        )
+    rows = x.reshape(1, -1)
+    found = widest_positions(rows, bits)
+    if candidates > 1:
+        found = best_positions(np.ldexp(rows, found[:, None]), found, bits, candidates, rounding)
+    best = int(found[0])
+    return best if largest is None else min(best, largest)
+
+
+def widest_positions(rows: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.int64]:
+    """For each of `rows` `[calls, n]` the highest position with which no value is more than half a code outside.
+
+    Returns:
+        `floor(log2(1 / step))` without a rounding, with the least such step; 0 where all values are zero; `[calls]`.
+    """
+    half = 2 ** (bits - 1)
+    step = np.maximum(rows.min(axis=1) / (-half - 0.5), rows.max(axis=1) / (half - 0.5))
+    mantissa, exponent = np.frexp(step)
+    return np.asarray(np.where(mantissa == 0.5, 1 - exponent, -exponent), np.int64)
+
+
+def best_positions(
+    units: npt.NDArray[np.float64],
+    widest: npt.NDArray[np.int64],
+    bits: int,
+    candidates: int,
+    rounding: Rounding,
+) -> npt.NDArray[np.int64]:
+    """For each of several calls the position with the least sum of squared errors, the lowest of equals.
+
+    Args:
+        units: Values times `2**widest`, `[calls, n]`.
+        widest: The first candidate of each call.
+        bits: Width of a signed code.
+        candidates: How many positions are tried.
+        rounding: How reals become codes.
+    """
+    errors = np.stack([_squared_errors(units, bits, k, rounding) for k in range(candidates)])
+    return np.asarray(widest + np.argmin(errors, axis=0))
+
+
+def _squared_errors(
+    units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding
+) -> npt.NDArray[np.float64]:
+    """Of codes that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
+    fine = units * 2.0**shift
+    codes = round_to_integer(fine, rounding)
+    np.clip(codes, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, out=codes)
+    codes -= fine
+    codes *= 2.0**-shift
+    return np.asarray(np.einsum("ij,ij->i", codes, codes))
+
+
+def mode_of(history: Mapping[int, int]) -> int:
+    """The fix position that was found most often, the smallest of equals (as `scipy.stats.mode`).
+
+    Args:
+        history: How often each position was found.
+
+    Raises:
+        CompileError: None was.
+    """
+    counts = {position: count for position, count in history.items() if count > 0}
+    if not counts:
+        raise CompileError(
+            "No fix position was found in calibration.",
+            supported="at least one call",
+            action="calibrate with fix positions of this width",
+        )
+    return min(counts, key=lambda position: (-counts[position], position))
+
+
+def scale_of(position: int) -> float:
+    """The scale a fix position stands for."""
+    return math.ldexp(1.0, -position)
+
+
+def position_of(scale: float) -> int:
+    """The fix position that stands for `scale`, a power of two."""
+    return 1 - math.frexp(scale)[1]

@@ -1,0 +1,138 @@
+"""Codes of weight matrices: plain, with some channels wider than the others, and in groups with whole multipliers.
+
+Matrices are `[K,n]` with one output channel per column. Everything goes block by block: temporaries of a whole matrix
+would multiply the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
+from rnnqc.formats.packing import LARGEST_MULTIPLIER
+
+FloatArray = npt.NDArray[np.float32]
+BLOCK = 256
+
+
+def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
+    """Slices of `size` rows that cover `rows`; the last one may reach beyond."""
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+def quantize_matrix(encoding: Encoding, array: FloatArray) -> npt.NDArray[Any]:
+    """Codes of a matrix, one scale or one for each channel."""
+    codes = np.empty(array.shape, encoding.dtype)
+    for rows in blocks(len(array)):
+        codes[rows] = encoding.quantize(array[rows])
+    return codes
+
+
+def largest_magnitudes(array: FloatArray) -> FloatArray:
+    """Of each channel, `[n]`."""
+    return np.asarray(np.maximum(array.max(axis=0), -array.min(axis=0)))
+
+
+def mixed_scales(
+    array: FloatArray, encoding: Encoding, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
+) -> FloatArray:
+    """Scales `[n]` of `encoding`, but of `wide_bits` for the channels that it hurts most.
+
+    Args:
+        array: The weights.
+        encoding: A symmetric format with one scale for each channel.
+        wide_bits: Width of the exceptions.
+        fraction: Their share of all channels, rounded up: those with the largest sum of squared errors.
+        sensitivity: What an error of each channel is multiplied by, `[n]`.
+    """
+    noise = np.zeros(array.shape[1])
+    for rows in blocks(len(array)):
+        error = encoding.dequantize(encoding.quantize(array[rows])) - array[rows]
+        noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
+    count = math.ceil(fraction * array.shape[1])
+    wide = np.argsort(-noise, kind="stable")[:count]
+    scales = np.asarray(encoding.scale, np.float32)
+    scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits).astype(np.float32)
+    return scales
+
+
+def group_scales(array: FloatArray, bits: int) -> FloatArray:
+    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest code."""
+    return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / LARGEST_MULTIPLIER, np.float32)
+
+
+def quantize_groups(
+    array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
+) -> npt.NDArray[np.int8]:
+    """Int8 codes that are symmetric codes of `bits` times the whole multipliers of `group_multipliers`.
+
+    Args:
+        array: The weights.
+        scale: Real value of one int8 code, one or one for each channel.
+        bits: Width of the codes before multiplication, up to 4.
+        group_size: Rows of a group.
+        rounding: How reals become codes.
+    """
+    multipliers = group_multipliers(array, scale, bits, group_size, rounding)
+    return quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
+
+
+def group_multipliers(
+    array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
+) -> npt.NDArray[np.uint8]:
+    """For each group and channel the multiplier from 1 to 18 with the smallest sum of squared errors.
+
+    Args:
+        array: The weights.
+        scale: Real value of one int8 code, one or one for each channel.
+        bits: Width of the codes before multiplication, up to 4.
+        group_size: Rows of a group.
+        rounding: How reals become codes.
+
+    Returns:
+        `[ceil(K / group_size),n]`; the smaller one of two equals.
+    """
+    found = np.ones((-(-len(array) // group_size), array.shape[1]), np.uint8)
+    for group, rows in enumerate(blocks(len(array), group_size)):
+        units = _units(array[rows], scale, bits)
+        least = np.full(array.shape[1], np.inf, np.float32)
+        for multiplier in range(1, LARGEST_MULTIPLIER + 1):
+            noise = np.square(_multiples(units, np.float32(multiplier), bits, rounding) - units).sum(axis=0)
+            better = noise < least
+            found[group, better], least[better] = multiplier, noise[better]
+    return found
+
+
+def quantize_with_multipliers(
+    array: FloatArray,
+    scale: FloatArray,
+    bits: int,
+    group_size: int,
+    rounding: Rounding,
+    multipliers: npt.NDArray[np.uint8],
+) -> npt.NDArray[np.int8]:
+    """Int8 codes that are symmetric codes of `bits` times given multipliers `[ceil(K / group_size),n]`."""
+    codes = np.empty(array.shape, np.int8)
+    for group, rows in enumerate(blocks(len(array), group_size)):
+        steps = multipliers[group].astype(np.float32)
+        codes[rows] = _multiples(_units(array[rows], scale, bits), steps, bits, rounding)
+    return codes
+
+
+def _units(array: FloatArray, scale: FloatArray, bits: int) -> FloatArray:
+    # What is twice too large for any multiplier is not told apart: its square might be no float32.
+    limit = 2 * LARGEST_MULTIPLIER * _top(bits)
+    return np.asarray(np.clip(array / scale, -limit, limit))
+
+
+def _multiples(units: FloatArray, step: FloatArray | np.float32, bits: int, rounding: Rounding) -> FloatArray:
+    return np.asarray(np.clip(round_to_integer(units / step, rounding), -_top(bits), _top(bits)) * step)
+
+
+def _top(bits: int) -> np.float32:
+    return np.float32(2 ** (bits - 1) - 1)

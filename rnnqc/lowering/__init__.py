@@ -1,0 +1,1 @@
+"""`rnnqc.lower` and what it reports; layers and stacks as models of their own."""

@@ -1,0 +1,117 @@
+"""What a lowering made of each recurrent node: the entries of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.errors import Outcome, Remark
+from rnnqc.ir import Model
+from rnnqc.lowering.report import Entry
+from rnnqc.passes.analysis.custom_products import custom_cells, described
+from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_bytes
+from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
+
+QONNX = "qonnx"
+WEIGHT_ONLY = "weight-only"
+CUSTOM = "products"
+_ONLY_OPERATORS = (
+    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+)
+_ONLY_LSTM = (
+    "the form asked for has LSTM cells only.",
+    "a recurrence that is no LSTM, GRU or RNN",
+    "choose another form: the products of the recurrence become integer",
+)
+
+
+def outcomes(model: Model, nodes: Sequence[RecurrentNode], remarks: Sequence[Remark], form: str) -> list[Entry]:
+    """One entry for each recurrent node of the model before, and for each that an earlier lowering had lowered.
+
+    Args:
+        model: The model after.
+        nodes: The recurrent nodes before, in normal form.
+        remarks: Of the passes.
+        form: What was asked for.
+    """
+    refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
+    made = _Made(model, form)
+    entries = []
+    for node in nodes:
+        entry = made.entry(node, refused.get(node.path))
+        note = notes.get(node.path)
+        if entry.status == "lowered" and note is not None:
+            entry.reason, entry.found, entry.action = note.reason, note.found, note.action
+        entries.append(entry)
+    return entries + made.earlier(entries)
+
+
+@dataclass
+class _Made:
+    """What is there of recurrent nodes after a lowering."""
+
+    model: Model
+    form: str
+
+    def __post_init__(self) -> None:
+        self.stored: Mapping[str, int] = stored_weight_bytes(self.model)
+        self.custom = custom_cells(self.model)  # without those that have an entry
+
+    def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
+        """What became of a node."""
+        cells = [c for c in self.model.cells.values() if c.node == node.path]
+        entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes, earlier=bool(node.form))
+        if node.path in self.stored:
+            entry.form, entry.bytes = WEIGHT_ONLY, self.stored[node.path]
+            if node.form:  # it came with these weights
+                entry.float_bytes = entry.bytes
+        elif node.attributes.get("name") in self.custom:
+            self._describe(entry, self.custom.pop(node.attributes["name"]))
+        elif self.form == QONNX and refusal is None and (cells or node.op == CELL_OP):
+            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
+        elif refusal is not None or not cells:
+            entry.status, entry.bytes = "quantized" if node.quantized else "float", node.weight_bytes
+            entry.reason, entry.found, entry.action = self._why(node, refusal)
+        else:
+            entry.form, entry.bytes = cells[0].form, weight_bytes(self.model, cells)
+            entry.cells = [c.name for c in cells]
+        return entry
+
+    @staticmethod
+    def _describe(entry: Entry, record: Mapping[str, Any]) -> None:
+        entry.form, entry.bytes, entry.float_bytes = CUSTOM, record["bytes"], record["float_bytes"]
+        entry.points, entry.summary, entry.left = record["points"], described(record), list(record.get("left", ()))
+
+    def _why(self, node: RecurrentNode, refusal: Remark | None) -> tuple[str, str, str]:
+        """Why a node stays float: reason, what was found, what to do."""
+        if refusal is not None:
+            return refusal.reason, refusal.found, refusal.action
+        if self.form == WEIGHT_ONLY and not node.refusal[0]:
+            return _ONLY_OPERATORS
+        if self.form == QONNX and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
+            return _ONLY_LSTM
+        return node.refusal
+
+    def earlier(self, entries: Sequence[Entry]) -> list[Entry]:
+        """What an earlier lowering has made, and `entries` do not have."""
+        listed = {c for e in entries for c in e.cells}
+        floats = {e.node for e in entries if e.status == "float"}
+        cells = [c for n, c in self.model.cells.items() if n not in listed and c.node not in floats]
+        found = [_done(c, weight_bytes(self.model, [c])) for c in cells]
+        for record in self.custom.values():
+            found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
+            self._describe(found[-1], {**record, "float_bytes": record["bytes"]})
+        return found
+
+
+def _done(cell: Cell, size: int) -> Entry:
+    return Entry(
+        cell.node, cell.op, "lowered", cell.form, cells=[cell.name], float_bytes=size, bytes=size, earlier=True
+    )

@@ -1,0 +1,286 @@
+"""Compares layers that were recovered from loops and unrolled steps with the original before they are quantized."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from rnnqc.data.feeds import Feeds
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.numerics import Array, max_abs
+from rnnqc.ir import Model
+from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
+from rnnqc.passes import Instrument, Pass, PassManager
+from rnnqc.passes.base import PassResult
+from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.verify.model_runs import ModelRuns, moved
+from rnnqc.passes.verify.pass_comparison import PERTURBATIONS, ROUNDINGS
+
+SHARE = 1e-4
+"""Of the largest value of an output: how much roundings may change."""
+_NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
+_MOST_SITES = 12
+_BRANCHES = {True: "then_branch", False: "else_branch"}
+_REWRITING = (RecoverySites, SimplifySequences, FoldProductWeights)
+
+
+Executable = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+
+class Recovered(NamedTuple):
+    """A model in normal form.
+
+    Attributes:
+        model: The model.
+        results: Of the passes.
+        warnings: What was recovered and taken back, or could not be compared.
+    """
+
+    model: Model
+    results: list[PassResult]
+    warnings: list[str]
+
+
+def in_normal_form(
+    model: Model,
+    passes: Sequence[Pass],
+    instruments: Sequence[Instrument],
+    read: Callable[[], Model],
+    executable: Executable,
+) -> Recovered:
+    """Runs the passes of the normal form, and the model before and after on generated inputs if layers were recovered.
+
+    Where the results differ, those recoveries are left out that make the difference: loops and steps stay as they are.
+
+    Args:
+        model: The model; it is changed.
+        passes: Of the normal form.
+        instruments: Observers of the passes.
+        read: Makes the model anew as it was.
+        executable: From a model that onnxruntime refuses to one that it runs.
+    """
+    results = PassManager(passes, instruments).run(model)
+    changed = [p for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
+    if not changed:
+        return Recovered(model, results, [])
+    trial = _Trial(passes, read, executable, model.proto)
+    try:
+        found = trial.difference(trial.after)
+        kept = trial.wrong_sites(changed, found) if found is not None else {}
+    except CompileError as error:
+        names = ", ".join(repr(p.info.name) for p in changed)
+        text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
+        return Recovered(model, results, [text])
+    if not kept:  # a difference is of other passes then, which --verify compares with what they declare
+        return Recovered(model, results, trial.unreached(changed))
+    model = read()
+    results = PassManager(_without(passes, kept), instruments).run(model)
+    warnings = [
+        f"{name}: {site + ': ' if site else ''}what was recovered here does not compute the same as the original "
+        f"({text}); it stays as it was. Please report this model."
+        for (name, site), text in kept.items()
+    ]
+    return Recovered(model, results, warnings + trial.unreached(changed))
+
+
+Sites = Mapping[tuple[str, str], str]
+"""The difference by pass and site; the site "" stands for all of the pass."""
+
+
+def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
+    """The passes without what they do at some sites."""
+    made: list[Pass] = []
+    for pass_ in passes:
+        name = pass_.info.name
+        if (name, "") in kept:
+            continue
+        if isinstance(pass_, RecoverySites):
+            pass_ = pass_.keeping({site: text for (owner, site), text in kept.items() if owner == name})
+        made.append(pass_)
+    return made
+
+
+class _Trial:
+    """Runs of the original and of what became of it, on the same feeds."""
+
+    def __init__(
+        self, passes: Sequence[Pass], read: Callable[[], Model], executable: Executable, after: onnx.ModelProto
+    ) -> None:
+        self.passes, self.read, self.executable, self.after = passes, read, executable, after
+        self.reference: ModelRuns | None = None
+        self.feeds: list[Feeds] = []
+        self._fallback: onnx.ModelProto | None = None
+        self._taken: set[str] = set()
+        self._noises: list[dict[str, float]] = []
+
+    def difference(self, proto: onnx.ModelProto) -> str | None:
+        """By how much the results of a model differ from those of the original; None if it is by roundings.
+
+        Raises:
+            CompileError: onnxruntime does not run the original on generated inputs.
+        """
+        if self.reference is None:
+            self.reference = self._reference()
+        runs = ModelRuns(proto, self.feeds, self.executable)
+        largest: dict[str, float] = {}
+        for outputs in map(self._expected, range(len(self.feeds))):
+            for name, value in outputs.items():
+                largest[name] = max(largest.get(name, 0.0), _magnitude(value))
+        for number in range(len(self.feeds)):
+            try:
+                results = runs.of(number)
+            except CompileError as error:
+                return f"it does not run: {error.message}"
+            for name, a in self._expected(number).items():
+                b = np.asarray(results[name])
+                if (a.shape, a.dtype) != (b.shape, b.dtype):
+                    return f"output {name!r}: {a.dtype} {list(a.shape)} became {b.dtype} {list(b.shape)}"
+                bound = max(SHARE * _magnitude(a), _NOTHING * largest[name])
+                worst = _apart(a, b)
+                if worst > bound and worst > ROUNDINGS * self._noise(number, name):
+                    share = worst / (_magnitude(a) or 1.0)
+                    return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
+        return None
+
+    def _expected(self, number: int) -> dict[str, Array]:
+        """The outputs of the original."""
+        assert self.reference is not None
+        outputs = self.reference.of(number)
+        return {v.name: np.asarray(outputs[v.name]) for v in self.after.graph.output}
+
+    def unreached(self, changed: Sequence[Pass]) -> list[str]:
+        """What was not compared since no generated input leads there: a branch of an If."""
+        sites = [s for p in changed if isinstance(p, RecoverySites) for s in p.sites]
+        branches = sorted({"/".join(s.split("/")[: k + 1]) for s in sites for k, part in enumerate(s.split("/"))
+                           if part in _BRANCHES.values()} - self._taken)  # fmt: skip
+        return [
+            f"the layers recovered in {branch} could not be compared with the original because no generated input "
+            "is known to lead there"
+            for branch in branches
+        ]
+
+    def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
+        """What has to stay as it was for the results to be those of the original; all, where that does not help."""
+        sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoverySites) and p.sites) or [""])]
+        if len(sites) > _MOST_SITES:
+            sites = [(p.info.name, "") for p in changed]
+        kept = dict.fromkeys(sites, found)
+        base = self._made(kept)
+        if self.difference(base) is not None:
+            self.reference, self.feeds, self._noises = None, [], []
+            self._fallback = base
+            again = self.difference(self.after)
+            if again is None:
+                return {}
+            kept = dict.fromkeys(sites, again)
+        for site in sites if len(sites) > 1 else ():
+            fewer = {s: text for s, text in kept.items() if s != site}
+            text = self.difference(self._made(fewer))
+            if text is None:
+                kept = fewer
+            else:
+                kept[site] = text
+        return kept
+
+    def _made(self, kept: Sites) -> onnx.ModelProto:
+        model = self.read()
+        PassManager(_without(self.passes, kept)).run(model)
+        return model.proto
+
+    def _reference(self) -> ModelRuns:
+        """The original, or with the passes that recover nothing where onnxruntime does not run it."""
+        refusal: CompileError | None = None
+        if self._fallback is None:
+            try:
+                return self._runs(self.read().proto)
+            except CompileError as error:
+                refusal = error
+            self._fallback = self._made({(p.info.name, ""): "" for p in self.passes if isinstance(p, _REWRITING)})
+        try:
+            return self._runs(self._fallback)
+        except CompileError as error:
+            refusal = refusal or error
+        with contextlib.suppress(CompileError):
+            return self._runs(self.executable(self._fallback))
+        raise refusal
+
+    def _runs(self, proto: onnx.ModelProto) -> ModelRuns:
+        """Runs on generated feeds of all magnitudes.
+
+        Raises:
+            CompileError: The model runs on nothing that was generated.
+        """
+        generator = FeedGenerator(proto, self.after).checked()
+        proto, conditions = _with_conditions(proto)
+        feeds = [feed for level in generated_levels(generator) for feed in level.feeds]
+        runs = ModelRuns(proto, feeds)
+        for number in range(len(feeds)):
+            runs.of(number)
+        self.feeds = feeds
+        _add_other_choices(runs, feeds)
+        for number in range(len(feeds)):
+            outputs = runs.of(number)
+            self._taken |= {f"{node}/{_BRANCHES[bool(np.all(outputs[c]))]}" for node, c in conditions.items()}
+        return runs
+
+    def _noise(self, number: int, name: str) -> float:
+        """How much other last bits of the inputs and the constants change an output of the original."""
+        assert self.reference is not None
+        if not self._noises:
+            self._noises = [dict.fromkeys(self._expected(k), 0.0) for k in range(len(self.feeds))]
+            rng = np.random.default_rng(0)
+            for _ in range(PERTURBATIONS):
+                other = self.reference.moved(rng)
+                for k, worst in enumerate(self._noises):
+                    outputs = other.run(moved(self.feeds[k], rng))
+                    for n, expected in self._expected(k).items():
+                        worst[n] = max(worst[n], _apart(expected, np.asarray(outputs[n])))
+        return self._noises[number][name]
+
+
+def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The model with the conditions of its If nodes as outputs, and these by the names of the nodes."""
+    conditions = {n.name or n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "If"}
+    if not conditions:
+        return proto, {}
+    held = {v.name for v in (*proto.graph.output, *proto.graph.input, *proto.graph.initializer)}
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for name in sorted(set(conditions.values()) - held):
+        made.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, None))
+    shown = {v.name for v in made.graph.output}
+    return made, {node: name for node, name in conditions.items() if name in shown}
+
+
+def _add_other_choices(runs: ModelRuns, feeds: list[Feeds]) -> None:
+    """Adds such as may lead into other branches to the feeds of `runs`: other flags, other choices."""
+    for feed in feeds[:2]:
+        other = {n: _other_choice(a) for n, a in feed.items()}
+        if any(other[n] is not a for n, a in feed.items()):
+            with contextlib.suppress(CompileError):
+                runs.run(other)
+                feeds.append(other)
+
+
+def _other_choice(array: Array) -> Array:
+    """Another flag, or another choice where an input is one whole number; otherwise the array itself."""
+    if array.dtype.kind == "b":
+        return ~array
+    return np.asarray(array + 1, array.dtype) if array.dtype.kind in "iu" and array.size == 1 else array
+
+
+def _magnitude(value: Array) -> float:
+    if value.dtype.kind not in "fiu":
+        return 1.0
+    sizes = np.abs(value.astype(np.float64))
+    return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+
+
+def _apart(a: Any, b: Any) -> float:
+    return max_abs(a, b) if a.dtype.kind in "fiub" else float(not np.array_equal(a, b))

@@ -1,0 +1,44 @@
+"""What a lowered file consists of, where it is larger than the float one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx
+
+from rnnqc.errors import byte_count
+from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+_SMALL = 1024
+_NAMED = 2
+"""How many constants are named."""
+
+
+def contents(proto: onnx.ModelProto) -> str:
+    """What takes the room in a model: function bodies, and float constants with the nodes that read them."""
+    parts = []
+    functions = sum(f.ByteSize() for f in proto.functions)
+    if functions:
+        parts.append(f"function bodies {byte_count(functions)}")
+    floats = sorted(_large_floats(proto), key=lambda p: -p[0])
+    total = sum(size for size, _ in floats)
+    if total:
+        named = ", ".join(text for _, text in floats[:_NAMED]) + (", ..." if len(floats) > _NAMED else "")
+        parts.append(f"float constants that are still read {byte_count(total)} ({named})")
+    return "; ".join(parts)
+
+
+def _large_floats(proto: onnx.ModelProto) -> Iterator[tuple[int, str]]:
+    blocks = list(blocks_of([proto.graph, *proto.functions]))
+    readers: dict[str, onnx.NodeProto] = {}
+    for node in (n for b in blocks for n in b.node):
+        for name in node.input:
+            readers.setdefault(name, node)
+    for tensor in (t for b in blocks for t in stored_tensors(b)):
+        size = math.prod(tensor.dims) * (4 if tensor.data_type == onnx.TensorProto.FLOAT else 8)
+        if tensor.data_type in _FLOATS and size >= _SMALL:
+            reader = readers.get(tensor.name)
+            where = f" by {reader.op_type} {reader.name!r}" if reader is not None else ""
+            yield size, f"{tensor.name!r}{where}" if tensor.name else byte_count(size)

@@ -1,0 +1,1 @@
+"""How close a lowered model comes to its float model."""

@@ -1,0 +1,1 @@
+"""Files and protobufs: loading, external data, validation, inlining, names, shapes, operator set versions."""

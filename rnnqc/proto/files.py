@@ -1,0 +1,216 @@
+"""Reading model files with their external data, and writing files atomically."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import google.protobuf.message
+import onnx
+
+from rnnqc.errors import CompileError
+from rnnqc.proto.external_data import load_external
+from rnnqc.proto.respell_names import forget_negative_sizes
+
+_FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
+LARGEST_FILE = 2**31 - 1
+"""Bytes of a model file: protobuf reads no more."""
+
+
+def load_proto(path: Path) -> onnx.ModelProto:
+    """Reads a model file with its external data, refusing data outside the model's folder.
+
+    Raises:
+        CompileError: With the file's name and what is wrong with it.
+    """
+    return load_proto_and_size(path)[0]
+
+
+def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
+    """As `load_proto`; also the bytes of the model and of its external data.
+
+    Raises:
+        CompileError: With the file's name and what is wrong with it.
+    """
+    data = _content(path)
+    if not data:
+        raise CompileError(
+            f"{path}: the file is empty.", supported=_FORMAT, action="export or download the model again"
+        )
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"{path}: not an ONNX model, or truncated ({error}).",
+            supported=_FORMAT,
+            action="export or download the model again",
+        ) from error
+    size = len(data)
+    del data
+    if not proto.HasField("graph"):
+        raise CompileError(
+            f"{path}: the file holds no graph.", supported=_FORMAT, action="export or download the model again"
+        )
+    size += load_external(proto, path)
+    forget_negative_sizes(proto)
+    return proto, size
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a model file.
+
+    Raises:
+        CompileError: It cannot be read, is a folder or a device, or is larger than protobuf allows.
+    """
+    try:
+        if path.is_dir():
+            raise CompileError(f"{path}: is a directory.", supported=_FORMAT, action="name the .onnx file in it")
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+                raise CompileError(f"{path}: is a device.", supported=_FORMAT, action="name a file")
+            # A pipe does not say how much will come.
+            data = stream.read(LARGEST_FILE + 1) if status.st_size <= LARGEST_FILE else b""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
+    if max(len(data), status.st_size) > LARGEST_FILE:
+        raise CompileError(
+            f"{path}: has more than {LARGEST_FILE} bytes.",
+            supported=_FORMAT,
+            action="save the model with external data",
+        )
+    return data
+
+
+def serialized(proto: onnx.ModelProto, name: str) -> bytes:
+    """The bytes of a model, equal for equal models.
+
+    Raises:
+        CompileError: It is too large or too deep for protobuf.
+    """
+    try:
+        return bytes(proto.SerializeToString(deterministic=True))
+    except (google.protobuf.message.EncodeError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"{name}: cannot be written as one ONNX file ({error}).",
+            supported="models up to 2 GB, subgraphs up to about 20 levels deep",
+            action="split the model",
+        ) from error
+
+
+def proto_size(proto: onnx.ModelProto, name: str) -> int:
+    """Size of a model in bytes as one file, its external data included if it is loaded."""
+    return len(serialized(proto, name))
+
+
+def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
+    """Checks before a long computation that `path` can be written, as far as that can be known.
+
+    Args:
+        path: The output.
+        inputs: What is read; not to be replaced.
+
+    Raises:
+        CompileError: It is a directory, its folder does not exist, its name is too long, either is write-protected, or
+            it is one of the inputs.
+    """
+    for name in inputs:
+        if name is not None and os.path.exists(name) and os.path.exists(path) and os.path.samefile(name, path):
+            raise CompileError(
+                f"{path}: is an input, which would be replaced.",
+                supported="another file",
+                action="choose another output path",
+            )
+    folder = path.parent
+    if os.path.isdir(path):
+        raise CompileError(f"{path}: is a directory.", supported="a file", action="name the file to write")
+    if not os.path.isdir(folder):
+        raise CompileError(f"{path}: its folder does not exist.", action="create it, or choose another output path")
+    try:
+        mode: int | None = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+    replaced = mode is None or stat.S_ISREG(mode)
+    if (mode is not None and not os.access(path, os.W_OK)) or (replaced and not os.access(folder, os.W_OK | os.X_OK)):
+        raise CompileError(f"{path}: is write-protected, or its folder is.", action="choose another output path")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes `data` to `path` through a temporary file in the same folder that is renamed; nothing is left on failure.
+
+    A symbolic link is followed, and the permissions of a file that is replaced are kept. What is no regular file
+    (`/dev/stdout`, a pipe) is written to directly.
+
+    Raises:
+        CompileError: The file cannot be written.
+    """
+    temporary = ""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        target = Path(os.path.realpath(path))
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".rnnqc.", suffix=".tmp")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())  # some file systems say only then that there is no room
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
+        temporary = ""
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files into a folder that may exist, in their order: the last one says that all are there.
+
+    Raises:
+        CompileError: One cannot be written.
+    """
+    remove_files(folder, contents)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    for name, data in contents.items():
+        write_atomically(folder / name, data)
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Removes files from a folder, the last one first; both may be missing.
+
+    Raises:
+        CompileError: They cannot be removed.
+    """
+    if not folder.is_dir():
+        return
+    try:
+        for name in reversed(list(names)):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _mode(target: Path) -> int:
+    """Permissions for `target`: those it has, or those of a new file."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _cannot_write(path: Path, error: OSError | ValueError) -> CompileError:
+    reason = getattr(error, "strerror", None) or error
+    return CompileError(f"{path}: cannot be written ({reason}).", action="choose another output path")

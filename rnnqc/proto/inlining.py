@@ -1,0 +1,190 @@
+"""Inlining of model-local functions with the meaning that onnxruntime gives to a call."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from rnnqc.errors import CompileError
+from rnnqc.proto.graph_walks import blocks_of, defined, reads
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload."""
+MOST_NODES = 250_000
+MOST_BYTES = 2**31 - 1
+
+
+def key_of(function: onnx.FunctionProto) -> FunctionKey:
+    """What nodes call a function by."""
+    return function.domain, function.name, function.overload
+
+
+def inlined(model: onnx.ModelProto, keys: Collection[FunctionKey] | None = None) -> onnx.ModelProto:
+    """A copy of the model without some of its functions.
+
+    As in onnxruntime, an attribute that a call lacks has the function's default (`attribute_proto`), one without a
+    default is absent from the nodes that refer to it, and a body runs under the operator sets of the model, whatever
+    the function imports. A value of a function is called by the calling node's name, `/`, and its own name.
+
+    Args:
+        model: The model; no function calls itself.
+        keys: The functions to inline; whatever calls one of them is among them. All by default.
+
+    Raises:
+        CompileError: A call does not fit its function, or the result is too large.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    inliner = _Inliner(result, {key_of(f): f for f in model.functions if keys is None or key_of(f) in keys})
+    for block in blocks_of([result.graph]):
+        assert isinstance(block, onnx.GraphProto)
+        inliner.inline(block)
+    kept = [f for f in model.functions if key_of(f) not in inliner.functions]
+    del result.functions[:]
+    result.functions.extend(kept)
+    versions = {o.domain for o in result.opset_import}
+    for opset in (o for f in inliner.functions.values() for o in f.opset_import):
+        if opset.domain not in versions:
+            versions.add(opset.domain)
+            result.opset_import.append(opset)
+    return result
+
+
+@dataclass
+class _Site:
+    """Where a function is called.
+
+    Attributes:
+        prefix: Of new names.
+        attributes: What takes the place of references to attributes, by name; None keeps references.
+        inner: The new names of values of subgraphs.
+    """
+
+    prefix: str
+    attributes: Mapping[str, onnx.AttributeProto] | None = None
+    inner: dict[str, str] = field(default_factory=dict)
+
+
+class _Inliner:
+    """Inlines calls, the outermost ones first, so that every call has its attributes when its turn comes."""
+
+    def __init__(self, model: onnx.ModelProto, functions: Mapping[FunctionKey, onnx.FunctionProto]) -> None:
+        self.functions = functions
+        self.names: set[str] = set()
+        for block in blocks_of([model.graph]):
+            assert isinstance(block, onnx.GraphProto)
+            self.names |= defined(block)
+            self.names |= {name for node in block.node for name in (node.name, *node.input)}
+        self.counts: dict[str, int] = {}
+        self.nodes = self.bytes = 0
+
+    def inline(self, graph: onnx.GraphProto) -> None:
+        """Replaces the calls in a graph, not those in its subgraphs."""
+        if not any(_called(node) in self.functions for node in graph.node):
+            return
+        done: list[onnx.NodeProto] = []
+        pending = list(reversed(graph.node))
+        while pending:
+            node = pending.pop()
+            function = self.functions.get(_called(node))
+            if function is None:
+                done.append(node)
+            else:
+                pending.extend(reversed(self._body(node, function, graph)))
+        del graph.node[:]
+        graph.node.extend(done)
+
+    def _body(self, call: onnx.NodeProto, function: onnx.FunctionProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+        """The nodes of a function as they stand at a call; what is known of their values goes to `graph`."""
+        prefix = call.name or next((o for o in call.output if o), call.op_type)
+        for given, formal, what in ((call.input, function.input, "inputs"), (call.output, function.output, "outputs")):
+            if len(given) > len(formal):
+                raise CompileError(
+                    f'Operator "{call.op_type}" (node {prefix!r}): the call of a model-local function has {len(given)} '
+                    f"{what}.",
+                    supported=f"up to {len(formal)}, as many as the function has",
+                    action="export the model again",
+                )
+        self.nodes += len(function.node)
+        self.bytes += sum(node.ByteSize() for node in function.node)
+        if self.nodes > MOST_NODES or self.bytes > MOST_BYTES:
+            raise CompileError(
+                f"model-local functions cannot be inlined: at function {function.name!r} (node {prefix!r}) they "
+                f"come to {self.nodes} nodes of {self.bytes} bytes.",
+                supported=f"up to {MOST_NODES} nodes and {MOST_BYTES} bytes",
+                action="split the model, or export it without functions",
+            )
+        site = _Site(prefix, {a.name: a for a in [*function.attribute_proto, *call.attribute]})
+        scope: ChainMap[str, str] = ChainMap({"": ""})
+        scope.update(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
+        results = {formal: actual for formal, actual in zip(function.output, call.output, strict=False) if actual}
+        for name in (o for node in function.node for o in node.output if o):
+            scope[name] = results.get(name) or self._fresh(f"{prefix}/{name}")
+        for name in sorted(set().union(*(reads(node) for node in function.node)) - set(scope)):
+            scope[name] = self._fresh(f"{prefix}/{name}")  # which nothing makes, whatever the caller has of this name
+        described = {v.name for v in [*graph.value_info, *graph.output, *graph.input]}
+        for value in function.value_info:
+            name = scope.get(value.name, "")
+            if name and name not in described and value.name not in function.input:
+                graph.value_info.append(value)
+                graph.value_info[-1].name = name
+        return [self._renamed(node, scope, site) for node in function.node]
+
+    def _renamed(self, node: onnx.NodeProto, scope: ChainMap[str, str], site: _Site) -> onnx.NodeProto:
+        """A copy of a node as it stands at a call.
+
+        Args:
+            node: A node of a function, or of a graph that a call gives to one.
+            scope: The new names of values; what it does not have keeps its name.
+            site: The call.
+        """
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        made.name = self._fresh(f"{site.prefix}/{node.name}") if node.name else ""
+        made.input[:] = [scope.get(name, name) for name in node.input]
+        made.output[:] = [scope.get(name, name) for name in node.output]
+        del made.attribute[:]
+        for attribute in node.attribute:
+            given, within = attribute, site
+            if attribute.ref_attr_name and site.attributes is not None:
+                if attribute.ref_attr_name not in site.attributes:
+                    continue
+                # A graph of the caller; onnxruntime, too, takes what it reads for the function's values first.
+                given, within = site.attributes[attribute.ref_attr_name], _Site(site.prefix)
+            own = made.attribute.add()
+            own.CopyFrom(given)
+            own.name = attribute.name
+            for graph in [*([own.g] if own.HasField("g") else []), *own.graphs]:
+                self._rename(graph, scope, within)
+        return made
+
+    def _rename(self, graph: onnx.GraphProto, around: ChainMap[str, str], site: _Site) -> None:
+        """Gives new names to what a subgraph defines, in place: the same in subgraphs side by side."""
+        scope = around.new_child()
+        for name in sorted(defined(graph)):
+            hint = f"{site.prefix}/{name}"
+            scope[name] = self._fresh(hint) if name in around else site.inner.get(name) or self._fresh(hint)
+            site.inner.setdefault(name, scope[name])
+        nodes = [self._renamed(node, scope, site) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
+        for value in [*graph.input, *graph.output, *graph.value_info, *tensors]:
+            value.name = scope.get(value.name, value.name)
+        for annotation in graph.quantization_annotation:
+            annotation.tensor_name = scope.get(annotation.tensor_name, annotation.tensor_name)
+
+    def _fresh(self, hint: str) -> str:
+        name = hint
+        while name in self.names:
+            self.counts[hint] = self.counts.get(hint, 1) + 1
+            name = f"{hint}_{self.counts[hint]}"
+        self.names.add(name)
+        return name
+
+
+def _called(node: onnx.NodeProto) -> FunctionKey:
+    return node.domain, node.op_type, node.overload

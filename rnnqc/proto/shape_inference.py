@@ -1,0 +1,78 @@
+"""onnx's shape inference, with a bound on what it computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+
+from rnnqc.proto.graph_walks import blocks_of, inner_graphs
+
+LARGEST_RANGE = 2**16
+LARGEST_LOAN = 64
+INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+"""What `infer_shapes` raises for models that contradict themselves."""
+WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
+
+def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the shapes that follow from those of its inputs, from constants, and from values made of shapes.
+
+    onnx 1.23 writes the values of a Range down one by one, however many a kilobyte of model asks for. Where there is
+    one of many elements, or of a number that does not follow from constants at once, values are not followed.
+
+    onnx does not look for constants of outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
+    small ones that they read.
+
+    Raises:
+        Exception: One of INFERENCE_ERRORS: what onnx raises for models that contradict themselves.
+    """
+    loans = list(_lend_constants(proto.graph, {}))
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=_may_follow_values(proto))
+    finally:
+        for body, count in loans:
+            del body.initializer[len(body.initializer) - count :]
+
+
+def _lend_constants(
+    graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]
+) -> Iterator[tuple[onnx.GraphProto, int]]:
+    """Copies axes, shapes and the like into the subgraphs that read them from around; how many each got."""
+    small = {t.name: t for t in graph.initializer if t.data_type in WHOLE and math.prod(t.dims) <= LARGEST_LOAN}
+    seen = {**outer, **small}
+    for body in (g for node in graph.node for g in inner_graphs(node)):
+        own = {v.name for v in [*body.initializer, *body.input]} | {o for n in body.node for o in n.output}
+        read = {name for block in blocks_of([body]) for node in block.node for name in node.input}
+        lent = sorted(read & set(seen) - own)
+        body.initializer.extend(seen[name] for name in lent)
+        yield body, len(lent)
+        yield from _lend_constants(body, {k: v for k, v in seen.items() if k not in own})
+
+
+def _may_follow_values(proto: onnx.ModelProto) -> bool:
+    blocks = list(blocks_of([proto.graph, *proto.functions]))
+    ranges = [node for block in blocks for node in block.node if node.op_type == "Range"]
+    if not ranges:
+        return True
+    held: dict[str, onnx.TensorProto] = {}
+    for block in blocks:
+        if isinstance(block, onnx.GraphProto):
+            held.update((t.name, t) for t in block.initializer)
+        for node in block.node:
+            if node.op_type == "Constant" and node.output:
+                held.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    return all(_size(node, held) <= LARGEST_RANGE for node in ranges)
+
+
+def _size(node: onnx.NodeProto, held: dict[str, onnx.TensorProto]) -> float:
+    """How many elements a Range has; infinity if it is not known at once."""
+    if len(node.input) != 3 or any(name not in held for name in node.input):
+        return math.inf
+    try:
+        start, limit, delta = (float(np.ravel(onnx.numpy_helper.to_array(held[name]))[0]) for name in node.input)
+        return abs((limit - start) / delta)
+    except (ValueError, TypeError, IndexError, ZeroDivisionError):
+        return math.inf

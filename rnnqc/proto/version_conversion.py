@@ -1,0 +1,44 @@
+"""Conversion of operator sets by onnx, with its refusals as messages."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.version_converter
+
+from rnnqc.errors import CompileError
+from rnnqc.proto.graph_walks import blocks_of
+
+NOT_CONVERTED = 13
+"""The operator set from which on a model stays as it is."""
+FIRST_SCAN_WITHOUT_BATCH = 9
+
+
+def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> onnx.ModelProto:
+    """The model in another operator set.
+
+    Args:
+        proto: The model.
+        old: Its operator set.
+        new: The one wanted.
+        what: How messages call the model.
+
+    Raises:
+        CompileError: onnx cannot convert it.
+    """
+    batched = [n for b in blocks_of([proto.graph]) for n in b.node if n.op_type == "Scan" and not n.domain]
+    if old < FIRST_SCAN_WITHOUT_BATCH <= new and batched:  # onnx drops the batch axis
+        name = batched[0].name or next(iter(batched[0].output), "")
+        raise CompileError(
+            f'{what} Operator "Scan" (node {name!r}) of operator set {old} runs over a batch of sequences, that of '
+            f"{new} over one.",
+            supported=f"Scan of operator set {FIRST_SCAN_WITHOUT_BATCH} and later",
+            action="export the model again with a newer operator set",
+        )
+    try:
+        return onnx.version_converter.convert_version(proto, new)
+    except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others
+        raise CompileError(
+            f"{what} cannot be converted from operator set {old} to {new} ({error}).",
+            supported=f"operator sets from {NOT_CONVERTED} on without conversion",
+            action="export the model again with a newer operator set",
+        ) from error

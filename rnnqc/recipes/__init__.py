@@ -1,0 +1,1 @@
+"""Recipes: what is quantized how; each is one TOML file here."""

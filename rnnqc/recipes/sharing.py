@@ -1,0 +1,83 @@
+"""Statistics of several quantization points that share one scale, as if they were one point."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.data.statistics import PointStatistics
+from rnnqc.errors import UsageError
+from rnnqc.formats.histogram import Histogram, trimmed
+from rnnqc.formats.percentile import CALLS
+
+
+def merge_for_sharing(points: Sequence[PointStatistics]) -> PointStatistics:
+    """The statistics of all values of `points` together.
+
+    Exact but for `mean_abs_dev`, which comes from the histogram where the means differ, and for the averages of
+    samples where some are shorter than others. Calls are taken in turns. Of single channels nothing is said.
+
+    Raises:
+        UsageError: No points.
+    """
+    if not points:
+        raise UsageError("A group that shares a scale has no points.", supported="at least one point")
+    if len(points) == 1:
+        return points[0]
+    counts = np.array([p.count for p in points], np.float64)
+    samples = np.array([_samples(p) for p in points])
+    means = np.array([p.mean for p in points])
+    mean = float(np.average(means, weights=counts))
+    variance = np.average([p.std**2 + (p.mean - mean) ** 2 for p in points], weights=counts)
+    histogram = _merged([p.histogram for p in points])
+    if (means == means[0]).all():
+        deviation = float(np.average([p.mean_abs_dev for p in points], weights=counts))
+    else:
+        deviation = float(np.average(np.abs(histogram.centers - mean), weights=histogram.counts))
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*(p.call_percentiles for p in points)))
+    votes: dict[int, dict[str, Counter[int]]] = {}
+    for point in points:
+        for bits, kinds in point.fix_positions.items():
+            for kind, found in kinds.items():
+                votes.setdefault(bits, {}).setdefault(kind, Counter()).update(found)
+    return PointStatistics(
+        shape=max((p.shape for p in points), key=lambda shape: (len(shape), shape)),
+        count=sum(p.count for p in points),
+        calls=sum(p.calls for p in points),
+        min=min(p.min for p in points),
+        max=max(p.max for p in points),
+        avg_min=float(np.average([p.avg_min for p in points], weights=samples)),
+        avg_max=float(np.average([p.avg_max for p in points], weights=samples)),
+        mean=mean,
+        std=math.sqrt(float(variance)),
+        mean_abs_dev=deviation,
+        histogram=histogram,
+        call_percentiles=tuple(v for v in turns if v is not None)[:CALLS],
+        fix_positions=votes,
+    )
+
+
+def _samples(point: PointStatistics) -> float:
+    """How many rows of batches there were: all dimensions of a call but the batch make a sample."""
+    batch = point.shape[-2] if len(point.shape) > 1 else 1
+    return point.count * batch / max(1, math.prod(point.shape))
+
+
+def _merged(histograms: Sequence[Histogram]) -> Histogram:
+    width = max(h.width for h in histograms)
+    firsts, lasts, indices = [], [], []
+    for h in histograms:
+        shift = round(math.log2(width / h.width))
+        index = (h.first + np.arange(h.counts.size)) >> shift
+        indices.append(index)
+        firsts.append(int(index[0]))
+        lasts.append(int(index[-1]))
+    first = min(firsts)
+    counts = np.zeros(max(lasts) - first + 1, np.int64)
+    for h, index in zip(histograms, indices, strict=True):
+        np.add.at(counts, index - first, h.counts)
+    return trimmed(width, first, counts)

@@ -1,0 +1,1 @@
+"""The search for overrides of a recipe."""

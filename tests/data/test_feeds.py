@@ -1,0 +1,221 @@
+"""Inputs: generated from a signature, and read from files.
+
+What these would catch: data that changes from run to run, sizes that do not agree between inputs, token numbers beyond
+an embedding, a wrong file that is accepted.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from hypothesis import given
+from lstm_models import LstmCase
+from protos import parse, rich_model
+from running import assert_same_bits, plain_session, run, save_arrays
+from strategies import lstm_cases
+
+from rnnqc.data.feeds import check_feed, generate_feeds, npz_bytes, open_feeds, read_npz, true_inputs, zeros_of
+from rnnqc.data.streaming import checked
+from rnnqc.errors import CompileError
+
+CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
+
+
+def _read(source: str, proto: onnx.ModelProto) -> list[dict[str, npt.NDArray[Any]]]:
+    """All feeds, checked as calibration does."""
+    return list(checked(open_feeds(source, proto), proto, None, (), padded=False))
+
+
+def test_inputs_without_initializers() -> None:
+    assert [v.name for v in true_inputs(rich_model())] == ["X", "condition", "list", "maybe"]
+
+
+def test_same_seed_same_feeds() -> None:
+    first, again, other = (generate_feeds(CASE.model(), seed) for seed in (3, 3, 4))
+    assert_same_bits(first, again, "the same seed")
+    assert not np.array_equal(first["X"], other["X"])
+
+
+@given(lstm_cases())
+def test_generated_feeds_fit_and_run(case: LstmCase) -> None:
+    model = case.model()
+    feeds = generate_feeds(model)
+    check_feed(feeds, model, "generated")
+    outputs = run(plain_session(model), feeds)
+    assert all(np.isfinite(v).all() for v in outputs.values())
+
+
+def test_symbols_of_one_name_have_one_size() -> None:
+    feeds = generate_feeds(CASE.model())
+    steps, batch, _ = feeds["X"].shape
+    assert steps != batch
+    assert feeds["sequence_lens"].shape == (batch,)
+    assert feeds["initial_h"].shape == (1, batch, CASE.H)
+    assert feeds["sequence_lens"].dtype == np.int32
+    assert feeds["sequence_lens"].max() == steps, "one sequence has full length"
+    assert feeds["sequence_lens"].min() >= 1
+    assert np.abs(feeds["initial_h"]).max() <= 1
+
+
+def test_tokens_are_rows_of_the_embedding() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (int64[batch, seq] tokens) => (float[A, B, C] '
+        "y) { y = Gather(table, tokens) }"
+    )
+    model = parse(text, table=np.zeros((7, 2), np.float32))
+    tokens = generate_feeds(model)["tokens"]
+    assert tokens.dtype == np.int64
+    assert 0 <= tokens.min() <= tokens.max() < 7
+    assert tokens.max() > 1
+    assert tokens.shape[1] > tokens.shape[0], "the axis called seq is time"
+
+
+def test_types() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float16[2] a, double[3] b, bool[2] c, uint8[2] '
+        "d, float e) => (float16[2] a) {}"
+    )
+    feeds = generate_feeds(parse(text))
+    assert {k: (str(v.dtype), v.shape) for k, v in feeds.items()} == {
+        "a": ("float16", (2,)),
+        "b": ("float64", (3,)),
+        "c": ("bool", (2,)),
+        "d": ("uint8", (2,)),
+        "e": ("float32", ()),
+    }
+
+
+def test_texts_cannot_be_generated() -> None:
+    model = parse('<ir_version: 8, opset_import: ["": 17]> g (string[2] words) => (string[2] words) {}')
+    with pytest.raises(CompileError, match=r"input 'words' .*cannot be generated.*give data"):
+        generate_feeds(model)
+
+
+def test_sequences_are_no_tensors() -> None:
+    with pytest.raises(CompileError, match=r"input 'list' is no tensor"):
+        generate_feeds(rich_model())
+
+
+def test_zeros() -> None:
+    got = zeros_of(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [2, 3]))
+    assert (str(got.dtype), got.tolist()) == ("int64", [[0] * 3] * 2)
+
+
+def test_npz_comes_back_whatever_the_names(tmp_path: Path) -> None:
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "X": np.arange(3),
+        "file": np.ones((2, 2), np.float32),
+        "a/b:0": np.zeros((0, 2)),
+        "ü": np.array(True),
+    }
+    (tmp_path / "a.npz").write_bytes(npz_bytes(arrays))
+    assert_same_bits(arrays, read_npz(tmp_path / "a.npz"), "npz")
+    assert npz_bytes(arrays) == npz_bytes(arrays)
+
+
+def test_objects_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"output 'y' of type object cannot be written"):
+        npz_bytes({"y": np.array([{}], object)})
+    np.savez(tmp_path / "o.npz", X=np.array([{}], object))
+    with pytest.raises(CompileError, match=r"o\.npz: cannot be read"):
+        read_npz(tmp_path / "o.npz")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("no archive")
+    np.savez(tmp_path / "cut.npz", X=np.zeros(1000))
+    data = (tmp_path / "cut.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
+    with zipfile.ZipFile(tmp_path / "strange.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    for name, message in (
+        ("text", "cannot be read"),
+        ("cut", "cannot be read"),
+        ("strange", "'readme.txt', which is no array"),
+    ):
+        with pytest.raises(CompileError, match=rf"{name}\.npz: .*{message}"):
+            _read(str(tmp_path / f"{name}.npz"), CASE.model())
+
+
+def test_one_feed_or_many_from_a_file(tmp_path: Path) -> None:
+    feeds = CASE.feeds(padding=0.0)
+    save_arrays(tmp_path / "one.npz", feeds)
+    (one,) = _read(str(tmp_path / "one.npz"), CASE.model())
+    assert_same_bits(feeds, {k: one[k] for k in feeds}, "one")
+    save_arrays(tmp_path / "many.npz", {**feeds, "X": np.stack([feeds["X"], 2 * feeds["X"], feeds["X"]])})
+    many = _read(str(tmp_path / "many.npz"), CASE.model())
+    assert len(many) == 3
+    np.testing.assert_array_equal(many[1]["X"], 2 * feeds["X"])
+    np.testing.assert_array_equal(many[1]["initial_h"], feeds["initial_h"])
+
+
+def test_folder(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"holds no \.npz files"):
+        _read(str(tmp_path), CASE.model())
+    for k in (2, 1):
+        save_arrays(tmp_path / f"{k}.npz", {**CASE.feeds(padding=0.0), "X": np.full((5, 2, 3), k, np.float32)})
+    assert [f["X"].ravel()[0] for f in _read(str(tmp_path), CASE.model())] == [1, 2]
+
+
+def test_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_feeds_module.py").write_text(
+        "import numpy as np\n"
+        "def feeds():\n    yield {'x': np.ones(2, np.float32)}\n    yield {'x': [0.0, 1.0]}\n"
+        "def broken():\n    raise KeyError('lost')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    model = parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] x) {}')
+    with pytest.raises(CompileError, match=r"array 'x' is float64.*Supported: float32"):
+        _read("my_feeds_module:feeds", model)
+    with pytest.raises(CompileError, match=r"my_feeds_module:broken: cannot be called \(KeyError: 'lost'\)"):
+        _read("my_feeds_module:broken", model)
+    with pytest.raises(CompileError, match=r"no_such_module:f: cannot be called"):
+        _read("no_such_module:f", model)
+
+
+def test_feeds_that_do_not_fit() -> None:
+    model, good = CASE.model(), CASE.feeds(padding=0.0)
+    check_feed({**good, "more": np.zeros(1)}, model, "data")
+    for change, message in (
+        ({"X": good["X"].astype(np.float64)}, r"data: array 'X' is float64.*Supported: float32"),
+        ({"X": good["X"][0]}, r"data: array 'X' has shape \[2, 3\].*Supported: \[\?, \?, 3\]"),
+        ({"X": good["X"][..., :2]}, r"data: array 'X' has shape \[5, 2, 2\]"),
+    ):
+        with pytest.raises(CompileError, match=message):
+            check_feed({**good, **change}, model, "data")
+    del good["initial_h"]
+    with pytest.raises(CompileError, match=r"no array for input 'initial_h'; arrays: X, sequence_lens"):
+        check_feed(good, model, "data")
+
+
+def test_different_numbers_of_samples(tmp_path: Path) -> None:
+    feeds = CASE.feeds(padding=0.0)
+    stacked = {"X": np.stack([feeds["X"]] * 3), "initial_h": np.stack([feeds["initial_h"]] * 2)}
+    save_arrays(tmp_path / "a.npz", {**feeds, **stacked})
+    with pytest.raises(CompileError, match=r"different numbers of samples: \[2, 3\]"):
+        _read(str(tmp_path / "a.npz"), CASE.model())
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"absent: no such file.*module:function"):
+        _read(str(tmp_path / "absent"), CASE.model())
+
+
+def test_a_carried_state_is_for_the_first_sample(tmp_path: Path) -> None:
+    """An array with a state for each sample would start the stream anew each time, without a word."""
+    proto = CASE.model()
+    feeds = [generate_feeds(proto, seed) for seed in range(3)]
+    stacked = {k: np.stack([f[k] for f in feeds]) for k in feeds[0]}
+    path = tmp_path / "data.npz"
+    path.write_bytes(npz_bytes({**stacked, "initial_h": feeds[0]["initial_h"]}))
+    assert [("initial_h" in f) for f in open_feeds(str(path), proto, ["initial_h"])] == [True, False, False]
+    path.write_bytes(npz_bytes(stacked))
+    assert len(list(open_feeds(str(path), proto))) == 3
+    with pytest.raises(CompileError, match=r"'initial_h' of a carried state.*its value for the first call"):
+        open_feeds(str(path), proto, ["initial_h"])

@@ -1,0 +1,72 @@
+"""Running models over calls.
+
+What these would catch: a state that is not carried, carried into a new stream, or taken from another model; data of
+calls that is read as one call.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from protos import parse
+from running import save_arrays
+
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import Outputs, calls_of, run_calls, stacked
+from rnnqc.errors import CompileError
+
+STATES = {"h": "g"}
+X = [np.full(2, k, np.float32) for k in (1, 2, 3)]
+START = np.array([5, 5], np.float32)
+
+
+def accumulator(x: str = "float[2]") -> onnx.ModelProto:
+    return parse(
+        f'<ir_version: 8, opset_import: ["": 17]> m ({x} x, float[2] h) => (float[2] y, float[2] g)'
+        "{ g = Add(x, h) y = Neg(g) }"
+    )
+
+
+def add(feed: Feeds) -> Outputs:
+    return {"y": -(feed["x"] + feed["h"]), "g": feed["x"] + feed["h"]}
+
+
+def sums(feeds: list[Feeds]) -> list[float]:
+    return [r["g"][0] for r in run_calls(add, calls_of(feeds, accumulator(), STATES), STATES)]
+
+
+def test_states_go_from_call_to_call() -> None:
+    assert sums([{"x": x} for x in X]) == [1, 3, 6]
+    assert sums([{"x": X[0], "h": START}, {"x": X[1]}, {"x": X[2]}]) == [6, 8, 11]
+    assert sums([{"x": X[0]}, {"x": X[1]}, {"x": X[2], "h": START}, {"x": X[0]}]) == [1, 3, 8, 9]
+
+
+def test_without_states_every_feed_stands_alone() -> None:
+    feeds = [{"x": x, "h": START} for x in X]
+    assert [r["g"][0] for r in run_calls(add, calls_of(feeds, accumulator(), {}), {})] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("x", ["float[2]", "float"], ids=["known rank", "unknown rank"])
+def test_an_npz_of_calls(tmp_path: Path, x: str) -> None:
+    save_arrays(tmp_path / "calls.npz", {"x": np.stack(X), "h": START})
+    proto = accumulator(x)
+    if x == "float":
+        proto.graph.input[0].type.tensor_type.ClearField("shape")
+    calls = list(calls_of(str(tmp_path / "calls.npz"), proto, STATES))
+    assert [c.restart for c in calls] == [True, False, False]
+    results = stacked(list(run_calls(add, calls, STATES)), STATES)
+    assert results["y"].tolist() == [[-6, -6], [-8, -8], [-11, -11]]
+    assert results["g"].tolist() == [11, 11], "the value after the last call"
+
+
+def test_outputs_that_cannot_be_stacked() -> None:
+    with pytest.raises(CompileError, match=r"output 'y' has shape \[2\] in one call and \[3\] in another"):
+        stacked([{"y": np.zeros(2)}, {"y": np.zeros(3)}], {})
+
+
+def test_no_data() -> None:
+    with pytest.raises(CompileError, match="data is empty"):
+        list(calls_of([], accumulator(), STATES))

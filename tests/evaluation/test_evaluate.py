@@ -1,0 +1,78 @@
+"""Running models.
+
+What these would catch: an error of onnxruntime that reaches the user as a traceback, feeds that are silently dropped or
+missing, a constant expression evaluated wrongly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from protos import parse
+
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import evaluate_nodes, make_session, run_model, run_session
+from rnnqc.ir import Model
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+ADD = (
+    f"{HEADER} g (float[2] a, float[2] b) => (float[2] sum, float[2] difference) {{ sum = "
+    f"Add(a, b) difference = Sub(a, b) }}"
+)
+A, B = np.array([1, 2], np.float32), np.array([3, 5], np.float32)
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_outputs_by_name(optimize: bool) -> None:
+    got = run_model(parse(ADD), {"a": A, "b": B, "unknown": A}, optimize=optimize)
+    assert {k: v.tolist() for k, v in got.items()} == {"sum": [4, 7], "difference": [-2, -3]}
+
+
+def test_bytes_and_paths(tmp_path: object) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "m.onnx"
+    path.write_bytes(parse(ADD).SerializeToString())
+    for source in (path.read_bytes(), str(path)):
+        assert list(run_model(source, {"a": A, "b": B})) == ["sum", "difference"]
+
+
+def test_missing_array_is_named() -> None:
+    with pytest.raises(CompileError, match=r"no array for input 'b'.*Supported: a, b.*add the array"):
+        run_model(parse(ADD), {"a": A})
+
+
+def test_model_that_onnxruntime_refuses() -> None:
+    model = parse(f"{HEADER} g (float[2] a) => (float[2] y) {{ y = Mystery(a) }}")
+    with pytest.raises(CompileError, match=r"onnxruntime [\d.]+ refuses the model: .*Mystery") as caught:
+        make_session(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_run_that_fails() -> None:
+    session = make_session(parse(ADD))
+    with pytest.raises(CompileError, match=r"onnxruntime failed while running the model: .*give data that fits it"):
+        run_session(session, {"a": A, "b": np.zeros(3, np.float32)})
+
+
+def test_outputs_that_are_no_tensors() -> None:
+    model = parse(f"{HEADER} g (float[2] a) => (seq(float[2]) y) {{ y = SequenceConstruct(a) }}")
+    with pytest.raises(CompileError, match=r"output 'y' is a list.*remove the output"):
+        run_model(model, {"a": A})
+
+
+def test_constant_expression() -> None:
+    model = Model.load(
+        parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(k) b = Add(a, k) c = Exp(b) y = Add(x, c) }}", k=A)
+    )
+    nodes = model.graph.nodes[:3]
+    got = evaluate_nodes(model, nodes, nodes[-1].outputs[0])
+    assert got is not None
+    assert got.tolist() == [1.0, 1.0]
+
+
+def test_expression_that_cannot_be_computed() -> None:
+    model = Model.load(
+        parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Reshape(k, s) y = Add(x, a) }}", k=A, s=np.array([7]))
+    )
+    assert evaluate_nodes(model, model.graph.nodes[:1], model.graph.nodes[0].outputs[0]) is None

@@ -1,0 +1,271 @@
+"""The default passes and `lower`.
+
+What these would catch: an option that does nothing, a report that does not say what happened, two runs that differ, a
+caller's model that is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import in_process
+from lstm_models import LstmCase, stacked_model
+from pass_testing import plain_op
+from protos import differences, in_order, parse
+from running import save_arrays
+from running_lowered import all_nodes
+
+import rnnqc
+from rnnqc.errors import CompileError, UsageError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.ir import DOMAIN, Model
+from rnnqc.lowering.lower import FORMS, LowerOptions, default_passes, lower
+from rnnqc.measure.comparison_feeds import FeedGenerator, verification_feeds
+from rnnqc.passes import Instrument, Pass, PassManager
+from rnnqc.recipes.recipe import load_recipe
+
+CASE = LstmCase()
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
+    passes = default_passes(load_recipe("int8"), form, unroll)
+    names = [p.info.name for p in PassManager(passes).passes]
+    assert names.index("canonicalize") < names.index("decompose-lstm")
+    assert names.index("decompose-lstm") < names.index("insert-qcdq")
+    assert names[-1] == "cleanup"
+    assert ("fold-scales" in names) == (form != "qcdq")
+    assert ("fuse-quant-lstm-cell" in names) == (form == "fused")
+    assert ("unroll" in names) == unroll
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [
+        ({}, "fused"),
+        ({"unroll": True}, "integer"),
+        ({"form": "qcdq"}, "qcdq"),
+        ({"form": "qcdq", "unroll": True}, "qcdq"),
+    ],
+)
+def test_resolved_form(arguments: dict[str, object], form: str) -> None:
+    assert LowerOptions(**arguments).resolved_form == form  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"recipe": "no-such-recipe"},
+        {"recipe": "int8-static", "overrides": ["*.input.nothing=1"]},
+        {"recipe": "int8-static", "form": "nothing"},
+        {"recipe": "weight-only-int8", "form": "fused"},
+    ],
+)
+def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> None:
+    taken: list[int] = []
+
+    def data() -> Iterator[dict[str, Any]]:
+        taken.append(1)
+        yield CASE.feeds()
+
+    with pytest.raises(UsageError):
+        lower(CASE.model(), calibration=data(), **arguments)
+    assert not taken
+
+
+def test_forms_that_do_not_exist() -> None:
+    with pytest.raises(UsageError, match=r"form 'fast'.*fused, integer, qcdq"):
+        lower(CASE.model(), form="fast")
+    with pytest.raises(UsageError, match=r"cannot be unrolled.*--form integer"):
+        lower(CASE.model(), form="fused", unroll=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "present", "absent"),
+    [
+        ("fused", {"QuantLSTMCell"}, {"LSTM"}),
+        ("integer", {"Scan", "MatMulInteger"}, {"LSTM", "QuantLSTMCell"}),
+        ("qcdq", {"Scan", "QuantizeLinear", "DequantizeLinear", "MatMul"}, {"LSTM", "QuantLSTMCell", "MatMulInteger"}),
+    ],
+)
+def test_forms(form: str, present: set[str], absent: set[str]) -> None:
+    lowered = lower(CASE.model(), form=form)
+    ops = {plain_op(n.op_type) for n in all_nodes(lowered.proto)}
+    assert present <= ops
+    assert not absent & ops
+    (entry,) = lowered.report.entries
+    assert (entry.node, entry.op, entry.status, entry.form) == ("the_lstm", "LSTM", "lowered", form)
+    assert entry.cells == ["the_lstm.forward"]
+    assert 0 < entry.bytes < entry.float_bytes
+    assert (lowered.report.recipe, lowered.report.form, lowered.report.source) == ("int8", form, "<memory>")
+    assert lowered.report.bytes == lowered.proto.ByteSize()
+    assert lowered.report.float_bytes == CASE.model().ByteSize()
+    onnx.checker.check_model(lowered.proto, full_check=True)
+
+
+def test_same_bytes_and_untouched_input() -> None:
+    model = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    before = model.SerializeToString(deterministic=True)
+    first, second = (lower(model).proto.SerializeToString(deterministic=True) for _ in range(2))
+    assert first == second
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_instruments_and_progress_see_every_pass() -> None:
+    seen: list[str] = []
+    told: list[str] = []
+
+    class Watch(Instrument):
+        def before_pass(self, pass_: Pass, model: Model) -> None:
+            seen.append(pass_.info.name)
+
+    lowered = lower(CASE.model(), instruments=[Watch()], progress=told.append)
+    assert seen == told == [name for name, _ in lowered.report.seconds]
+    assert seen == [p.info.name for p in default_passes(load_recipe("int8"), "fused", False)]
+    assert all(seconds >= 0 for _, seconds in lowered.report.seconds)
+
+
+def test_overrides_reach_the_cells() -> None:
+    lowered = lower(CASE.model(), overrides=["*.R.weight.bits=4"])
+    points = lowered.model.cells["the_lstm.forward"].points
+    assert (points["W.weight"]["bits"], points["R.weight"]["bits"]) == (8, 4)
+
+
+def test_override_that_matches_nothing() -> None:
+    with pytest.raises(UsageError, match=r"No quantization point matches '\*\.wieght'.*the_lstm\.forward\.W\.weight"):
+        lower(CASE.model(), overrides=["*.wieght.bits=4"])
+
+
+def test_binding_dimensions() -> None:
+    case = LstmCase(dynamic_time=True)
+    with pytest.raises(CompileError, match=r"length of its sequence is not known.*--dim T=100"):
+        lower(case.model(), unroll=True)
+    lowered = lower(case.model(), unroll=True, dims={"T": 3})
+    assert lowered.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
+    with pytest.raises(CompileError, match=r"No input has a dimension 'S'.*Supported: T"):
+        lower(case.model(), dims={"S": 3})
+    with pytest.raises(CompileError, match=r"--dim T=0"):
+        lower(case.model(), dims={"T": 0})
+
+
+def test_strict() -> None:
+    model = CASE.model()
+    lower(model, strict=True)
+    model.graph.node[0].input[1] = "X_as_weights"
+    model.graph.node.insert(0, onnx.helper.make_node("Transpose", ["W"], ["X_as_weights"], name="t", perm=[0, 1, 2]))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("W", onnx.TensorProto.FLOAT, [1, 16, 3]))
+    del model.graph.initializer[next(k for k, t in enumerate(model.graph.initializer) if t.name == "W")]
+    (entry,) = lower(model).report.float_entries
+    assert (entry.reason, entry.found) == ("W is not constant.", "W is the output of node 't' (Transpose)")
+    assert (entry.status, entry.form, entry.bytes) == ("float", "", entry.float_bytes)
+    with pytest.raises(CompileError, match=r"stay float: .*\"LSTM\" \(node 'the_lstm'\).*W is not constant"):
+        lower(model, strict=True)
+
+
+def test_verify_fills_the_checks() -> None:
+    lowered = lower(CASE.model(), verify=True)
+    assert [name for name, _ in lowered.report.checks if name == "fold-scales"]
+    assert lower(CASE.model()).report.checks == []
+
+
+def test_measure() -> None:
+    lowered = lower(CASE.model(), measure=True)
+    assert set(lowered.report.sqnr_db) == {"Y", "Y_h", "Y_c"}
+    assert min(lowered.report.sqnr_db.values()) > 25
+    assert lower(CASE.model()).report.sqnr_db == {}
+
+
+def test_a_model_without_recurrence_stays_as_it_is() -> None:
+    proto = parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
+    lowered = lower(proto)
+    assert lowered.report.entries == []
+    assert differences(in_order(proto), in_order(lowered.proto)) == []
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "dynamic.onnx"
+    path.write_bytes(LstmCase(dynamic_time=True).model().SerializeToString())
+    with pytest.raises(CompileError, match=r"dynamic\.onnx: .*length of its sequence"):
+        lower(path, unroll=True)
+
+
+def test_layers_in_a_row_pass_codes() -> None:
+    """The second cell takes the first one's uint8 codes: nothing between them goes back to float."""
+    lowered = lower(stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, H=3, seed=2)]))
+    nodes = {
+        n.name: n for n in lowered.proto.graph.node if n.domain == DOMAIN and n.op_type.startswith("QuantLSTMCell")
+    }
+    modes = {k: next(a.s for a in n.attribute if a.name == "x_mode") for k, n in nodes.items()}
+    assert modes == {"layer0.forward": b"dynamic_row", "layer1.forward": b"codes", "layer2.forward": b"codes"}
+    makers = {o: n for n in lowered.proto.graph.node for o in n.output if o}
+    for k in (1, 2):
+        value = nodes[f"layer{k}.forward"].input[0]
+        path = []
+        while not makers[value].op_type.startswith("QuantLSTMCell"):
+            path.append(makers[value].op_type)
+            value = makers[value].input[0]
+        assert set(path) <= {"Squeeze", "Unsqueeze", "Identity", "Reshape", "Transpose"}
+        assert (makers[value].name, list(makers[value].output).index(value)) == (f"layer{k - 1}.forward", 3)
+    inferred = onnx.shape_inference.infer_shapes(lowered.proto)
+    types = {v.name: v.type.tensor_type.elem_type for v in inferred.graph.value_info}
+    assert types[nodes["layer0.forward"].output[3]] == onnx.TensorProto.UINT8
+    cells = lowered.model.cells
+    for before, after in (("layer0.forward", "layer1.forward"), ("layer1.forward", "layer2.forward")):
+        for key in ("scale", "zero_point"):
+            assert cells[after].integer[f"x_{key}"] in (0.0, cells[before].integer[f"h_{key}"])
+        assert cells[before].y is None, "the float hidden states are not computed"
+
+
+def test_rnnqc_lower_is_the_same() -> None:
+    assert rnnqc.lower is lower
+
+
+def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_model() -> None:
+    """Would catch data that is used up by calibration, states that every call starts anew, feeds that are not run."""
+    case = LstmCase(T=4, initial_h=True, initial_c=True)
+    state = {"initial_h": "Y_h", "initial_c": "Y_c"}
+    calls = [{"X": case.replace(seed=k).feeds()["X"]} for k in range(10)]
+    proto = case.model()
+    without = lower(proto, verify=True).report.checks
+    lowered = lower(proto, calibration=(c for c in calls), state=state, verify=True)
+    (_, _, *usual), extreme, left_out = verification_feeds(proto, FeedGenerator(proto), calls, state)
+    assert (
+        not left_out and len(extreme) == 1 and [id(f["X"]) for f in usual] == [id(calls[k]["X"]) for k in (0, 3, 6, 9)]
+    )
+    assert not usual[0]["initial_h"].any()
+    session = make_session(proto)
+    states = {n: np.zeros_like(case.feeds()[n]) for n in state}
+    for k, call in enumerate(calls):
+        if k in (3, 6, 9):
+            assert all(np.array_equal(usual[k // 3][n], states[n]) for n in state)
+        results = run_session(session, {**call, **states})
+        states = {n: results[o] for n, o in state.items()}
+    for name in ("decompose-lstm", "insert-qcdq"):
+        counts = [sum(n == name for n, _ in checks) for checks in (without, lowered.report.checks)]
+        assert counts[1] == counts[0] + 4 * len(proto.graph.output)
+
+
+def test_calibration_data_that_passes_cannot_be_verified_on_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Data of another batch size than the one bound: a `verified` that leaves it out has to say so."""
+    case = LstmCase(T=4, B=2, dynamic_batch=True)
+    onnx.save(case.model(), tmp_path / "in.onnx")
+    save_arrays(tmp_path / "data.npz", case.feeds())
+    command = ("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "data.npz")
+    checks = lower(case.model(), calibration=[case.feeds()], verify=True, dims={"B": 2}).report.checks
+    assert "calibration data" not in {name for name, _ in checks}
+    result = in_process(capfd, *command, "--verify", "--dim", "B=3", "--json", tmp_path / "report.json")
+    assert result.code == 0, result.text
+    assert "not compared on the calibration data, only on generated data: sample 0: array 'X'" in result.err
+    [text] = [
+        t for name, t in json.loads((tmp_path / "report.json").read_text())["checks"] if name == "calibration data"
+    ]
+    assert "not compared: " in text and "'X' has shape [4, 2, 3]" in text

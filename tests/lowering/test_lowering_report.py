@@ -1,0 +1,139 @@
+"""What became of each recurrent node, in the report of a lowering.
+
+What these would catch: a lowered model that is said to have no recurrent layer, a second lowering that puts its own
+recipe in the place of the one that made the codes, sizes that `inspect` and `lower` count in two ways.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from protos import parse
+
+import rnnqc
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
+from rnnqc.passes.normal_form import normal_form
+from rnnqc.recipes.recipe_record import RECIPE_KEY
+from rnnqc.testing.layers import RecurrentCase
+from rnnqc.testing.recurrences import RecurrenceCase
+
+LSTM = RecurrentCase(T=3, B=2, I=4, H=5)
+LOOP = RecurrenceCase(op="highway", form="scan", time=4)
+MODELS = {
+    "LSTM": LSTM.model(),
+    "loop": LOOP.model(),
+    "written out": RecurrenceCase(op="highway", form="unrolled", time=4).model(),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+
+
+def record_of(proto: onnx.ModelProto) -> Any:
+    return json.loads({p.key: p.value for p in proto.metadata_props}[RECIPE_KEY])
+
+
+@each_model
+@pytest.mark.parametrize("form", ["fused", "qcdq"])
+def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
+    once = rnnqc.lower(MODELS[name], form=form)
+    again = rnnqc.lower(once.proto, "int16", form)
+    (first,), (second,) = once.report.entries, again.report.entries
+    assert (first.earlier, second.earlier) == (False, True)
+    assert (second.node, second.op, second.status, second.form) == (first.node, first.op, "lowered", first.form)
+    assert (second.bytes, second.float_bytes) == (first.bytes, first.bytes)
+    assert (second.cells, second.points, second.summary) == (first.cells, first.points, first.summary)
+    assert record_of(once.proto)["name"] == record_of(again.proto)["name"] == "int8"
+
+
+@each_model
+def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
+    """A warning names both, and the first node; none where nothing else was asked for than what there is."""
+    once = rnnqc.lower(MODELS[name], "int16", overrides=["*.weight.bits=6"])
+    node = once.report.entries[0].node
+    (warning,) = rnnqc.lower(once.proto, "w4a8").report.warnings
+    assert f"recipe 'w4a8' does not apply to 1 recurrent node(s), the first {node!r}" in warning
+    assert "lowered already, with recipe 'int16' (1 override(s)). Resolution: lower the float model" in warning
+    assert rnnqc.lower(once.proto).report.warnings == []
+    assert rnnqc.lower(once.proto, "int16", overrides=["*.weight.bits=6"]).report.warnings == []
+    for other in ([], ["*.weight.bits=5"]):
+        (warning,) = rnnqc.lower(once.proto, "int16", overrides=other).report.warnings
+        assert "with recipe 'int16' (1 override(s))" in warning
+    bare = onnx.ModelProto()
+    bare.CopyFrom(once.proto)
+    del bare.metadata_props[[p.key for p in bare.metadata_props].index(RECIPE_KEY)]
+    (warning,) = rnnqc.lower(bare, "int16").report.warnings
+    assert "the model does not say with which recipe" in warning
+
+
+def test_other_statistics_than_those_of_what_is_lowered_already() -> None:
+    feeds = LSTM.feeds()
+    wider = {**feeds, "X": 2 * feeds["X"]}
+    statistics = [rnnqc.calibrate(MODELS["LSTM"], [f]) for f in (feeds, wider)]
+    once = rnnqc.lower(MODELS["LSTM"], "int8-static", stats=statistics[0])
+    assert rnnqc.lower(once.proto, "int8-static", stats=statistics[0]).report.warnings == []
+    (warning,) = rnnqc.lower(once.proto, "int8-static", stats=statistics[1]).report.warnings
+    assert "recipe 'int8-static' (statistics " in warning.partition("does not apply")[0]
+
+
+def test_the_record_has_the_form_that_cells_have_now() -> None:
+    """Its rules stay those that made the codes."""
+    once = record_of((lowered := rnnqc.lower(MODELS["LSTM"], form="qcdq")).proto)
+    again = record_of(rnnqc.lower(lowered.proto, "int16", "fused").proto)
+    assert (once["form"], again["form"]) == ("qcdq", "fused")
+    assert {**again, "form": "qcdq"} == once
+
+
+@each_model
+def test_a_lowered_model_is_not_calibrated(name: str) -> None:
+    feeds = LSTM.feeds() if name == "LSTM" else LOOP.feeds()
+    with pytest.raises(rnnqc.CompileError, match=r"cell '.*' is lowered already.*calibrate the model that it was"):
+        rnnqc.calibrate(rnnqc.lower(MODELS[name]).proto, [feeds])
+
+
+def _sizes(model: onnx.ModelProto) -> Sequence[int]:
+    loaded = Model.load(model)
+    done = lowered_nodes(loaded)
+    PassManager(normal_form()).run(loaded)
+    return [n.weight_bytes for n in (*done, *recurrent_nodes(loaded))]
+
+
+STEP = """
+  [g] g = MatMul (x, W)
+  [s] s = MatMul (h, R)
+  [t] t = MatMul (h, R)
+  k = Tanh (t)
+  [u] u = MatMul (h, S)
+  r = Add (u, b)
+  v = Add (g, s)
+  w = Add (v, r)
+  m = Mul (w, k)
+  h_next = Tanh (m)
+"""
+
+
+@pytest.mark.parametrize("overrides", [[], ["*/t.weight.bits=none"], ["*/u.weight.bits=none"]])
+def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
+    """What products multiply, each constant once, and no biases, before as after: also what stays float."""
+    rng = np.random.default_rng(0)
+    shapes = {"W": (3, 5), "R": (5, 5), "S": (5, 5), "b": (5,)}
+    arrays = {k: rng.normal(0, 1, s).astype(np.float32) for k, s in shapes.items()}
+    text = (
+        f'<ir_version: 8, opset_import: ["": 17]> cell (float[B,3] x, float[B,5] h) => (float[B,5] h_next) {{{STEP}}}'
+    )
+    model = rnnqc.layer(parse(text, **arrays))
+    before = 4 * (3 * 5 + 5 * 5 + 5 * 5)
+    assert _sizes(model) == [before]
+    lowered = rnnqc.lower(model, overrides=overrides)
+    (entry,) = lowered.report.entries
+    assert (entry.status, entry.float_bytes) == ("lowered", before)
+    integer = {"g": 15, "s": 25, "t": 25, "u": 25}
+    left = {o.partition("/")[2].partition(".")[0] for o in overrides}
+    codes = sum(size + 4 * 5 for name, size in integer.items() if name not in left)  # a byte each, scales of columns
+    assert entry.bytes == codes + 4 * 25 * len(left)
+    assert _sizes(lowered.proto) == [entry.bytes]

@@ -1,0 +1,210 @@
+"""Recovered layers against the original: `lower` finds planted errors of recovery, and takes that recovery back.
+
+What these would catch: a lowering that believes its recovery; one that gives up all layers for one wrong site; a
+comparison that is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from lstm_models import LstmCase
+from onnx.helper import make_node, make_tensor_value_info
+
+import rnnqc
+from rnnqc.evaluation.evaluate import run_model
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.lowering import recovery
+from rnnqc.lowering.lower import Lowered
+from rnnqc.passes.normalize import simplify_sequences
+from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, roll_steps
+from rnnqc.passes.recover.step_weights import StepNode, step_node
+from rnnqc.testing.recurrences import RecurrenceCase
+from rnnqc.testing.renaming import rename
+
+SAYS = "does not compute the same as the original"
+
+
+def swapped_gates(node: StepNode) -> StepNode:
+    """Gates o and f of the input exchanged."""
+    i, o, f, c = np.split(node.W, 4)
+    return replace(node, W=np.concatenate([i, f, o, c]))
+
+
+def without_bias(node: StepNode) -> StepNode:
+    return replace(node, B=None)
+
+
+def nearly(node: StepNode) -> StepNode:
+    """One percent off in one gate."""
+    R = node.R.copy()
+    R[: len(R) // 4] *= np.float32(1.01)
+    return replace(node, R=R)
+
+
+def other_activation(node: StepNode) -> StepNode:
+    return replace(node, attributes={**node.attributes, "activations": ["HardSigmoid", "Tanh", "Tanh"]})
+
+
+def planted(change: Callable[[StepNode], StepNode], where: str = "") -> Callable[..., StepNode]:
+    def made(step: Any, constants: Any) -> StepNode:
+        node = step_node(step, constants)
+        return change(node) if where in step.h_next.name else node
+
+    return made
+
+
+def assert_taken_back(lowered: Lowered, proto: onnx.ModelProto, case: RecurrenceCase, pass_name: str) -> None:
+    """The lowering says what it took back, and the result is right all the same."""
+    (warning,) = [w for w in lowered.report.warnings if SAYS in w]
+    assert warning.startswith(f"{pass_name}: ")
+    expected, found = run_model(proto, case.feeds()), run_model(lowered.proto, case.feeds())
+    assert all(sqnr_db(value, found[name]) > 30 for name, value in expected.items())
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
+@pytest.mark.parametrize("change", [swapped_gates, without_bias, nearly, other_activation])
+def test_wrong_steps(form: str, change: Callable[[StepNode], StepNode], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = RecurrenceCase(form=form, I=6, H=6, time=3)
+    monkeypatch.setattr(recognize_steps, "step_node", planted(change))
+    lowered = rnnqc.lower(case.model())
+    warnings = [w for w in lowered.report.warnings if SAYS in w]
+    assert warnings
+    assert all(w.startswith("recognize-steps: ") for w in warnings)
+    expected, found = run_model(case.model(), case.feeds()), run_model(lowered.proto, case.feeds())
+    assert all(sqnr_db(value, found[name]) > 30 for name, value in expected.items())
+    assert not any(e.op == "LSTM" for e in lowered.report.entries)
+    assert any("what was made of it does not compute the same" in n for n in lowered.report.notes)
+
+
+def unturned(b: Any, value: Any, axis: int, name: str) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_a_loop_read_from_the_wrong_end(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = RecurrenceCase(op=op, form="scan", backwards=True)
+    monkeypatch.setattr(loop_layers, "flipped", unturned)
+    lowered = rnnqc.lower(case.model())
+    assert_taken_back(lowered, case.model(), case, "recover-loops")
+    (entry,) = lowered.report.entries
+    assert entry.status == "lowered"
+    assert "Scan/body/" in entry.node, "the step stays in the loop"
+
+
+def test_a_loop_that_starts_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = RecurrenceCase(form="loop")
+    original = recover_loops.LoopLayers._initial
+    monkeypatch.setattr(
+        recover_loops.LoopLayers,
+        "_initial",
+        lambda self, layer, k, sequence: original(self, layer, k, sequence) and None,
+    )
+    assert_taken_back(rnnqc.lower(case.model()), case.model(), case, "recover-loops")
+
+
+def test_steps_joined_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = RecurrenceCase(form="unrolled")
+    original = roll_steps._roll
+
+    def backwards(model: Any, graph: Any, chain: Any, constants: Any) -> None:
+        first, last = chain[0].node, chain[-1].node
+        first.inputs[0], last.inputs[0] = last.inputs[0], first.inputs[0]
+        original(model, graph, chain, constants)
+
+    monkeypatch.setattr(roll_steps, "_roll", backwards)
+    assert_taken_back(rnnqc.lower(case.model()), case.model(), case, "roll-steps")
+
+
+def test_a_layer_that_is_turned_around_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = RecurrenceCase(form="unrolled", backwards=True)
+    monkeypatch.setattr(simplify_sequences, "FLIPPED", {"forward": "forward", "reverse": "reverse"})
+    assert_taken_back(rnnqc.lower(case.model()), case.model(), case, "simplify-sequences")
+
+
+def two_layers() -> onnx.ModelProto:
+    """Two recurrences beside each other."""
+    first, second = (RecurrenceCase(form="scan", seed=k, initial="zeros").model() for k in range(2))
+    rename(second, lambda name: f"b.{name}")
+    for field in ("node", "input", "output", "initializer"):
+        getattr(first.graph, field).extend(getattr(second.graph, field))
+    return first
+
+
+def test_one_wrong_site_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognize_steps, "step_node", planted(swapped_gates, "b."))
+    lowered = rnnqc.lower(two_layers())
+    (warning,) = [w for w in lowered.report.warnings if SAYS in w]
+    assert "b." in warning
+    assert sorted(e.op for e in lowered.report.entries) == ["LSTM", "Scan"]
+
+
+def test_both_branches_are_compared(shared: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One branch is for 16,000 samples a second, the other for 8,000."""
+    path = shared("models/silero_vad/silero_vad_op18_ifless.onnx")
+    for name, branch in (("mul_182", "then_branch"), ("mul_182_2", "else_branch")):
+        with monkeypatch.context() as context:
+            context.setattr(recognize_steps, "step_node", _only(name))
+            (warning,) = rnnqc.lower(path).report.warnings
+        assert SAYS in warning
+        assert branch in warning
+
+
+def _only(name: str) -> Callable[..., StepNode]:
+    def made(step: Any, constants: Any) -> StepNode:
+        node = step_node(step, constants)
+        return without_bias(node) if step.h_next.name == name else node
+
+    return made
+
+
+def test_a_model_that_takes_no_generated_input() -> None:
+    """Its sequence has to have 7 steps, and only a node inside says so."""
+    case = RecurrenceCase(form="scan", dynamic_time=True, batch="B")
+    proto = case.model()
+    proto.graph.node.insert(0, make_node("Split", ["x", "sizes"], ["first", "rest"], "lengths", axis=0))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 4]), "sizes"))
+    proto.graph.output.append(make_tensor_value_info("first", onnx.TensorProto.FLOAT, None))
+    lowered = rnnqc.lower(proto)
+    (warning,) = [w for w in lowered.report.warnings if "could not be compared" in w]
+    assert "recover-loops" in warning
+    assert "Split" in warning
+    assert [(e.op, e.status) for e in lowered.report.entries] == [("LSTM", "lowered")]
+
+
+def test_a_branch_that_no_generated_input_takes() -> None:
+    """The condition is that the sum of the input is beyond 1e9."""
+    inner = RecurrenceCase(form="unrolled", initial="zeros", outputs=("y",))
+    body = inner.model()
+    branches = []
+    for k in range(2):
+        branch = onnx.compose.add_prefix(body, f"{k}.", rename_inputs=False).graph
+        del branch.input[:]
+        branches.append(branch)
+    nodes = [
+        make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        make_node("Greater", ["sum", "limit"], ["beyond"]),
+        make_node("If", ["beyond"], ["y"], "choice", then_branch=branches[0], else_branch=branches[1]),
+    ]
+    limit = onnx.numpy_helper.from_array(np.float32(1e9), "limit")
+    outputs = [make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    graph = onnx.helper.make_graph(nodes, "choice", [body.graph.input[0]], outputs, [limit])
+    proto = onnx.helper.make_model(graph, opset_imports=body.opset_import, ir_version=body.ir_version)
+    warnings = [w for w in rnnqc.lower(proto).report.warnings if "known to lead there" in w]
+    assert ["choice/then_branch" in w for w in warnings] == [True]
+
+
+def test_models_of_layers_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is recovered in them; lowering them costs no comparison."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(recovery, "_Trial", fail)
+    assert rnnqc.lower(LstmCase().model()).report.entries

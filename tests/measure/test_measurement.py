@@ -1,0 +1,205 @@
+"""What lowering measures of itself.
+
+What these would catch: a poor model that passes in silence because its inputs were tame, a warning about an output that
+is nearly zero, a model that is not measured without that being said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import in_process
+from lstm_models import LstmCase
+from onnx import TensorProto, helper, numpy_helper
+from protos import parse
+from running_never import never_running
+
+import rnnqc
+from rnnqc.commands import lower as command
+from rnnqc.evaluation.comparison import OutputComparison
+from rnnqc.lowering.sizes import contents
+from rnnqc.measure.full_scale import judged, unit_outputs
+from rnnqc.measure.measurement import POOR_DB
+
+CASE = LstmCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
+STEPS, FEATURES, UNITS = 20, 6, 32
+
+
+def autoencoder(activation: str) -> onnx.ModelProto:
+    """Encoder, RepeatVector, decoder, as Keras exports it; weights as Keras initializes them."""
+    rng = np.random.default_rng(0)
+    nodes, stored = [], []
+
+    def layer(given: str, size: int, name: str, outputs: list[str]) -> None:
+        limit = math.sqrt(6 / (size + UNITS))
+        bias = np.zeros((1, 8 * UNITS))
+        bias[0, 2 * UNITS : 3 * UNITS] = 1
+        arrays = {
+            "W": rng.uniform(-limit, limit, (1, 4 * UNITS, size)),
+            "R": np.concatenate([np.linalg.qr(rng.normal(size=(UNITS, UNITS)))[0] for _ in range(4)])[None],
+            "B": bias,
+        }
+        stored.extend(numpy_helper.from_array(a.astype(np.float32), f"{name}.{k}") for k, a in arrays.items())
+        inputs = [given, *(f"{name}.{k}" for k in arrays)]
+        acts = ["Sigmoid", activation, activation]
+        nodes.append(helper.make_node("LSTM", inputs, outputs, name, hidden_size=UNITS, activations=acts))
+
+    layer("x", FEATURES, "encoder", ["", "code"])
+    stored.append(numpy_helper.from_array(np.array([STEPS, 1, UNITS]), "times"))
+    nodes.append(helper.make_node("Expand", ["code", "times"], ["repeated"]))
+    layer("repeated", UNITS, "decoder", ["y"])
+    signature = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in (("x", [STEPS, "N", FEATURES]), ("y", [STEPS, 1, "N", UNITS]))
+    ]
+    graph = helper.make_graph(nodes, "autoencoder", signature[:1], signature[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_states_that_leave_their_range_are_warned_of() -> None:
+    """Relu bounds no state: on values around 1 all is well, and what is larger is cut off."""
+    report = rnnqc.lower(autoencoder("Relu"), measure=True).report
+    assert report.sqnr_levels["magnitude 1"]["y"] > 35
+    assert report.sqnr_db["y"] < POOR_DB and report.sqnr_level["y"] == "magnitude 30"
+    (warning,) = (w for w in report.warnings if "SQNR" in w)
+    assert "magnitude 30" in warning and "at magnitude 1 " in warning and "--calibration DATA" in warning
+
+
+def test_values_beyond_what_was_calibrated_are_not_generated() -> None:
+    """Static ranges fit the user's data: at magnitude 30 nothing is left, and the warning would say nothing."""
+    feeds = [CASE.feeds()]
+    report = rnnqc.lower(CASE.model(), "int8-static", calibration=feeds, measure=True).report
+    assert list(report.sqnr_levels) == ["magnitude 1"]
+    assert not [text for text in report.warnings if "SQNR" in text]
+
+
+def test_bounded_states_are_not() -> None:
+    report = rnnqc.lower(autoencoder("Tanh"), measure=True).report
+    assert report.sqnr_db["y"] >= POOR_DB and not any("SQNR" in w for w in report.warnings)
+
+
+def test_the_report_holds_the_worst_of_all_levels() -> None:
+    report = rnnqc.lower(CASE.model(), measure=True).report
+    assert len(report.sqnr_levels) == 5 and not report.unmeasured
+    for name, value in report.sqnr_db.items():
+        levels = {level: values[name] for level, values in report.sqnr_levels.items()}
+        assert value == min(levels.values()) == levels[report.sqnr_level[name]]
+    assert report.sqnr_summary.startswith(f"{min(report.sqnr_db.values()):.1f} dB (")
+
+
+def test_a_program_measures_when_it_asks_for_it() -> None:
+    report = rnnqc.lower(CASE.model()).report
+    assert (report.sqnr_db, report.sqnr_levels, report.sqnr_summary, report.unmeasured) == ({}, {}, "", "")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    onnx.save(CASE.model(), tmp_path / "in.onnx")
+    return tmp_path / "in.onnx"
+
+
+def test_the_command_measures_always(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    result = in_process(capfd, "lower", source, "-o", out, "--json", report)
+    data = json.loads(report.read_text())
+    assert f"SQNR on generated data: at least {data['sqnr_summary']}" in result.out
+    assert min(data["sqnr_db"].values()) == min(v for level in data["sqnr_levels"].values() for v in level.values())
+    again = tmp_path / "again.json"
+    in_process(capfd, "lower", source, "-o", out, "--json", again)
+    assert again.read_bytes() == report.read_bytes()
+
+
+def test_quiet_lowering_does_not(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr("rnnqc.lowering.lower.measure_levels", lambda *arguments: measured.append(1))
+    assert in_process(capfd, "lower", source, "-o", tmp_path / "out.onnx", "-q").code == 0
+    assert not measured
+
+
+def test_measuring_that_takes_too_long_ends_and_is_said(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnnqc.measure.measurement.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    result = in_process(capfd, "lower", source, "-o", tmp_path / "out.onnx", "--json", tmp_path / "report.json")
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert result.code == 0 and list(data["sqnr_levels"]) == ["magnitude 1"]
+    assert "on a part of the generated data alone: up to magnitude 1" in " ".join(result.err.split())
+    asked = in_process(
+        capfd, "lower", source, "-o", tmp_path / "out.onnx", "--min-sqnr", "1", "--json", tmp_path / "report.json"
+    )
+    assert asked.code == 0 and len(json.loads((tmp_path / "report.json").read_text())["sqnr_levels"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ([], 0, "the SQNR was not measured: the model does not run on generated data"),
+        (["--min-sqnr", "1"], 1, "--min-sqnr: not measured: the model does not run on generated data"),
+        (["--verify"], 1, "--verify: not verified: no pass could be compared"),
+    ],
+)
+def test_a_model_that_runs_on_nothing_generated(
+    options: list[str], code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was compared: that is no success where a comparison was asked for."""
+    onnx.save(never_running(), tmp_path / "in.onnx")
+    result = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", *options)
+    assert result.code == code and (tmp_path / "out.onnx").exists() == (code == 0)
+    assert said in " ".join(result.err.split())
+
+
+def test_a_lowering_of_nothing_is_not_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    onnx.save(parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'),
+              tmp_path / "in.onnx")  # fmt: skip
+    result = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+    assert result.code == 0 and "SQNR" not in result.text
+
+
+def test_probabilities_near_zero_are_judged_by_their_full_scale() -> None:
+    """A tenth of a permille instead of two is -0 dB, and nobody's loss."""
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] x) => (float[A, B] p, float[C, D] z) '
+    proto = parse(f"{head}{{ s = Sigmoid(x) p = Transpose(s) z = Mul(x, s) }}")
+    assert unit_outputs(proto) == {"p"}
+
+    def output(name: str, rms: float) -> OutputComparison:
+        return OutputComparison(name, 0.0, 0.0, 1.0, 0.0, rms=rms, rms_error=1e-4)
+
+    p, z, loud = judged([output("p", 1e-4), output("z", 1e-4), output("p", 0.5)], {"p"})
+    assert p.sqnr_db == pytest.approx(60.0) and z.sqnr_db == loud.sqnr_db == 0.0
+
+
+def test_a_probability_that_an_if_chooses() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] p) '
+        "{ s = Sigmoid(x) p = If (c) <then_branch = a () => (float[2] u) { u = Identity(s) }, "
+        "else_branch = b () => (float[2] v) { v = Relu(x) }> }"
+    )
+    assert unit_outputs(parse(text)) == set()
+    assert unit_outputs(parse(text.replace("Relu(x)", "Identity(s)"))) == {"p"}
+
+
+def test_sizes_are_those_of_files_and_of_weights(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file that has grown beside weights that shrank: what takes the room is said."""
+    out = tmp_path / "out.onnx"
+    result = in_process(capfd, "lower", source, "-o", out)
+    before, after = source.stat().st_size, out.stat().st_size
+    assert before < after < 10_000_000
+    (line,) = (text for text in result.out.splitlines() if text.startswith(str(out)))
+    assert f"file {before} B -> {round(after / 1e3)} kB, recurrent weights" in line
+    assert "the file has grown; it holds: function bodies" in result.out
+
+
+def test_float_constants_that_are_still_read_are_named() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 64] x) => (float[2, 64] y) { y = MatMul(x, w) }'
+    proto = parse(text, w=np.zeros((64, 64), np.float32))
+    assert contents(proto) == "float constants that are still read 16 kB ('w' by MatMul '')"

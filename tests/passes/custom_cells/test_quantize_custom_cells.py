@@ -1,0 +1,421 @@
+"""Products of recurrences that are no LSTM, GRU or RNN.
+
+What these would catch: products of other weights or with another bias, codes that overflow on some processor, results
+that depend on the form, on optimizations or on the batch, a recurrence that stays float in silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from commands import in_process
+from onnx import numpy_helper
+from protos import parse
+
+import rnnqc
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.testing.layers import RecurrentCase
+from rnnqc.testing.renaming import STYLES, rename
+
+Array = npt.NDArray[Any]
+I, H = 24, 32  # noqa: E741 - inputs and units
+FORMS = ("fused", "integer", "qcdq")
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+# A highway cell: h' = t * tanh(x W + h R + b) + (1 - t) * x V with t = sigmoid(h S).
+STEP = """
+  [in] p = MatMul (x, W)
+  q = Gemm <transB = 1> (h, R, b)
+  s = Add (p, q)
+  u = Tanh (s)
+  g = MatMul (h, S)
+  t = Sigmoid (g)
+  v = MatMul (x, V)
+  one = Constant <value = float {1.0}> ()
+  rest = Sub (one, t)
+  left = Mul (t, u)
+  right = Mul (rest, v)
+  next = Add (left, right)
+"""
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    shapes = {"W": (I, H), "R": (H, H), "b": (H,), "S": (H, H), "V": (I, H)}
+    return {k: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for k, s in shapes.items()}
+
+
+def cell() -> onnx.ModelProto:
+    return parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {STEP} }}", **weights())
+
+
+def looped() -> onnx.ModelProto:
+    return rnnqc.layer(cell())
+
+
+def written_out(steps: int = 4, one: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """The same, step by step, with one initial state."""
+    one, made = one or cell(), onnx.ModelProto()
+    made.CopyFrom(one)
+    del made.graph.node[:], made.graph.input[:], made.graph.output[:]
+    held = {t.name for t in one.graph.initializer}
+    state = "h0"
+    for k in range(steps):
+        for node in one.graph.node:
+            copy = made.graph.node.add()
+            copy.CopyFrom(node)
+            copy.name = f"{node.name}_{k}" if node.name else ""
+            names = [state if n == "h" else n if n in held or not n else f"{n}_{k}" for n in node.input]
+            del copy.input[:], copy.output[:]
+            copy.input.extend(names)
+            copy.output.extend(f"{n}_{k}" for n in node.output)
+        state = f"next_{k}"
+    x, h = one.graph.input
+    for name, like in (*((f"x_{k}", x) for k in range(steps)), ("h0", h)):
+        value = made.graph.input.add()
+        value.CopyFrom(like)
+        value.name = name
+    made.graph.output.add().CopyFrom(one.graph.output[0])
+    made.graph.output[0].name = state
+    return made
+
+
+def feeds_of(model: onnx.ModelProto, steps: int = 30, batch: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    shapes = {"x": (steps, batch, I), "h0": (batch, H)}
+    names = [i.name for i in model.graph.input]
+    return {n: rng.standard_normal(shapes.get(n, (batch, I))).astype(np.float32) for n in names}
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, Array], level: str = "ORT_ENABLE_ALL") -> list[Array]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("make", [looped, written_out])
+def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> None:
+    model = make()
+    feeds = feeds_of(model)
+    lowered = rnnqc.lower(model, form=form)
+    (entry,) = lowered.report.entries
+    assert (entry.status, entry.form) == ("lowered", "products")
+    assert entry.bytes < entry.float_bytes / 3.2, "a byte for four, and scales"
+    kinds = [n.op for g in lowered.model.graphs() for n in g.nodes]
+    steps = 1 if make is looped else 4
+    assert kinds.count("MatMulInteger") == (0 if form == "qcdq" else 4 * steps)
+    want, got = run(model, feeds), run(lowered.proto, feeds)
+    for a, b in zip(want, got, strict=True):
+        assert 35.0 < sqnr_db(a, b) < 80.0
+
+
+def test_same_bits_however_it_is_run() -> None:
+    """Forms, optimizations, loops written out, rows of the batch."""
+    model = looped()
+    feeds = feeds_of(model, steps=9)
+    expected = run(rnnqc.lower(model).proto, feeds)
+    unrolled = rnnqc.lower(model, unroll=True, dims={"T": 9}).proto
+    assert "Scan" not in [n.op_type for n in unrolled.graph.node]
+    for other in (rnnqc.lower(model, form="integer").proto, unrolled):
+        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+            for a, b in zip(expected, run(other, feeds, level), strict=True):
+                np.testing.assert_array_equal(a, b)
+    entries = rnnqc.lower(model, unroll=True, dims={"T": 9}, strict=True).report.entries
+    assert [(e.status, e.form) for e in entries] == [("lowered", "products")]
+    for row in range(3):
+        alone = run(rnnqc.lower(model).proto, {"x": feeds["x"][:, row : row + 1]})
+        np.testing.assert_array_equal(expected[0][:, row : row + 1], alone[0])
+
+
+def test_a_product_by_hand() -> None:
+    """One step from a state of zeros: codes, scales and bias as the pass says."""
+    model = written_out(3)
+    lowered = rnnqc.lower(model)
+    arrays = {t.name: numpy_helper.to_array(t) for t in lowered.proto.graph.initializer}
+    codes = {n: a for n, a in arrays.items() if n.endswith(".codes")}
+    assert len(codes) == 4, "steps share the codes of their weights"
+    (name,) = [n for n in codes if "q_0_Gemm.weight" in n]
+    scale = arrays[name.removesuffix(".codes") + ".scale"]
+    held = weights()["R"].T
+    assert codes[name].dtype == np.uint8
+    np.testing.assert_allclose((codes[name].astype(np.float32) - 128) * scale, held, atol=float(scale.max()) / 2 * 1.01)
+    assert np.abs(codes[name].astype(int) - 128).max() == 127
+
+
+def test_a_matrix_that_is_used_both_ways() -> None:
+    """As it stands by MatMul, transposed by Gemm: other codes."""
+    text = STEP.replace("g = MatMul (h, S)", "g = MatMul (h, R)")
+    model = rnnqc.layer(
+        parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **weights())
+    )
+    feeds = feeds_of(model)
+    for form in FORMS:
+        assert sqnr_db(run(model, feeds)[0], run(rnnqc.lower(model, form=form).proto, feeds)[0]) > 35.0
+
+
+def test_two_loops_that_share_their_weights() -> None:
+    model = looped()
+    (scan,) = [n for n in model.graph.node if n.op_type == "Scan"]
+    again = onnx.NodeProto()
+    again.CopyFrom(scan)
+    again.name = "again"
+    again.output[:] = [f"{o}_again" for o in scan.output]
+    model.graph.node.append(again)
+    for output in list(model.graph.output):
+        copy = model.graph.output.add()
+        copy.CopyFrom(output)
+        copy.name = f"{output.name}_again"
+    lowered = rnnqc.lower(model, strict=True)
+    assert [e.form for e in lowered.report.entries] == ["products", "products"]
+    feeds = feeds_of(model)
+    got = run(lowered.proto, feeds)
+    for a, b in zip(got[: len(got) // 2], got[len(got) // 2 :], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def named(left: str, right: str, size: float) -> onnx.ModelProto:
+    """Two products of the same shape, one with weights of another size."""
+    arrays = weights()
+    arrays["V"] = arrays["V"] * np.float32(size)
+    text = STEP.replace("[in] p", "[one] p").replace("v = MatMul", "[two] v = MatMul")
+    model = rnnqc.layer(
+        parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
+    )
+    body = next(n for n in model.graph.node if n.op_type == "Scan").attribute[0].g
+    for old, new in (("step/one", left), ("step/two", right)):
+        (node,) = [n for n in body.node if n.name == old]
+        node.name = new
+    return model
+
+
+@pytest.mark.parametrize("recipe", ["int8", "w4a8"])
+def test_names_that_differ_in_replaced_characters(recipe: str) -> None:
+    """Each product has the scales of its own weights, and all results are those of other names."""
+    plain, alike = named("one", "two", 64.0), named("m 1", "m_1", 64.0)
+    feeds = feeds_of(plain)
+    expected, lowered = run(rnnqc.lower(plain, recipe).proto, feeds), rnnqc.lower(alike, recipe)
+    assert {"m_1.weight", "m_1_2.weight"} < set(lowered.report.entries[0].points)
+    for a, b in zip(expected, run(lowered.proto, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("make", [looped, written_out])
+def test_no_name_has_a_safe_character(make: Any) -> None:
+    plain, alike = make(), make()
+    rename(alike, STYLES["replaced"])
+    feeds = feeds_of(plain)
+    lowered = rnnqc.lower(alike, strict=True)
+    assert len(lowered.report.entries[0].points) == len(rnnqc.lower(plain).report.entries[0].points)
+    expected = run(rnnqc.lower(plain).proto, feeds)
+    for a, b in zip(expected, run(lowered.proto, {STYLES["replaced"](n): f for n, f in feeds.items()}), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_matrix_as_it_stands_and_transposed_in_written_out_steps() -> None:
+    """Columns are scaled, rows are not: products that share a matrix do not share their scales."""
+    arrays = weights()
+    arrays["R"] = arrays["R"] * np.geomspace(1e-3, 1.0, H, dtype=np.float32)[:, None]
+    text = STEP.replace("g = MatMul (h, S)", "g = Gemm (h, R)").replace("(h, R, b)", "(h, R)")
+    one = parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
+    model = written_out(4, one)
+    products = [p for p in rnnqc.lower(model).report.entries[0].points if p.endswith(".weight")]
+    assert len(products) == 4
+    feeds = feeds_of(model)
+    separate = onnx.ModelProto()
+    separate.CopyFrom(model)
+    turned = numpy_helper.from_array(np.ascontiguousarray(arrays["R"].T), "R_turned")
+    separate.graph.initializer.append(turned)
+    for node in separate.graph.node:
+        if node.op_type == "Gemm" and any(a.name == "transB" for a in node.attribute):
+            node.input[1] = "R_turned"
+            del node.attribute[:]
+    for a, b in zip(run(rnnqc.lower(separate).proto, feeds), run(rnnqc.lower(model).proto, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
+    model = written_out()
+    rng = np.random.default_rng(3)
+    model.graph.initializer.append(
+        numpy_helper.from_array(rng.standard_normal((H, H)).astype(np.float32), "head.weight")
+    )
+    last = model.graph.output[0].name
+    model.graph.node.append(onnx.helper.make_node("MatMul", [last, "head.weight"], ["head"], "head"))
+    model.graph.output[0].name = "head"
+    kinds = {n.name: n.op_type for n in rnnqc.lower(model).proto.graph.node}
+    assert kinds["head"] == "MatMul"
+    assert list(kinds.values()).count("MatMulInteger") == 16
+
+
+def test_weights_take_the_bits_of_the_recipe() -> None:
+    model = looped()
+    lowered = rnnqc.lower(model, overrides=["*.weight.bits=4"])
+    arrays = [
+        t.values if isinstance(t.values, np.ndarray) else None
+        for g in lowered.model.graphs()
+        for n in g.nodes
+        if n.op == "MatMulInteger"
+        for t in [n.inputs[1]]
+    ]
+    assert len(arrays) == 4
+    assert all(a is not None and np.abs(a.astype(int) - 128).max() == 7 for a in arrays)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "reason"),
+    [
+        ("int8", ["*.weight.bits=none"], "no 2 to 16 bits"),
+        ("int8", ["*.hidden.bits=none"], "hidden states no bits"),
+        ("int8", ["*.hidden.bits=12"], "rows with a scale each"),
+    ],
+)
+def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: str) -> None:
+    (entry,) = rnnqc.lower(looped(), recipe, overrides=overrides).report.float_entries
+    assert reason in entry.reason
+    assert entry.found
+    assert entry.action
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
+    """As for other layers; nothing would be quantized."""
+    with pytest.raises(rnnqc.CompileError, match=r'"Scan" \(node .*no statistics of .*--calibration DATA') as caught:
+        rnnqc.lower(looped(), "pow2-int16", strict=strict)
+    assert "recurrent nodes stay float" not in str(caught.value)
+
+
+def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
+    case = RecurrentCase(T=3, B=2, I=4, H=5)
+    both = onnx.compose.merge_models(looped(), case.model(), io_map=[], prefix2="two/")
+    overrides = ["layer.step/*.weight.bits=16", "layer.step/*.hidden.bits=16"]
+    status = {e.op: e.status for e in rnnqc.lower(both, overrides=overrides).report.entries}
+    assert status == {"Scan": "float", "LSTM": "lowered"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("q = Gemm <transB = 1> (h, R, b)", "q = Gemm <transB = 1, alpha = 2.0> (h, R, b)", "alpha = 2.0"),
+        ("g = MatMul (h, S)", "k = Identity (h) g = MatMul (S2, k)", "multiplies"),
+    ],
+)
+def test_products_of_other_kinds_stay(before: str, after: str, found: str) -> None:
+    """The other products of the recurrence are quantized all the same."""
+    text = STEP.replace(before, after)
+    arrays = weights() | {"S2": np.eye(3, dtype=np.float32)}
+    batch = 3 if "S2" in after else "B"
+    model = parse(
+        f"{HEADER} cell (float[{batch},{I}] x, float[{batch},{H}] h) => (float[{batch},{H}] next) {{ {text} }}",
+        **arrays,
+    )
+    layer = rnnqc.layer(model)
+    lowered = rnnqc.lower(layer)
+    kinds = [n.op for g in lowered.model.graphs() for n in g.nodes]
+    assert kinds.count("MatMulInteger") == 3
+    feeds = feeds_of(layer)
+    assert sqnr_db(run(layer, feeds)[0], run(lowered.proto, feeds)[0]) > 30.0
+
+
+def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(looped(), path)
+    listed = in_process(capfd, "inspect", path).out
+    assert "will be lowered: 4 products" in listed
+    result = in_process(capfd, "lower", path, "-o", out, "--strict", "--verify")
+    assert (result.code, out.exists()) == (0, True)
+    done = in_process(capfd, "inspect", out).out
+    assert "done (products)" in done
+    for text in (listed, done):
+        assert text.splitlines()[-1].split()[:6] == ["layer", "Scan", str(I), str(H), "T", "B"]
+    again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx", "--strict")
+    assert again.code == 0, again.text
+
+
+def _in_a_branch(prefix: str, more: str) -> str:
+    """An If without a name around a loop that is called `loop`."""
+    step = f"""[{prefix}_p] {prefix}p = MatMul ({prefix}h, R) {prefix}q = Add ({prefix}p, {prefix}x)
+        {more} {prefix}n = Tanh ({prefix}q) {prefix}o = Mul ({prefix}n, {prefix}x)"""
+    body = f"b (float[3,{H}] {prefix}h, float[3,{H}] {prefix}x) => (float[3,{H}] {prefix}o, float[3,{H}] {prefix}o2)"
+    scan = f"""[loop] {prefix}last, {prefix}y = Scan <num_scan_inputs = 1, body = {body} {{
+        {step} {prefix}o2 = Identity ({prefix}o) }}> (zero, x)"""
+    then = f"then_branch = t () => (float[5,3,{H}] {prefix}y) {{ {scan} }}"
+    other = f"else_branch = e () => (float[5,3,{H}] {prefix}e) {{ {prefix}e = Identity (x) }}"
+    return f"{prefix}r = If (go) <{then}, {other}>"
+
+
+def test_loops_of_one_name_in_branches_without_names() -> None:
+    """Each has a line of its own, with its own products and bytes."""
+    more = "[second] bs = MatMul (bh, R) bq2 = Add (bs, bq)"
+    second = _in_a_branch("b", more).replace("Tanh (bq)", "Tanh (bq2)")
+    text = f"""{HEADER} g (float[5,3,{H}] x, bool go) => (float[5,3,{H}] y) {{
+        zero = Constant <value = float[3,{H}] {{{", ".join(["0.0"] * 3 * H)}}}> ()
+        {_in_a_branch("a", "")} {second} y = Add (ar, br) }}"""
+    lowered = rnnqc.lower(parse(text, R=weights()["R"]))
+    first, other = lowered.report.entries
+    assert first.node != other.node
+    assert first.node.rpartition("/")[2] == other.node.rpartition("/")[2] == "loop"
+    assert (first.summary, other.summary) == ("1 products, 0 of 5 values", "2 products, 0 of 7 values")
+    assert 0 < first.bytes < other.bytes
+    assert not set(first.points) & {p for p in other.points if "second" in p}
+
+
+PROJECTED = f"""{HEADER} g (float[T,B,{I}] x, float[B,{H}] h) => (float[T,B,{H}] y, float[B,{H}] last) {{
+    [projection] p = MatMul (x, V) [shift] px = Add (p, b)
+    [layer] last, y = Scan <num_scan_inputs = 1, body = body (float[B,{H}] s, float[B,{H}] e)
+        => (float[B,{H}] n, float[B,{H}] m) {{
+        [from_h] q = MatMul (s, R) g = Add (q, e) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n)
+    }}> (h, px)
+}}"""
+BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h) => (float[B,{H}] last) {{
+    [layer] last, y = Scan <num_scan_inputs = 1, body = body (float[B,{H}] s, float[B,{H}] e)
+        => (float[B,{H}] n, float[B,{H}] m) {{
+        yes = Constant <value = bool {{1}}> () [from_h] q = MatMul (s, R)
+        [way] w = If (yes) <then_branch = a () => (float[B,{H}] wa) {{ [inner] wa = MatMul (e, S) }},
+            else_branch = o () => (float[B,{H}] wo) {{ wo = Identity (e) }}>
+        g = Add (q, w) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n) }}> (h, x)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "names", "reason"),
+    [
+        (PROJECTED, "projection", "VRb", "stands in front of the recurrence"),
+        (BRANCHED, "inner", "RS", "branches of an If"),
+    ],
+    ids=["projection", "branch"],
+)
+def test_products_that_stay_float_are_listed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, node: str, names: str, reason: str
+) -> None:
+    """The recurrence is lowered; what is left of it is named and counted, and --strict refuses it."""
+    held = {k: v for k, v in weights().items() if k in names}
+    model = parse(text, **held)
+    (entry,) = rnnqc.lower(model).report.entries
+    assert (entry.status, len(entry.left)) == ("lowered", 1)
+    assert f"node {node!r} (MatMul)" in entry.left[0]
+    assert reason in entry.reason
+    assert entry.float_bytes == sum(a.nbytes for a in held.values() if a.ndim == 2)
+    assert entry.bytes > held[names[0] if node == "projection" else "S"].nbytes
+    with pytest.raises(rnnqc.CompileError, match=reason):
+        rnnqc.lower(model, strict=True)
+    onnx.save(model, tmp_path / "in.onnx")
+    done = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--strict")
+    assert (done.code, (tmp_path / "out.onnx").exists()) == (3, False)
+
+
+def test_a_linear_layer_in_front_is_none_of_it() -> None:
+    """Where steps multiply what it makes, and where an activation follows it."""
+    text = PROJECTED.replace("g = Add (q, e)", "ee = MatMul (e, S) g = Add (q, ee)")
+    squashed = PROJECTED.replace("px = Add (p, b)", "pa = Add (p, b) px = Tanh (pa)")
+    for source, names in ((text, "VRbS"), (squashed, "VRb")):
+        (entry,) = rnnqc.lower(
+            parse(source, **{k: v for k, v in weights().items() if k in names}), strict=True
+        ).report.entries
+        assert entry.left == []

@@ -1,0 +1,205 @@
+"""The numbers of the integer cell.
+
+What these would catch: a scale folded into the wrong multiplier, a bias that does not hold the zero point and rounding,
+tables placed over each other, a format that is folded although it has no integer form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lstm_models import LstmCase
+from pass_testing import INT8, before, make_pass
+
+from rnnqc.cells.base import Cell
+from rnnqc.ir import constant_array, graph_info
+from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
+from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.testing.float_layer import Activation
+
+TANH = Activation("Tanh")
+
+
+def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedCell]:
+    recipe = INT8.with_overrides(overrides)
+    model = before("fold-scales", (case or LstmCase()).model(), recipe)
+    cell = next(iter(model.cells.values()))
+    held = graph_info(model.graph).initializers
+    names = {"W": cell.W, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
+    arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
+    return cell, fold_cell(cell, arrays.pop("W"), arrays)  # type: ignore[arg-type]
+
+
+def test_multipliers_and_bias_by_hand() -> None:
+    cell, folded = _folded(LstmCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125")
+    h = cell.hidden_size
+    s_g = np.repeat([16 / 4096, 16 / 4096, 16 / 4096, 8 / 4096], h)
+    s_w, s_r = (np.asarray(encoding_of(cell.points[f"{k}.weight"]).scale) for k in ("W", "R"))
+    s_h = cell.points["hidden"]["scale"][0]
+    np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
+    np.testing.assert_allclose(folded.h_multiplier, s_r * s_h / s_g, rtol=1e-6)
+    parameters = LstmCase(peepholes=True).parameters()
+    bias = parameters["B"][0, : 4 * h] + parameters["B"][0, 4 * h :]
+    np.testing.assert_allclose(folded.B, bias / s_g + 4096.5, rtol=1e-6)
+    assert folded.P is not None
+    np.testing.assert_allclose(folded.P, parameters["P"][0] * 2.0**-11 / (16 / 4096), rtol=1e-6)
+    numbers = folded.numbers
+    assert (numbers.x_mode, numbers.x_scale, numbers.x_zero_point) == ("static", 0.125, 128)
+    assert (numbers.h_mode, numbers.h_scale, numbers.h_zero_point) == ("static", s_h, 128)
+
+
+def test_default_numbers() -> None:
+    _, folded = _folded()
+    numbers = folded.numbers
+    assert (numbers.x_mode, numbers.x_scale) == ("dynamic_row", 0.0)
+    assert numbers.gate_kinds == ["table"] * 4
+    assert (numbers.gate_min, numbers.gate_max) == ([0.0] * 4, [8191.5] * 4)
+    assert numbers.gate_table_offset == [0, 0, 0, 8192]
+    assert numbers.gate_table_size == 8192
+    assert [(t.activation.name, t.size, t.unit) for t in folded.gate_tables] == [
+        ("Sigmoid", 8192, 1.0),
+        ("Tanh", 8192, 2.0**-11),
+    ]
+    assert (numbers.cell_scale, numbers.cell_max, numbers.cell_is_wide) == (2.0**-11, 2.0**60, True)
+    assert folded.cell_table is not None
+    assert (folded.cell_table.size, folded.cell_table.step, numbers.cell_table_size) == (65536, 2.0**-11, 65536)
+    assert all(t.piecewise_linear for t in (*folded.gate_tables, folded.cell_table))
+
+
+def test_clip_limits_the_codes() -> None:
+    numbers = _folded(LstmCase(clip=1.0))[1].numbers
+    assert numbers.gate_min == [4096.5 - 256] * 3 + [4096.5 - 512]
+    assert numbers.gate_max == [4096.5 + 256] * 3 + [4096.5 + 512]
+
+
+def test_narrow_cell_state_saturates() -> None:
+    numbers = _folded(None, "*.cell_state.bits=16")[1].numbers
+    assert (numbers.cell_max, numbers.cell_is_wide) == (32767.0, False)
+
+
+def test_float_cell_state() -> None:
+    numbers = _folded(None, "*.cell_state.bits=none")[1].numbers
+    assert (numbers.cell_scale, numbers.cell_index_scale, numbers.cell_table_size) == (0.0, 4096.0, 65536)
+
+
+@pytest.mark.parametrize(
+    ("activations", "kinds", "sizes"),
+    [
+        ((Activation("HardSigmoid", 0.2, 0.5), TANH, TANH), ["HardSigmoid"] * 3 + ["table"], [8192]),
+        ((Activation("Sigmoid"), Activation("Relu"), TANH), ["table"] * 3 + ["Relu"], [8192]),
+        ((Activation("Sigmoid"), Activation("Elu", 1.0), TANH), ["table"] * 3 + ["relu_table"], [8192, 8192]),
+        ((TANH, TANH, TANH), ["table"] * 4, [8192, 8192]),
+    ],
+)
+def test_kinds(activations: tuple[Activation, ...], kinds: list[str], sizes: list[int]) -> None:
+    numbers = _folded(LstmCase(activations=activations))
+    assert numbers[1].numbers.gate_kinds == kinds
+    assert [t.size for t in numbers[1].gate_tables] == sizes
+
+
+def test_attributes_are_those_of_the_operator() -> None:
+    cell, folded = _folded(LstmCase(direction="reverse", input_forget=True))
+    attributes = folded.numbers.attributes(cell)
+    documented = {
+        *("hidden_size", "direction", "x_mode", "x_scale", "x_zero_point", "h_mode", "h_scale", "h_zero_point"),
+        *("cell_scale", "cell_max", "gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta"),
+        *("gate_table_offset", "gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta"),
+        *("cell_index_scale", "input_forget", "one"),
+    }
+    assert set(attributes) == documented
+    assert (attributes["direction"], attributes["input_forget"], attributes["gate_kinds"]) == (
+        "reverse",
+        1,
+        "table,table,table,table",
+    )
+    assert all(not isinstance(v, np.generic) for v in attributes.values())
+
+
+def test_widths_of_activations() -> None:
+    cell, folded = _folded(None, "*.input.bits=16", "*.hidden.bits=16")
+    numbers = folded.numbers
+    assert (numbers.x_bits, numbers.h_bits) == (16, 16)
+    assert (numbers.x_mode, numbers.h_mode, numbers.h_zero_point) == ("dynamic_row", "static", 32768)
+    assert numbers.h_scale == float(np.float32(1 / 32767))
+    r_scale = np.asarray(encoding_of(cell.points["R.weight"]).scale)
+    np.testing.assert_allclose(folded.h_multiplier[-1], r_scale[-1] / 32767 / (8 / 4096), rtol=1e-6)
+    attributes = numbers.attributes(cell)
+    assert (attributes["x_bits"], attributes["h_bits"]) == (16, 16)
+    mixed, folded = _folded(None, "*.hidden.bits=16")
+    attributes = folded.numbers.attributes(mixed)
+    assert attributes["h_bits"] == 16
+    assert "x_bits" not in attributes, "an attribute at its default is left out"
+
+
+REFUSED = [
+    (["*.W.weight.bits=none"], "W stays float", "W.weight.bits = none"),
+    (["*.R.weight.bits=9"], "R has 9 bits", "R.weight.bits = 9"),
+    (["*.input.bits=none"], "the input has a format without integer form", "input: float"),
+    (["*.input.bits=7"], "the input has a format", "input: 7 bits, signed = False, half_even"),
+    (["*.input.bits=12"], "the input has a format", "input: 12 bits, signed = False, half_even"),
+    (["*.hidden.bits=17"], "the hidden has a format", "hidden: 17 bits"),
+    (["*.hidden.bits=16", "*.hidden.rounding=floor"], "the hidden has a format", "hidden: 16 bits"),
+    (["*.hidden.signed=true", "*.hidden.zero_point=0"], "the hidden has a format", "signed = True"),
+    (["*.hidden.rounding=floor"], "the hidden has a format", "floor"),
+    (["*.forget_gate.acc.bits=none"], "the forget gate is not tabulated", "acc.bits = None"),
+    (["*.cell_gate.activation.bits=none"], "the cell gate is not tabulated", "activation.bits = None"),
+    (["*.acc.bits=17"], "the input gate has too large a table", "input_gate.acc.bits = 17"),
+    (["*.acc.bits=32"], "the input gate has too large a table", "input_gate.acc.bits = 32"),
+    (["*.acc.rounding=half_even"], "the input gate is not tabulated", "half_even"),
+    (["*.hidden.activation.bits=none"], "the output activation is not tabulated", "hidden.activation.bits = none"),
+    (["*.cell_state.rounding=floor"], "the cell state has a format", "floor"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "reason", "found"), REFUSED)
+def test_refused(overrides: list[str], reason: str, found: str) -> None:
+    with pytest.raises(NotHandled, match=reason) as caught:
+        _folded(None, *overrides)
+    assert found in caught.value.found
+    assert "--form qcdq" in caught.value.action
+
+
+@pytest.mark.parametrize(("overrides", "reason", "found"), REFUSED)
+def test_refused_cells_stay_qcdq_with_a_remark(overrides: list[str], reason: str, found: str) -> None:
+    recipe = INT8.with_overrides(overrides)
+    model = before("fold-scales", LstmCase().model(), recipe)
+    ops = [n.op for g in model.graphs() for n in g.nodes]
+    result = make_pass("fold-scales")(model)
+    (remark,) = result.remarks
+    assert remark.reason.startswith(f"quantized, not integer: {reason}")
+    assert found in remark.found
+    assert not result.modified
+    assert [n.op for g in model.graphs() for n in g.nodes] == ops
+    assert [c.form for c in model.cells.values()] == ["qcdq"]
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_zero_point_rows_hold_the_column_sums(rows: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(-127, 128, (rows, 6), dtype=np.int8)
+    codes[:, 0], codes[:, 1] = 127, -127
+    count = zero_point_rows_needed(codes)
+    assert count & (count - 1) == 0
+    assert count >= 4
+    extended = with_zero_point_rows(codes, count)
+    assert (str(extended.dtype), extended.shape) == ("int8", (rows + count, 6))
+    np.testing.assert_array_equal(extended[:rows], codes)
+    np.testing.assert_array_equal(extended.sum(axis=0, dtype=np.int64), np.zeros(6))
+    assert np.abs(extended.astype(int)).max() <= 127
+
+
+def test_multipliers_stay_normal_numbers() -> None:
+    _, folded = _folded(None, "*.weight.scale=1e-30", "*.hidden.scale=1e-25")
+    assert folded.h_multiplier.min() >= np.finfo(np.float32).tiny
+    assert folded.h_multiplier.dtype == folded.x_multiplier.dtype == folded.B.dtype == np.float32
+
+
+def test_json_ready() -> None:
+    import json
+
+    numbers: dict[str, Any] = vars(_folded()[1].numbers)
+    assert json.loads(json.dumps(numbers)) == numbers

@@ -1,0 +1,499 @@
+"""Wrong constants planted in passes, each too small to show in an output: `lower --verify` has to name them.
+
+What these would catch: a check of constants that repeats the mistakes of the pass, that passes entries over, or that
+raises an alarm about right ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from brevitas_models import draw_feeds, one_cell, random_lstm
+from lstm_models import LstmCase, RecurrentCase
+from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
+
+import rnnqc
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.errors import NumericsError
+from rnnqc.ir import Constant, Model, Node, Variable
+from rnnqc.lowering.lower import default_passes, executable, exported_passes
+from rnnqc.passes import Pass, PassManager, VerifyNumerics
+from rnnqc.passes.graph.point_names import alias
+from rnnqc.passes.invariants import Property
+from rnnqc.recipes.recipe import load_recipe
+from rnnqc.testing.float_layer import Activation
+from rnnqc.testing.recurrences import RecurrenceCase
+
+LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+PEEPHOLES = LSTM.replace(peepholes=True)
+GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+RESET_AFTER = GRU.replace(linear_before_reset=True)
+RNN = GRU.replace(op="RNN")
+HARD = LSTM.replace(activations=(Activation("HardSigmoid", 0.25, 0.5), Activation("Tanh"), Activation("Tanh")))
+ELU = RNN.replace(activations=(Activation("Elu", 1.0),), gain=0.25)
+
+
+def table_entry(key: str, index: int, delta: float) -> Edit:
+    """Adds to one entry of a table of a cell, whatever makes it."""
+
+    def edit(model: Model) -> bool:
+        (cell,) = model.cells.values()
+        value = model.find(cell.operands[key])
+        assert value is not None
+        if isinstance(value, Constant):
+            held = np.array(value.values)
+            held[index] += np.float32(delta)
+            value.values = held
+            return True
+        maker, right = value.inputs[0], Variable("right_table", dtype=np.float32)
+        spoilt = _size(model, cell.operands[key])
+        spoilt[index] = np.float32(delta)
+        maker.outputs[maker.outputs.index(value)] = right
+        position = next(k for k, n in enumerate(model.graph.nodes) if n is maker)
+        inputs = [right, model.add_initializer("spoilt_by", spoilt)]
+        node = Node("Add", name="spoilt", inputs=inputs, outputs=[value])
+        model.graph.nodes.insert(position + 1, node)
+        return True
+
+    return edit
+
+
+def _size(model: Model, name: str) -> np.ndarray:
+    from rnnqc.passes.render.check_tables import values_of_tables
+
+    return np.zeros_like(values_of_tables(model, [name])[name])
+
+
+def entry(index: Any, change: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """Changes one entry of a constant, from the right in rows."""
+
+    def edit(array: np.ndarray) -> np.ndarray:
+        array[index] = change(array[index])
+        return array
+
+    return edit
+
+
+def percent(share: float) -> Callable[[Any], Any]:
+    return lambda v: v * np.float32(1 + share / 100)
+
+
+def plus(delta: float) -> Callable[[Any], Any]:
+    return lambda v: v + delta
+
+
+def swapped(array: np.ndarray) -> np.ndarray:
+    """Two that are nearly the same."""
+    order = np.argsort(array)
+    at = order[int(np.argmin(np.diff(array[order]) + 1e9 * (np.diff(array[order]) == 0))) :][:2]
+    array[at] = array[at[::-1]]
+    return array
+
+
+def node_constant(op: str, ending: str, position: int, change: Callable[[np.ndarray], Any]) -> Edit:
+    """Gives the first node that makes such a value another constant; others that share it keep theirs."""
+
+    def edit(model: Model) -> bool:
+        for node in (n for g in model.graphs() for n in g.nodes):
+            if node.op == op and alias(node.name)[0].endswith(ending):
+                held = np.asarray(node.inputs[position].values)
+                node.inputs[position] = model.add_initializer("spoilt", np.asarray(change(held), held.dtype))
+                return True
+        return False
+
+    return edit
+
+
+def run(case: RecurrentCase, recipe: str, pass_name: str, edit: Edit, said: str, **options: Any) -> None:
+    run_passes(case.model(), calibrated_passes(case, recipe), pass_name, edit, said, **options)
+
+
+def run_passes(proto: Any, passes: list[Pass], pass_name: str, edit: Edit, said: str) -> None:
+    last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
+    passes[last] = Spoilt(passes[last], edit)
+    with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' wrote a wrong constant: .*{said}"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+KNOT = 2.0**-14
+TABLES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
+    "sigmoid": (LSTM, "int8", table_entry("gate_table", 4100, KNOT / 2), r"table of Sigmoid .* at \[4100\] is 0\.50"),
+    "sigmoid at its end": (LSTM, "int8", table_entry("gate_table", 0, KNOT / 2), r"table of Sigmoid .* at \[0\]"),
+    "tanh in units of the cell": (LSTM, "int8", table_entry("gate_table", 8192 + 77, 2.0**-2), r"cell_gate.* \[77\]"),
+    "output of the cell": (LSTM, "int8", table_entry("cell_table", 9, KNOT), r"table of Tanh .*hidden: .* at \[9\]"),
+    "hidden gate of a GRU": (GRU, "int8", table_entry("gate_table", 8192 + 4000, KNOT), r"hidden_gate.* at \[4000\]"),
+    "RNN": (RNN, "int16", table_entry("gate_table", 4000, KNOT), r"table of Tanh .*hidden_gate"),
+    "Elu": (ELU, "int8", table_entry("gate_table", 4000, 1e-4), r"table of Elu .*hidden_gate"),
+    "exact": (LSTM, "distiller-asym", table_entry("gate_table", 3, 2.0**-7), r"input_gate: .* at \[3\]"),
+    "HardSigmoid": (HARD, "distiller-asym", table_entry("gate_table", 3, 2.0**-7), r"input_gate: .* at \[3\]"),
+    "Vitis, 16 bits": (LSTM, "pow2-int16", table_entry("gate_table", 33000, 2.0**-15), r"input_gate: .* at \[33000\]"),
+    "Vitis, 8 bits": (GRU, "pow2-int8", table_entry("gate_table", 99, 2.0**-7), r"update_gate: .* at \[99\]"),
+    "Vitis, cell output": (LSTM, "pow2-int16", table_entry("cell_table", 7, 2.0**-15), r"table of .* at \[7\]"),
+    "Brevitas": (LSTM, "brevitas-int8", table_entry("gate_table", 200, 2.0**-8), r"input_gate: .* at \[200\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_entry_of_a_table(name: str) -> None:
+    case, recipe, edit, said = TABLES[name]
+    run(case, recipe, "fold-scales", edit, said)
+
+
+@pytest.mark.parametrize("recipe", ["int8", "distiller-asym"])
+def test_knots_that_are_wrong_where_they_are_defined(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definition and the pass have them from one place: then the function itself says what is wrong."""
+    from rnnqc.cells import tables
+    from rnnqc.passes.render import emit_tables
+
+    knots = list(tables.TANH_KNOTS)
+    knots[5] += 30
+    for module in (tables, emit_tables):
+        monkeypatch.setattr(module, "TANH_KNOTS", tuple(knots))
+    passes = default_passes(load_recipe("int8"), "integer", False)
+    proto = LSTM.model()
+    with pytest.raises(NumericsError, match=r"distance of table of Sigmoid of the_lstm.forward.input_gate .* function"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+INSERTED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
+    "a scale, 1 %": (
+        LSTM, "int8", constants("/W.scale", entry(5, percent(1.0))),
+        r"scale of the_lstm.forward.W.weight: constant 'the_lstm.forward/W.scale' .* at \[5\]",
+    ),
+    "a scale, 0.1 %": (LSTM, "int8", constants("/R.scale", entry(40, percent(0.1))), r"R.weight.*R.scale.* at \[40\]"),
+    "a scale of groups, 0.1 %": (LSTM, "w4a8", constants("/R.scale", entry(7, percent(0.1))), r"R.scale.* at \[7\]"),
+    "a scale of a GRU, 0.1 %": (GRU, "int8", constants("/R.scale", entry(40, percent(0.1))), r"R.scale.* at \[40\]"),
+    "scales swapped": (LSTM, "int8", constants("/W.scale", swapped), r"W.scale.* \(2 such entries\)"),
+    "a zero point of weights": (
+        LSTM, "distiller-asym", constants("/W.zero_point", entry((), plus(1))),
+        r"zero point of the_lstm.forward.W.weight",
+    ),
+    "a code": (LSTM, "int8", constants("/R.codes", entry((3, 11), plus(-1))), r"codes of .*R.weight.* at \[3, 11\]"),
+    "a bias": (LSTM, "int8", constants("/B.float", entry(17, plus(1e-4))), r"bias of the_lstm.forward.* at \[17\]"),
+    "a bias on a grid": (
+        LSTM, "distiller-sym", constants("/B.quantized", entry(17, percent(3.0))),
+        r"bias of the_lstm.forward.* at \[17\]",
+    ),
+    "the scale of the input, 0.1 %": (
+        LSTM, "int8-static", node_constant("QuantizeLinear", "/input.codes", 1, percent(0.1)),
+        r"scale of the_lstm.forward.input",
+    ),
+    "the zero point of the input": (
+        LSTM, "int8-static", node_constant("DequantizeLinear", "/input.quantized", 2, plus(1)),
+        r"zero point of the_lstm.forward.input",
+    ),
+    "the scale of a gate, 0.1 %": (
+        LSTM, "int8", node_constant("Div", "/output_gate.acc.units", 1, percent(0.1)), r"scale of .*output_gate.acc",
+    ),
+    "a limit": (
+        LSTM, "int8", node_constant("Clip", "/output_gate.acc.clipped", 2, plus(-1)), r"limit .*output_gate.acc",
+    ),
+    "rows": (LSTM, "int8", node_constant("Div", "/input.scale", 1, plus(1)), r"scale of a row of .*forward.input"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INSERTED)
+def test_a_constant_of_a_quantizer(name: str) -> None:
+    case, recipe, edit, said = INSERTED[name]
+    run(case, recipe, "insert-qcdq", edit, said)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+@pytest.mark.parametrize("point", ["W.weight", "hidden", "cell_state"])
+def test_a_scale_that_is_wrong_wherever_it_is_used(point: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes and formats agree with it: only the weights, the bounds and the recipe say what it has to be."""
+    from rnnqc.passes.qcdq import insert_qcdq as module
+
+    right = module.resolve_formats
+
+    def wrong(*arguments: Any) -> Any:
+        made = right(*arguments)
+        for points in made.values():
+            points[point]["scale"][-1] *= 1 + share / 100
+        return made
+
+    monkeypatch.setattr(module, "resolve_formats", wrong)
+    proto = LSTM.model()
+    manager = PassManager(
+        default_passes(load_recipe("int8"), "integer", False),
+        [verifier_of(proto)],
+        given=frozenset({Property.CANONICAL}),
+    )
+    with pytest.raises(NumericsError, match=rf"Pass 'insert-qcdq' wrote a wrong constant: scale of .*{point}"):
+        manager.run(Model.load(proto))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_a_scale_that_is_wrong_where_it_is_defined(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule itself, that the largest weight has the largest code, is compared without the functions of scales."""
+    from rnnqc.formats import weight_scales as module
+
+    right = module.WEIGHT_RULES["min-max"]
+
+    def wrong(*arguments: Any) -> Any:
+        scale, zero_point = right(*arguments)
+        scale[3] *= 1 + share / 100
+        return scale, zero_point
+
+    monkeypatch.setitem(module.WEIGHT_RULES, "min-max", wrong)  # type: ignore[arg-type]
+    proto = GRU.model()
+    manager = PassManager(
+        default_passes(load_recipe("int8"), "integer", False),
+        [verifier_of(proto)],
+        given=frozenset({Property.CANONICAL}),
+    )
+    with pytest.raises(NumericsError, match=r"Pass 'insert-qcdq' wrote a wrong constant: scale of .* at \[3\]"):
+        manager.run(Model.load(proto))
+
+
+FOLDED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
+    "a multiplier of x, 0.1 %": (
+        LSTM, "int8", constants("/x_multiplier", entry(5, percent(0.1))),
+        r"x_multiplier of the_lstm.forward: constant 'the_lstm.forward/x_multiplier' .* at \[5\]",
+    ),
+    "a multiplier of h, 0.1 %": (
+        GRU, "int8", constants("/h_multiplier", entry(5, percent(0.1))), r"h_multiplier .* \[5\]",
+    ),
+    "multipliers swapped": (RNN, "int16", constants("/h_multiplier", swapped), r"h_multiplier .* \(2 such entries\)"),
+    "a multiplier of a grid, 0.1 %": (
+        LSTM, "pow2-int16", constants("/h_multiplier", entry(5, percent(0.1))), r"h_multiplier .* \[5\]",
+    ),
+    "a bias": (LSTM, "int8", constants("/B", entry(17, plus(0.05))), r"B of the_lstm.forward: .* at \[17\]"),
+    "a bias of a grid": (GRU, "distiller-asym", constants("/B", entry(17, plus(0.001))), r"B of .* at \[17\]"),
+    "a bias behind the reset gate": (
+        RESET_AFTER, "int8", constants("/hidden_bias", entry(3, plus(0.05))),
+        r"hidden_bias of the_lstm.forward: .* at \[3\]",
+    ),
+    "a peephole, 0.1 %": (PEEPHOLES, "int8", constants("/P", entry(20, percent(0.1))), r"P of .*: .* \[20\]"),
+    "a code": (LSTM, "int8", constants("/R", entry((3, 11), plus(-1))), r"R of the_lstm.forward: .* at \[3, 11\]"),
+    "a code of a grid": (RNN, "pow2-int8", constants("/W", entry((3, 11), plus(-1))), r"W of .* at \[3, 11\]"),
+    "a zero point of weights": (
+        LSTM, "distiller-asym", constants("/W_zero_point", entry(9, plus(1))), r"W of .* less its zero points: .* 9\]",
+    ),
+    "the zero point of h": (
+        LSTM, "int8", node_constant("QuantizeLinear", "/hidden.codes", 2, plus(1)), r"hidden.codes: .* is 129, not 128",
+    ),
+    "the zero point of h in a product": (
+        LSTM, "int8", node_constant("MatMulInteger", "/hidden.product", 2, plus(1)),
+        r"hidden.product: .* is 129, not 128",
+    ),
+    "a limit of pre-activations": (
+        LSTM, "int8", node_constant("Clip", "/preactivation.limited", 2, plus(-1)),
+        r"preactivation.limited: .* is 8190.5",
+    ),
+    "a scale on a grid, 0.1 %": (
+        GRU, "pow2-int16", node_constant("Div", "/hidden_state.units", 1, percent(0.1)), r"step of .*hidden_state:",
+    ),
+    "a limit on a grid": (
+        LSTM, "pow2-int16", node_constant("Clip", "/cell_state.multiples", 1, plus(1)), r"low of .*cell_state:",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_constant_of_the_integer_form(name: str) -> None:
+    case, recipe, edit, said = FOLDED[name]
+    run(case, recipe, "fold-scales", edit, said)
+
+
+LIMITED: dict[str, tuple[RecurrentCase, list[str]]] = {
+    "preactivation.limited": (LSTM, []),
+    "hidden_gate.limited": (GRU, []),
+    "cell_state": (LSTM, ["*.cell_state.bits=none"]),
+}
+
+
+@pytest.mark.parametrize("value", LIMITED)
+def test_limits_that_are_not_there(value: str) -> None:
+    """Codes beyond a table: usual data does not show it."""
+    case, overrides = LIMITED[value]
+    passes = default_passes(load_recipe("int8").with_overrides(overrides), "integer", False)
+    place = max(k for k, p in enumerate(passes) if p.info.name == "fold-scales")
+    passes[place] = Spoilt(passes[place], nodes("Clip", f"/{value}", becomes_input(0)))
+    proto = case.model()
+    with pytest.raises(NumericsError, match=rf"'fold-scales' .*limits of the_lstm.forward/{value}: .* is missing"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+EXPORTED: dict[str, tuple[Edit, str]] = {
+    "a table": (table_entry("gate_table", 5, 2.0**-8), r"table of .*input_gate: .* at \[5\]"),
+    "a table of the output": (table_entry("cell_table", 5, 2.0**-7), r"table of .*hidden: .* at \[5\]"),
+    "a multiplier, 0.1 %": (constants("/h_multiplier", entry(3, percent(0.1))), r"h_multiplier of .* at \[3\]"),
+    "a bias": (constants("/B", entry(3, plus(1e-4))), r"B of .* at \[3\]"),
+    "a code": (constants("/W", entry((1, 2), plus(1))), r"W of .* less its zero points: .* at \[1, 2\]"),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_constant_of_an_exported_cell(name: str) -> None:
+    edit, said = EXPORTED[name]
+    lstm = random_lstm(9)
+    proto = one_cell(lstm, draw_feeds(lstm, 9, False, False))
+    run_passes(proto, exported_passes("integer", False), "read-quant-lstm-cell", edit, said)
+
+
+@pytest.mark.parametrize("pass_name", ["cleanup", "fuse-quant-lstm-cell"])
+@pytest.mark.parametrize("recipe", ["int8", "w4a8", "pow2-int16"])
+def test_a_constant_of_a_cell_that_is_moved(recipe: str, pass_name: str) -> None:
+    """Where no data reaches the entry, "equal bits" sees nothing."""
+    passes = default_passes(load_recipe(recipe), "fused", False, _seen(LSTM))
+    if pass_name == "cleanup":
+        passes = passes[:-2]
+    run_passes(LSTM.model(), passes, pass_name, table_entry("gate_table", 1, KNOT), r"gate_table of .* at \[1\]")
+
+
+def _seen(case: RecurrentCase) -> Any:
+    return calibrate(case.model(), [case.replace(seed=s).feeds() for s in (1, 2)])
+
+
+def test_the_reproducer_holds_the_constant(tmp_path: Path) -> None:
+    """All that is wrong is in the report; before.onnx and after.onnx differ in it."""
+    proto = LSTM.model()
+    passes = default_passes(load_recipe("int8"), "integer", False)
+    place = max(k for k, p in enumerate(passes) if p.info.name == "insert-qcdq")
+    passes[place] = Spoilt(passes[place], constants("/W.scale", swapped))
+    verifier = VerifyNumerics([LSTM.feeds()], tmp_path / "r", executable)
+    with pytest.raises(NumericsError, match="wrote a wrong constant"):
+        PassManager(passes, [verifier], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    (wrong,) = report["wrong_constants"]
+    assert (wrong["constant"], wrong["count"]) == ("the_lstm.forward/W.scale", 2)
+    assert wrong["found"] != wrong["expected"] and report["pass"] == "insert-qcdq"
+    assert len(list((tmp_path / "r").iterdir())) == 4
+
+
+RECIPES = {
+    "int8": False, "int8-static": True, "int16": False, "w4a8": True, "pow2-int8": True, "pow2-int16": True,
+    "pow2-w8a16": True, "pow2-int8-floor": True, "brevitas-int8": True, "distiller-sym": True, "distiller-asym": True,
+    "distiller-avg": True,
+}  # fmt: skip
+"""And whether they need calibration."""
+CASES = {
+    "LSTM": LSTM,
+    "peepholes and clip": PEEPHOLES.replace(clip=0.5, direction="bidirectional"),
+    "CIFG": LSTM.replace(input_forget=True, B=1, dynamic_batch=False),
+    "GRU": GRU.replace(direction="bidirectional"),
+    "GRU, reset after": RESET_AFTER.replace(clip=0.7),
+    "RNN": RNN.replace(direction="reverse", initial_h=True),
+    "HardSigmoid": HARD.replace(lens=(12, 5, 1)),
+    "Elu": ELU,
+}
+OWN_SCALES = ["*.weight.granularity=per-channel", "*.weight.symmetric=true", "*.weight.share=none"]
+OVERRIDES = {
+    "as it is": [],
+    "mixed": [*OWN_SCALES, "*.weight.bits=4", "*.weight.wide_channels=0.25", "*.weight.group_size=none"],
+    "compensated": ["*.weight.compensation=true", "*.weight.bias_correction=true"],
+    "mse": ["*.weight.range=mse", "*.weight.granularity=per-tensor", "*.weight.group_size=none"],
+}
+FAST = [("brevitas-int8", "CIFG"), ("pow2-int16", "GRU")]
+PAIRS = [(r, c) for r in RECIPES for c in CASES]
+
+
+@pytest.mark.parametrize("overrides", OVERRIDES)
+@pytest.mark.parametrize(
+    ("recipe", "case"),
+    [
+        pytest.param(r, c, marks=() if k % 14 == 0 or (r, c) in FAST else pytest.mark.slow)
+        for k, (r, c) in enumerate(PAIRS)
+    ],
+)
+def test_right_constants_raise_no_alarm(recipe: str, case: str, overrides: str) -> None:
+    """And are compared: of every pass that has something to compare them with."""
+    drawn = CASES[case]
+    statistics = calibrate(drawn.model(), [drawn.replace(seed=s).feeds(padding=0.0) for s in (1, 2, 3)])
+    for stats in (statistics, None) if not RECIPES[recipe] else (statistics,):
+        lowered = rnnqc.lower(drawn.model(), recipe, overrides=OVERRIDES[overrides], stats=stats, verify=True)
+        compared = dict(c for c in lowered.report.checks if c[1].startswith("constants: "))
+        assert {"insert-qcdq", "fold-scales"} <= compared.keys()
+        assert not any("passed over" in text or text.startswith("constants: 0") for text in compared.values())
+
+
+HIGHWAY = RecurrenceCase(op="highway", form="scan", bias="both", time=6, batch=2, I=5, H=6)
+
+
+def made_in(ending: str, array: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    """Changes the first initializer whose name ends so."""
+
+    def edit(model: Model) -> bool:
+        for graph in model.graphs():
+            for node in graph.nodes:
+                for value in node.inputs:
+                    if isinstance(value, Constant) and value.name.endswith(ending):
+                        value.values = array(np.array(value.values))
+                        return True
+        return False
+
+    return edit
+
+
+CUSTOM: dict[str, tuple[str, Edit, str]] = {
+    "a scale of weights, 0.1 %": ("qcdq", made_in(".weight.scale", percent(0.1)), r"scale of .*weight: constant"),
+    "a code": ("integer", made_in(".weight.codes", entry((1, 3), plus(1))), r"codes of .*weight: .* at \[1, 3\]"),
+    "a multiplier, 0.1 %": (
+        "integer", node_constant("Mul", "/product.real", 1, percent(0.1)), r"multiplier of .*: constant",
+    ),
+    "a scale of codes, 0.1 %": (
+        "integer", node_constant("QuantizeLinear", "/hidden.codes", 1, percent(0.1)), r"scale of .*hidden",
+    ),
+    "a bias": ("integer", made_in(".bias", entry(1, percent(5.0))), r"bias: .* at \[1\]"),
+    "a limit of a value": (
+        "integer", node_constant("Clip", "/value.clipped", 2, plus(-1)), r"limit of the codes of .*value",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
+    form, edit, said = CUSTOM[name]
+    proto = HIGHWAY.model()
+    statistics = calibrate(proto, [HIGHWAY.feeds(seed=s) for s in (1, 2, 3)])
+    passes = default_passes(load_recipe("distiller-sym"), form, False, statistics)
+    run_passes(proto, passes, "quantize-custom-cells", edit, said)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
+def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
+    """And are, without quantizers, the float model."""
+    proto = HIGHWAY.model()
+    statistics = calibrate(proto, [HIGHWAY.feeds(seed=s) for s in (1, 2, 3)])
+    checks = rnnqc.lower(proto, recipe, form, stats=statistics, verify=True).report.checks
+    texts = [text for name, text in checks if name == "quantize-custom-cells"]
+    assert not any(t.startswith("constants: 0") or "passed over" in t for t in texts)
+    assert "without quantizers: max |difference| 0" in texts
+
+
+def test_right_recurrences_of_other_places_raise_no_alarm() -> None:
+    """The first step multiplies a constant state, the others what the step before has made, in another format."""
+    case = replace(HIGHWAY, form="unrolled", initial="constant", time=4)
+    proto = case.model()
+    statistics = calibrate(proto, [case.feeds(seed=s) for s in (1, 2, 3)])
+    checks = rnnqc.lower(proto, "brevitas-int8", stats=statistics, verify=True).report.checks
+    assert any(n == "quantize-custom-cells" and t.startswith("constants: ") for n, t in checks)
+
+
+STORED = {"weight-only-int8": "codes", "weight-only-int4": "packed", "fp16": "half"}
+
+
+@pytest.mark.parametrize("recipe", STORED)
+def test_stored_weights(recipe: str) -> None:
+    edit = made_in(f".W.weight.{STORED[recipe]}", entry((0, 2, 3), plus(1)))
+    passes = default_passes(load_recipe(recipe), "fused", False)
+    run_passes(LSTM.model(), passes, "quantize-weights", edit, r"weights of the_lstm.forward.W.weight of the_lstm: ")
+
+
+@pytest.mark.parametrize("recipe", ["int8", "weight-only-int4", "pow2-int16"])
+@pytest.mark.parametrize("drawn", [LSTM, HIGHWAY, RESET_AFTER], ids=["LSTM", "highway", "GRU"])
+def test_a_verified_lowering_writes_the_same_bytes(recipe: str, drawn: Any) -> None:
+    """Checks look at the model before a pass, and leave no trace in it."""
+    proto, feeds = drawn.model(), [drawn.feeds()]
+    if recipe == "weight-only-int4" and drawn is HIGHWAY:
+        return
+    plain, verified = (rnnqc.lower(proto, recipe, calibration=feeds, verify=v).proto for v in (False, True))
+    assert plain.SerializeToString(deterministic=True) == verified.SerializeToString(deterministic=True)

@@ -1,0 +1,296 @@
+"""Errors planted in passes: `lower --verify` has to name the pass, and the first value that is wrong.
+
+What these would catch: a check of numerics that the errors of real compilers pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from brevitas_models import draw_feeds, one_cell, random_lstm
+from lstm_models import LstmCase, RecurrentCase
+from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
+
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.data.feeds import generate_feeds
+from rnnqc.errors import NumericsError
+from rnnqc.ir import Model, Node
+from rnnqc.lowering.lower import default_passes, exported_passes
+from rnnqc.passes import Pass, PassManager
+from rnnqc.passes.base import Equivalent
+from rnnqc.passes.fold.grid_numbers import quantizers_of
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.verify.equivalents import compare_equivalents
+from rnnqc.recipes.recipe import load_recipe
+
+
+def becomes(op: str) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.op = op
+
+    return change
+
+
+def one_step(op: str, ending: str, other: str) -> Edit:
+    def edit(model: Model) -> bool:
+        found = [n for n in model.graph.nodes if n.op == op and n.outputs[0].name.startswith(ending)]
+        for node in found[:1]:
+            node.op = other
+        return bool(found)
+
+    return edit
+
+
+def swapped_outputs(node: Node) -> None:
+    first, second, *rest = node.outputs
+    node.outputs.clear()
+    node.outputs.extend([second, first, *rest])
+
+
+def first_gate(array: np.ndarray) -> np.ndarray:
+    array[..., : array.shape[-1] // 4] *= np.float32(1.01)
+    return array
+
+
+def first_16(array: np.ndarray) -> np.ndarray:
+    """Of the first gate of 16 units, whatever their number."""
+    array[..., :16] *= np.float32(1.01)
+    return array
+
+
+LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+LENGTHS = LstmCase(T=12, B=3, I=6, H=16, lens=(12, 7, 3))
+GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An error, and what has to be said of it."""
+
+    pass_name: str
+    edit: Edit
+    said: str
+    case: RecurrentCase = LSTM
+    unroll: bool = False
+
+
+PLANTED = {
+    "decompose: gates swapped": Planted(
+        "decompose-lstm", nodes("Split", "input_gate.product", swapped_outputs), r"diverges is 'Y'"
+    ),
+    "decompose: bias lost": Planted("decompose-lstm", constants("/B.float", np.zeros_like), r"diverges is 'Y'"),
+    "decompose: a scale of 1 %": Planted(
+        "decompose-lstm", constants("/R.float", lambda a: a * np.float32(1.01)), r"diverges is 'Y'"
+    ),
+    "decompose: lengths ignored": Planted(
+        "decompose-lstm", nodes("Where", "hidden.masked.signed", becomes_input(1)), "diverges is 'Y'", LENGTHS
+    ),
+    "decompose: lengths off by one": Planted(
+        "decompose-lstm", nodes("Less", "time.valid", becomes("LessOrEqual")), "diverges is 'Y'", LENGTHS
+    ),
+    "decompose: length zero has a last step": Planted(
+        "decompose-lstm", nodes("Where", "hidden.picked.signed", becomes_input(2)), "diverges is 'Y_h'", LENGTHS
+    ),
+    "insert: gates swapped": Planted(
+        "insert-qcdq", nodes("Split", "input_gate.product", swapped_outputs),
+        r"diverges is 'the_lstm.forward/(input|output)_gate.product' in Scan .* at step 0",
+    ),
+    "insert: a wrong activation": Planted(
+        "insert-qcdq", nodes("Tanh", "cell_gate.value", becomes("Sigmoid")),
+        r"diverges is 'the_lstm.forward/cell_gate.value' in Scan .* at step 0",
+    ),
+    "insert: the sign of a state": Planted(
+        "insert-qcdq", nodes("Add", "cell_state.sum", becomes("Sub")),
+        r"diverges is 'the_lstm.forward/cell_state.sum' in Scan .* at step 0",
+    ),
+    "fold: bias lost": Planted(
+        "fold-scales", constants("/B", np.zeros_like), r"'the_lstm.forward/x.projection.steps' .* column \d+ is"
+    ),
+    "fold: rounding lost": Planted(
+        "fold-scales", constants("/B", lambda a: a - np.float32(0.5)),
+        r"'the_lstm.forward/x.projection.steps' .* 4096 more, not 4096.5",
+    ),
+    "fold: gates swapped": Planted(
+        "fold-scales", constants("/B", lambda a: np.roll(a, 16, -1)), r"'the_lstm.forward/x.projection.steps'"
+    ),
+    "fold: the scale of x, 1 %": Planted(
+        "fold-scales", constants("/x_multiplier", lambda a: a * np.float32(1.01)),
+        r"'the_lstm.forward/x.projection.steps' .* 1\.0(1|09\d+|10\d+) times",
+    ),
+    "fold: the scale of h, 1 %": Planted(
+        "fold-scales", constants("/h_multiplier", lambda a: a * np.float32(1.01)),
+        r"'the_lstm.forward/hidden.units' .* 1\.0\d+ times",
+    ),
+    "fold: the scale of one gate, 1 %": Planted(
+        "fold-scales", constants("/h_multiplier", first_gate), r"'the_lstm.forward/hidden.units' .* 1\.0\d+ times"
+    ),
+    "fold: gates of the integer step swapped": Planted(
+        "fold-scales", nodes("Split", "/input_gate", swapped_outputs),
+        r"'the_lstm.forward/\S+' is not 'the_lstm.forward/",
+    ),
+    "fold: gates of a GRU's step swapped": Planted(
+        "fold-scales", nodes("Split", "/update_gate", swapped_outputs),
+        r"'the_lstm.forward/\S+' is not 'the_lstm.forward/", GRU,
+    ),
+    "fold: the scale of h of a GRU, 1 %": Planted(
+        "fold-scales", constants("/h_multiplier", lambda a: a * np.float32(1.01)),
+        r"'the_lstm.forward/(reset.)?hidden.units' .* 1\.0\d+ times", GRU,
+    ),
+    "cleanup: a value in the loop": Planted(
+        "cleanup", nodes("Round", "cell_state.rounded", becomes("Floor")),
+        r"diverges is 'the_lstm.forward/int8/cell_state.rounded' in Scan .* in If .* at step 0",
+    ),
+    "unroll: one of the steps": Planted(
+        "unroll", one_step("Round", "the_lstm.forward/step_3/cell_state.rounded", "Ceil"),
+        r"diverges is 'the_lstm.forward/cell_state.rounded\w*' in Scan .* at step 3",
+        LstmCase(T=5, B=3, I=6, H=16), True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_pass_and_value_are_named(name: str) -> None:
+    planted = PLANTED[name]
+    proto = planted.case.model()
+    passes = default_passes(load_recipe("int8"), "integer", planted.unroll)
+    run_spoilt(proto, passes, planted.pass_name, planted.edit, planted.said)
+
+
+def run_spoilt(proto: onnx.ModelProto, passes: list[Pass], pass_name: str, edit: Edit, said: str) -> None:
+    """Runs the passes, the last one of the name with the error, which has to be said."""
+    last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
+    passes[last] = Spoilt(passes[last], edit)
+    with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' changed .*{said}"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+def one_percent(array: np.ndarray) -> np.ndarray:
+    return array * np.float32(1.01)
+
+
+def slow_but(fast: str, *recipes: str) -> list[Any]:
+    """The recipes as parameters; all but one are for slow runs."""
+    return [pytest.param(r, marks=() if r == fast else pytest.mark.slow) for r in recipes]
+
+
+SAID = r"'the_lstm.forward/{}' is not .* 1\.0\d+ times"
+GRID_ERRORS = {
+    "x": (constants("/x_multiplier", one_percent), SAID.format("x.product.scaled")),
+    "h": (constants("/h_multiplier", one_percent), SAID.format(r"(hidden|reset).product.scaled")),
+    "h of one gate": (constants("/h_multiplier", first_16), SAID.format("hidden.product.scaled")),
+    "bias": (
+        constants("/B", np.zeros_like),
+        r"'the_lstm.forward/(x.projection.exact|hidden.product.scaled)' is not .* column \d+ is",
+    ),
+}
+GRID_RECIPES = (
+    "pow2-int16", "pow2-int8", "pow2-w8a16", "pow2-int8-floor",
+    "brevitas-int8", "distiller-sym", "distiller-asym", "distiller-avg",
+)  # fmt: skip
+GRID_CASES = {
+    "LSTM": LSTM,
+    "GRU": GRU,
+    "GRU, reset after": GRU.replace(linear_before_reset=True),
+    "RNN": GRU.replace(op="RNN"),
+}
+
+
+@pytest.mark.parametrize("error", GRID_ERRORS)
+@pytest.mark.parametrize("op", GRID_CASES)
+@pytest.mark.parametrize("recipe", slow_but("pow2-int8", "pow2-int8", "pow2-int16", "brevitas-int8", "distiller-asym"))
+def test_errors_of_grids_are_named(recipe: str, op: str, error: str) -> None:
+    """The arithmetics of all points on grids: powers of two, zero points, and Brevitas' ("grid32", of the LSTM)."""
+    case = GRID_CASES[op]
+    edit, said = GRID_ERRORS[error]
+    if error == "bias" and not (recipe == "brevitas-int8" and op == "LSTM"):  # there it shows in what it is fed back to
+        said = said.replace("|hidden.product.scaled", "")
+    run_spoilt(case.model(), calibrated_passes(case, recipe), "fold-scales", edit, said)
+
+
+@pytest.mark.parametrize("op", GRID_CASES)
+@pytest.mark.parametrize("recipe", slow_but("brevitas-int8", *GRID_RECIPES))
+def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
+    """And every pair that is declared is compared: nothing is passed over."""
+    case = GRID_CASES[op]
+    verifier = verifier_of(case.model())
+    PassManager(calibrated_passes(case, recipe), [verifier], given=frozenset({Property.CANONICAL})).run(
+        Model.load(case.model())
+    )
+    (text,) = [text for name, text in verifier.checks if name == "fold-scales" and text.startswith("values inside")]
+    pairs = 3 + (op == "GRU") + (op == "GRU, reset after" and not recipe.startswith("pow2"))
+    pairs += {"LSTM": 3, "RNN": 0}.get(op, 2)  # what makes up the states
+    assert text == f"values inside in their units: {pairs} compared"
+
+
+@pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
+def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes that are made with another scale than the multipliers know."""
+    from rnnqc.passes.fold import integer_forms as module
+
+    fold, case = module.fold_grid, GRID_CASES["GRU"]
+
+    def wrong(*arguments: Any) -> Any:
+        folded = fold(*arguments)
+        scales = list(folded.numbers.grid_scale)
+        scales[quantizers_of(CELL_TYPES[case.op]).index(scale)] *= 1.01
+        return replace(folded, numbers=replace(folded.numbers, grid_scale=scales))
+
+    monkeypatch.setattr(module, "fold_grid", wrong)
+    value = {"input": "x", "hidden": "hidden", "reset": "reset"}[scale]
+    manager = PassManager(
+        calibrated_passes(case, "pow2-int16"), [verifier_of(case.model())], given=frozenset({Property.CANONICAL})
+    )
+    with pytest.raises(NumericsError, match=rf"'the_lstm.forward/{value}.product.scaled' is not .* 0\.9[89]\d* times"):
+        manager.run(Model.load(case.model()))
+
+
+TIMES = r"forward/{}.product.scaled' is not .* 1\.0\d+ times"
+EXPORTED = {
+    "x": (constants("/x_multiplier", one_percent), TIMES.format("x")),
+    "h": (constants("/h_multiplier", one_percent), TIMES.format("hidden")),
+    "h of one gate": (constants("/h_multiplier", first_gate), TIMES.format("hidden")),
+    "bias": (constants("/B", np.zeros_like), r"forward/(preactivation|hidden.product.scaled)' is not"),
+}  # fmt: skip
+
+
+def exported_cell(seed: int, **options: Any) -> onnx.ModelProto:
+    lstm = random_lstm(seed, **options)
+    return one_cell(lstm, draw_feeds(lstm, seed, False, bool(options.get("pow2"))))
+
+
+def test_errors_of_a_grid32_are_named() -> None:
+    """What the slow runs do of every recipe: of a recipe whose LSTM has Brevitas' arithmetic."""
+    edit, said = GRID_ERRORS["h"]
+    run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, said)
+
+
+@pytest.mark.parametrize("error", EXPORTED)
+def test_errors_of_exported_cells_are_named(error: str) -> None:
+    """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""
+    edit, said = EXPORTED[error]
+    run_spoilt(exported_cell(9), exported_passes("integer", False), "read-quant-lstm-cell", edit, said)
+
+
+@pytest.mark.parametrize("options", [{}, {"pow2": True}, {"per_channel": True}, {"weight_bits": 4}, {"cifg": True}])
+@pytest.mark.parametrize("seed", [9, pytest.param(10, marks=pytest.mark.slow)])
+def test_right_exported_cells_raise_no_alarm(seed: int, options: dict[str, Any]) -> None:
+    proto = exported_cell(seed, **options)
+    verifier = verifier_of(proto)
+    PassManager(exported_passes("integer", False), [verifier], given=frozenset({Property.CANONICAL})).run(
+        Model.load(proto)
+    )
+    assert ("read-quant-lstm-cell", "values inside in their units: 3 compared") in verifier.checks
+
+
+def test_what_is_passed_over_is_counted() -> None:
+    """A pair of which one side is gone, and one of too few values, are no comparisons."""
+    proto = LSTM.replace(T=2, B=1, dynamic_time=False, dynamic_batch=False).model()
+    pairs = [Equivalent("Y", "Y", (1.0,) * 16, None, 16), Equivalent("gone", "gone", (1.0,), None)]
+    found = compare_equivalents(proto, proto, [generate_feeds(proto)], pairs)
+    assert (found.compared, found.wrong) == (0, None)
+    assert found.passed_over == ("'Y' (2 rows of finite values)", "'gone' (not in both models)")

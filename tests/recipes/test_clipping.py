@@ -1,0 +1,163 @@
+"""Overrides that clip the calibration data are told, with the point, both ranges and what to do.
+
+What these would catch: an override that ruins a model in silence, a warning about another override or point than the
+one at fault, numbers that are not those of the data, warnings about what recipes do by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import in_process
+from onnx import TensorProto, helper, numpy_helper
+from running import Array, save_arrays
+
+import rnnqc
+from rnnqc.data.statistics import Statistics
+from rnnqc.recipes.recipe import builtin_recipes, load_recipe
+from rnnqc.testing.recurrences import RecurrenceCase
+
+T, B, I, H = 20, 2, 6, 8  # noqa: E741
+CALIBRATED = [r.name for r in builtin_recipes() if r.kind == "cells"]
+
+
+def _layer(op: str = "LSTM", size: float = 0.5) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    gates = {"LSTM": 4, "GRU": 3}[op]
+    shapes = {"W": (1, gates * H, I), "R": (1, gates * H, H)}
+    stored = [numpy_helper.from_array(rng.normal(0, size, s).astype(np.float32), n) for n, s in shapes.items()]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["X", "W", "R"], ["Y"], name="layer", hidden_size=H)],
+        "one",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [T, "B", I])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [T, 1, "B", H])],
+        stored,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _feeds() -> list[dict[str, Array]]:
+    rng = np.random.default_rng(1)
+    return [{"X": rng.normal(0, 1, (T, B, I)).astype(np.float32)} for _ in range(4)]
+
+
+def _highway(form: str = "scan") -> tuple[onnx.ModelProto, list[dict[str, Array]]]:
+    made = RecurrenceCase(op="highway", form=form, time=5, I=12, H=16, initial="zeros")
+    return made.model(), [made.feeds(seed) for seed in range(4)]
+
+
+def _warnings(model: onnx.ModelProto, recipe: str, statistics: Statistics, *overrides: str) -> list[str]:
+    lowered = rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
+    return [w for w in lowered.report.warnings if "clips" in w]
+
+
+@pytest.mark.parametrize("form", ["scan", "unrolled"])
+def test_fix_positions_of_other_recurrences(form: str) -> None:
+    """With 15 bits behind the point the values of the cell have a range of 2."""
+    model, data = _highway(form)
+    statistics = rnnqc.calibrate(model, data)
+    [warning] = _warnings(model, "pow2-int16", statistics, "*.max_fix_position=15")
+    found = re.fullmatch(
+        r"override '\*\.max_fix_position=15' clips the calibration data at '(?P<point>.*)' and at \d+ other points\. "
+        r"Found: a range from (?P<low>.*) to (?P<high>.*); the values reach from (?P<min>.*) to (?P<max>.*), and "
+        r"(?P<share>.*) % of them lie beyond\. Resolution: leave the override out, or give a lower max_fix_position\.",
+        warning,
+    )
+    assert found is not None, warning
+    seen = statistics.points[found["point"]]
+    assert (float(found["min"]), float(found["max"])) == pytest.approx((seen.min, seen.max), rel=1e-3)
+    assert -float(found["low"]) == pytest.approx(float(found["high"]), rel=1e-3)
+    x = seen.histogram.centers
+    beyond = seen.histogram.counts[np.abs(x) > float(found["high"])].sum() / seen.count
+    assert float(found["share"]) == pytest.approx(100 * beyond, rel=0.1)
+    for harmless in ("*.max_fix_position=12", "*.max_fix_position=11", "*.value.rounding=half_even"):
+        assert _warnings(model, "pow2-int16", statistics, harmless) == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "point", "advice"),
+    [
+        ("int8-static", "*.input.scale=0.003", "input", ", or give a scale 9.8 times as large."),
+        ("int8-static", "layer.forward.input.limit=0.5", "input", ", or give a limit of 3.752 or more."),
+        ("brevitas-int8", "*.cell_state.same_as=cell_state.kept", "cell_state", "."),
+        ("distiller-sym", "*.forget_gate.acc.scale=0.002", "forget_gate.acc", ", or give a scale"),
+        ("pow2-int8", "*.hidden.scale=0.0009765625", "hidden", ", or give a scale"),
+    ],
+)
+def test_every_key_of_a_range(recipe: str, override: str, point: str, advice: str) -> None:
+    model, data = _layer(), _feeds()
+    [warning] = _warnings(model, recipe, rnnqc.calibrate(model, data), override)
+    assert warning.startswith(f"override {override!r} clips the calibration data at 'layer.forward.{point}'")
+    assert f"Resolution: leave the override out{advice}" in warning
+
+
+def test_two_overrides_are_told_each() -> None:
+    model, data = _layer(), _feeds()
+    overrides = "*.input.limit=0.5", "*.hidden.scale=0.001"
+    found = _warnings(model, "int8-static", rnnqc.calibrate(model, data), *overrides)
+    assert sorted(w.split("'")[1] for w in found) == sorted(overrides)
+
+
+def test_what_an_activation_does_not_see_is_not_clipped() -> None:
+    """A sigmoid is flat where a range of 10 ends, whatever the pre-activations are; and steep at 1."""
+    model, data = _layer(size=6.0), _feeds()
+    statistics = rnnqc.calibrate(model, data)
+    point = "layer.forward.input_gate.acc"
+    assert statistics.points[point].max > 30
+    for bound, told in ((10.0, 0), (1.0, 1)):
+        override = f"{point}.scale={bound / 2**12}"
+        assert len(_warnings(model, "int8", statistics, override)) == told
+
+
+@pytest.mark.parametrize("recipe", CALIBRATED)
+def test_recipes_alone_are_not_told_of(recipe: str) -> None:
+    """Nor are overrides that leave ranges as they are, or give others that hold the values."""
+    lstm, gru = _layer(), _layer("GRU")
+    highway, data = _highway()
+    for model, feeds in ((lstm, _feeds()), (gru, _feeds()), (highway, data)):
+        statistics = rnnqc.calibrate(model, feeds)
+        for overrides in ((), ("*.range=min-max",), ("*.weight.bits=8", "*.weight.group_size=none")):
+            assert _warnings(model, recipe, statistics, *overrides) == []
+
+
+def test_rare_values_that_a_percentile_leaves_out_are_meant() -> None:
+    model, data = _layer(), _feeds()
+    statistics = rnnqc.calibrate(model, data)
+    given = "*.input.range=percentile", "*.input.percentile=99.9"
+    assert _warnings(model, "int8-static", statistics, *given) == []
+    [warning] = _warnings(model, "int8-static", statistics, given[0], "*.input.percentile=60")
+    assert "'*.input.percentile=60.0'" in warning
+
+
+def test_nothing_is_known_without_data() -> None:
+    lowered = rnnqc.lower(_layer(), overrides=["*.forget_gate.acc.scale=0.00005"])
+    assert lowered.report.warnings == []
+
+
+def test_rules_of_a_recipe_file(tmp_path: Path) -> None:
+    """The rules of the file are told of, those of its base are not."""
+    model, data = _layer(), _feeds()
+    path = tmp_path / "mine.toml"
+    text = 'name = "mine"\nbase = "int8-static"\n[[rule]]\npoints = "*.input"\nscale = 0.003\n'
+    path.write_text(text)
+    statistics = rnnqc.calibrate(model, data)
+    [warning] = _warnings(model, str(path), statistics)
+    assert "'*.input.scale=0.003'" in warning
+    path.write_text(text.replace("0.003", "0.04"))
+    assert _warnings(model, str(path), statistics) == []
+    assert load_recipe(str(path)).own == 1
+
+
+def test_the_command_tells(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, data, out = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "out.onnx"
+    onnx.save(_layer(), model)
+    save_arrays(data, {"X": np.stack([f["X"] for f in _feeds()])})
+    given = ["lower", model, "-o", out, "--recipe", "int8-static", "--calibration", data]
+    result = in_process(capfd, *given, "--set", "*.input.limit=0.5")
+    assert result.code == 0
+    assert "override '*.input.limit=0.5' clips the calibration data" in result.err.replace("\n", " ")
+    assert out.exists()

@@ -1,0 +1,94 @@
+"""Statistics of points that share a scale.
+
+What these would catch: bins added at the wrong place when widths differ, moments averaged without the distance of the
+means, votes lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rnnqc.calibration.point_observer import PointObserver, Values
+from rnnqc.data.statistics import PointStatistics
+from rnnqc.errors import UsageError
+from rnnqc.formats.grids import GridFormat
+from rnnqc.recipes.ranges import RULES, RangeRule, grid_of_statistics
+from rnnqc.recipes.sharing import merge_for_sharing
+
+
+def _observed(*arrays: np.ndarray) -> PointStatistics:
+    observer = PointObserver(channels=True)
+    for array in arrays:
+        observer.update(Values(array.astype(np.float32)))
+    statistics = observer.statistics
+    assert statistics is not None
+    return statistics
+
+
+RNG = np.random.default_rng(11)
+PARTS = [
+    RNG.standard_normal((6, 4, 10)) * 0.01 + 0.02,
+    RNG.standard_normal((6, 4, 10)) * 3.0 - 1.0,
+    RNG.laplace(size=(6, 4, 10)) * 0.5,
+]
+
+
+def test_as_if_observed_together() -> None:
+    merged = merge_for_sharing([_observed(p) for p in PARTS])
+    together = _observed(*PARTS)
+    for name in ("count", "calls", "min", "max", "shape", "fix_positions"):
+        assert getattr(merged, name) == getattr(together, name), name
+    for name in ("avg_min", "avg_max", "mean", "std"):
+        assert getattr(merged, name) == pytest.approx(getattr(together, name), rel=1e-9, abs=1e-12), name
+    assert merged.mean_abs_dev == pytest.approx(together.mean_abs_dev, rel=1e-3)
+    a, b = merged.histogram, together.histogram
+    assert (a.width, a.first, a.counts.tolist()) == (b.width, b.first, b.counts.tolist())
+    assert sorted(merged.call_percentiles) == sorted(together.call_percentiles)
+    assert (merged.channel_max, merged.second_moment) == (None, None)
+
+
+def test_order_matters_only_to_the_percentiles_of_calls() -> None:
+    points = [_observed(p) for p in PARTS]
+    for rule in RULES:
+        parameters = {"percentile": {"percentile": 99.0}, "n-std": {"n_std": 3.0}}.get(rule, {})
+        if rule == "ema-percentile":
+            continue
+        grids = {
+            grid_of_statistics(merge_for_sharing(order), RangeRule(rule, **parameters), GridFormat(8))
+            for order in itertools.permutations(points)
+        }
+        scales = [scale for scale, _ in grids]
+        assert max(scales) <= min(scales) * (1 + 1e-6), rule
+
+
+def test_samples_are_rows_of_calls() -> None:
+    """A call of the input is the whole sequence: each of its rows counts once, each of the hidden in every step."""
+    observer = PointObserver()
+    observer.update(Values(PARTS[1].astype(np.float32), steps=False))
+    whole, steps = observer.statistics, _observed(PARTS[2])
+    assert whole is not None
+    merged = merge_for_sharing([whole, steps])
+    rows = np.concatenate([PARTS[1].max(axis=(0, 2)), PARTS[2].max(axis=2).ravel()]).astype(np.float32)
+    assert rows.size == 4 + 24
+    assert merged.avg_max == pytest.approx(float(rows.mean()), rel=1e-6)
+
+
+def test_calls_take_turns() -> None:
+    first, second = _observed(PARTS[0]), _observed(PARTS[1])
+    merged = merge_for_sharing([first, second])
+    assert merged.call_percentiles[:4] == (
+        first.call_percentiles[0],
+        second.call_percentiles[0],
+        first.call_percentiles[1],
+        second.call_percentiles[1],
+    )
+
+
+def test_one_and_none() -> None:
+    point = _observed(PARTS[0])
+    assert merge_for_sharing([point]) is point
+    with pytest.raises(UsageError, match="no points"):
+        merge_for_sharing([])

@@ -1,0 +1,125 @@
+"""The search of `rnnqc tune` on made-up costs and damages.
+
+What these would catch: savings that are taken although the target is missed, a sensitive unit that is made cheap
+first, a result worse than the start, a search that gives up while something helps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rnnqc.search.greedy import Assignment, Measured, search
+
+COSTS, DAMAGES = (8, 5, 4), (0.0, 1.0, 2.0)
+
+
+def additive(weights: Sequence[float], sizes: Sequence[int], base: float = 1e-4) -> Callable[[Assignment], Measured]:
+    """Damage adds up, `weights` times that of each choice; quality is in dB."""
+
+    def measure(assignment: Assignment) -> Measured:
+        damage = base + sum(w * DAMAGES[c] for w, c in zip(weights, assignment, strict=True))
+        cost = sum(s * COSTS[c] for s, c in zip(sizes, assignment, strict=True))
+        return Measured(cost, damage, -10 * math.log10(damage))
+
+    return measure
+
+
+def test_the_sensitive_unit_keeps_its_format() -> None:
+    weights = [1e-5, 1e-1, 1e-5]
+    found = search([3, 3, 3], additive(weights, [10, 10, 10]), 35.0)
+    assert found.reached
+    assert found.assignment == (2, 0, 2)
+    assert found.measured.cost == 160
+
+
+def test_every_saving_is_measured_together_with_the_others() -> None:
+    """Each alone is good enough, both are not."""
+    found = search([3, 3], additive([2e-4, 2e-4], [10, 11]), -10 * math.log10(6e-4))
+    assert found.reached
+    assert found.assignment in [(0, 2), (1, 1), (2, 0)]
+    assert found.measured.quality >= -10 * math.log10(6e-4)
+
+
+def test_a_start_that_is_not_good_enough_is_improved_where_it_helps_most() -> None:
+    found = search([3, 3, 3], additive([1e-1, 1e-5, 1e-5], [10, 10, 10]), 35.0, start=(2, 2, 2))
+    assert found.reached
+    assert found.assignment == (0, 2, 2)
+    assert not found.start.quality >= 35.0
+
+
+def test_a_target_out_of_reach_gives_the_best() -> None:
+    measure = additive([1e-2, 1e-3], [10, 10])
+    found = search([3, 3], measure, 60.0, start=(2, 2))
+    assert not found.reached
+    assert found.assignment == (0, 0)
+    assert found.measured == measure((0, 0))
+
+
+def test_what_cannot_be_measured_is_not_taken() -> None:
+    good = additive([0.0, 0.0], [10, 10])
+
+    def measure(assignment: Assignment) -> Measured:
+        return good(assignment) if assignment[1] == 0 else Measured(2**63, math.inf, -math.inf)
+
+    assert search([3, 3], measure, 30.0).assignment == (2, 0)
+
+
+def test_what_is_better_for_nothing_is_taken() -> None:
+    """The second choice of unit 0 costs as much as the first; with it unit 1 can become cheaper."""
+
+    def measure(assignment: Assignment) -> Measured:
+        damage = (1e-3, 1e-5)[assignment[0]] + (0.0, 1e-3)[assignment[1]]
+        return Measured((8, 8)[assignment[0]] + (8, 4)[assignment[1]], damage, -10 * math.log10(damage))
+
+    found = search([2, 2], measure, 29.0)
+    assert (found.assignment, found.measured.cost) == ((1, 1), 12)
+
+
+def test_no_units() -> None:
+    found = search([], lambda assignment: Measured(0, 0.0, math.inf), 10.0)
+    assert found.reached and found.tried == 1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e-2), st.integers(1, 9)), min_size=1, max_size=5),
+    st.floats(10, 45),
+    st.data(),
+)
+def test_never_worse_than_the_start(units: list[tuple[float, int]], target: float, data: st.DataObject) -> None:
+    weights, sizes = zip(*units, strict=True)
+    start = tuple(data.draw(st.integers(0, 2)) for _ in units)
+    measure, calls = additive(weights, sizes), []
+
+    def counted(assignment: Assignment) -> Measured:
+        calls.append(assignment)
+        return measure(assignment)
+
+    found = search([3] * len(units), counted, target, start)
+    again = search([3] * len(units), measure, target, start)
+    assert (found.assignment, found.steps) == (again.assignment, again.steps)
+    assert len(calls) == len(set(calls)) == found.tried
+    assert found.measured == measure(found.assignment)
+    assert found.reached == (found.measured.quality >= target)
+    if found.start.quality >= target:
+        assert found.reached and found.measured.cost <= found.start.cost
+    else:
+        assert found.reached or found.measured.damage <= found.start.damage
+    if not found.reached:
+        assert measure((0,) * len(units)).quality < target, "the best of all reaches it, and every step there helps"
+
+
+def test_what_does_nothing_alone_is_tried_again() -> None:
+    """Two changes that only help together with a third: a single pass over the changes would stop short."""
+
+    def measure(assignment: tuple[int, ...]) -> Measured:
+        first, second = assignment
+        quality = 10.0 + 5.0 * first + (5.0 * second if first else 0.0)
+        return Measured(cost=1 + first + second, damage=100.0 - quality, quality=quality)
+
+    found = search([2, 2], measure, target=20.0)
+    assert found.reached
+    assert found.assignment == (1, 1)

@@ -1,0 +1,177 @@
+"""Sessions for lowered models.
+
+What these would catch: options that are ignored, the library registered where stock execution was asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from commands import in_process
+from lstm_models import LstmCase
+from protos import parse
+from running import assert_same_bits, run
+
+import rnnqc
+from rnnqc.errors import CompileError
+
+CASE = LstmCase()
+
+
+@pytest.fixture(scope="module")
+def lowered() -> rnnqc.Lowered:
+    return rnnqc.lower(CASE.model())
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_proto_and_path(native: bool, lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    lowered.save(tmp_path / "m.onnx")
+    outputs = [
+        run(rnnqc.session(m, native=native), CASE.feeds())
+        for m in (lowered.proto, tmp_path / "m.onnx", str(tmp_path / "m.onnx"))
+    ]
+    assert_same_bits(outputs[0], outputs[1], "path")
+    assert_same_bits(outputs[0], outputs[2], "text")
+
+
+def test_options_are_used(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    session = rnnqc.session(lowered.proto, native=False, options=options)
+    assert (tmp_path / "optimized.onnx").exists()
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that only the library runs."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    kept = [f for f in model.functions if not f.name.startswith("Quant")]
+    del bare.functions[:]
+    bare.functions.extend(kept)
+    return bare
+
+
+def test_options_stay_as_they_are_and_serve_again(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """Would catch the library in the caller's options: the second session from them failed."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_free_dimension_override_by_name("T", 5)
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    bare = _without_functions(lowered.proto)
+    outputs = []
+    for _ in range(2):
+        session = rnnqc.session(bare, options=options)
+        own = session.get_session_options()
+        assert own.intra_op_num_threads == 1
+        assert own.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+        outputs.append(run(session, CASE.feeds()))
+    assert_same_bits(*outputs, "two sessions")
+    assert onnx.load(tmp_path / "optimized.onnx").graph.input[0].name == bare.graph.input[0].name
+    assert options.optimized_model_filepath == str(tmp_path / "optimized.onnx")
+    with pytest.raises(Exception, match="not a registered function/op"):
+        ort.InferenceSession(bare.SerializeToString(), options)
+
+
+def test_options_with_the_library(lowered: rnnqc.Lowered) -> None:
+    """Whoever has registered it already may ask for it again."""
+    options = ort.SessionOptions()
+    for _ in range(2):
+        rnnqc.runtime_ops.register(options)
+        rnnqc.session(_without_functions(lowered.proto), options=options)
+    ort.InferenceSession(_without_functions(lowered.proto).SerializeToString(), options)
+
+
+def test_options_with_another_library(lowered: rnnqc.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has no libraries: where the model needs one of the caller's, his options are used themselves."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(rnnqc.runtime_ops.library_path()))  # stands for another one
+    asked = []
+    monkeypatch.setattr(rnnqc.runtime_ops, "register", asked.append)
+    session = rnnqc.session(_without_functions(lowered.proto), options=options)
+    assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
+    assert asked[0] is not options and asked[1] is options
+    nothing = ort.SessionOptions()
+    nothing.log_severity_level = 4
+    with pytest.raises(CompileError, match="not a registered function/op"):
+        rnnqc.session(_without_functions(lowered.proto), options=nothing)
+    assert asked[3:] == []
+
+
+def test_arguments_are_passed_on(lowered: rnnqc.Lowered) -> None:
+    session = rnnqc.session(lowered.proto, native=False, providers=["CPUExecutionProvider"], provider_options=[{}])
+    assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
+
+
+def test_refused_model_is_named(tmp_path: Path) -> None:
+    bad = parse('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Mystery(x) }')
+    with pytest.raises(CompileError, match=r"onnxruntime [\d.]+ refuses the model: "):
+        rnnqc.session(bad)
+    (tmp_path / "bad.onnx").write_bytes(bad.SerializeToString())
+    with pytest.raises(CompileError, match=r"refuses .*bad\.onnx: "):
+        rnnqc.session(tmp_path / "bad.onnx")
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered) -> None:
+    def absent(options: ort.SessionOptions) -> None:
+        raise OSError("the native library is not there")
+
+    monkeypatch.setattr(rnnqc.runtime_ops, "register", absent)
+    with pytest.raises(CompileError, match="the native library is not there"):
+        rnnqc.session(lowered.proto)
+    rnnqc.session(lowered.proto, native=False)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("attribute", ["value", "value_ints"])
+def test_axes_of_every_kind_of_constant(attribute: str, axis: int) -> None:
+    """Would catch a good model that is refused, or a wrong Squeeze that is not seen, for how its axes are written."""
+    rng = np.random.default_rng(0)
+    w, r = (rng.standard_normal((1, 16, n)).astype(np.float32) for n in (3, 4))
+    held = onnx.numpy_helper.from_array(np.array([axis])) if attribute == "value" else [axis]
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["axes"], **{attribute: held}),
+        onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=4),
+        onnx.helper.make_node("Squeeze", ["Y", "axes"], ["Z"]),
+    ]
+    x, z = (onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("X", ["T", "B", 3]), ("Z", None)))
+    given = [onnx.numpy_helper.from_array(a, n) for a, n in ((w, "W"), (r, "R"))]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [z], given)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    made = rnnqc.session(model, native=False)
+    assert made.run(None, {"X": np.zeros((5, 2, 3), np.float32)})[0].shape == (5, 2, 4)
+
+
+LOST = """<ir_version: 8, opset_import: ["": 17]> g (float[B,4] x) => (float[B,4] y, float[2,3] z) {
+    y = Tanh (x)
+    z = Constant <value = float[2,3] {0.0, 0.0, 0.0, 0.0, 0.0, 0.0}> ()
+}"""
+
+
+def test_a_model_that_lost_a_layer_is_no_silent_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It runs, and gives the same whatever it is fed."""
+    onnx.save(parse(LOST), tmp_path / "lost.onnx")
+    for model in (parse(LOST), tmp_path / "lost.onnx"):
+        with pytest.warns(UserWarning, match=r"no input has an influence on output 'z'; .*dynamo=False"):
+            rnnqc.session(model)
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4), np.float32))
+    ran = in_process(capfd, "run", tmp_path / "lost.onnx", "-i", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert ran.code == 0, ran.text
+    assert "rnnqc: no input has an influence on output 'z'" in ran.err
+    assert "y: float32 [1, 4]" in ran.out
+
+
+def test_no_warning_of_other_models(lowered: rnnqc.Lowered) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rnnqc.session(CASE.model())
+        rnnqc.session(lowered.proto)
