@@ -138,11 +138,9 @@ class InsertQcdq(Pass):
         saturating = any(c.points.get("accumulator", {"bits": None})["bits"] is not None for c in cells)
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
-        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
+        numerics = Lossy(10.0) if usual else None
         counts = {"cells": count}
-        return PassResult(
-            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
-        )
+        return PassResult(count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""

@@ -19,13 +19,15 @@ from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.formats.encoding import Encoding
 from rnnqc.passes.fold.grid_numbers import GRID, GRID32
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.passes.verify.flat_model import FlatModel
+from rnnqc.passes.graph.flat_model import FlatModel
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
 X, PROJECTION, HIDDEN, PRODUCT, CANDIDATE_PRODUCT = "x", "x W", "h", "h R", "(r h) R"
 STATE, VALUE, SQUASHED, NEXT = "cell_state.previous", "hidden.value", "hidden.squashed", "hidden.next"
-PREACTIVATION, GATE = "preactivation", "activation"
+PREACTIVATION, INDEX, GATE = "preactivation", "index", "activation"
+OUTPUTS = ("output y", "output y_h", "output y_c", "output y_codes")
+CODES = OUTPUTS[-1]
 _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     REAL: {
         PROJECTION: ("x.projection", "accumulator.x.limited", "x.product"),
@@ -94,6 +96,7 @@ class CellSide:
             found += [RESET_HIDDEN, CANDIDATE_PRODUCT]
         own = [g for k, g in enumerate(gates) if not (cell.input_forget and k == FORGET)]
         found += [f"{g}.{PREACTIVATION}" for g in own]
+        found += [f"{g}.{INDEX}" for g in own]
         found += [f"{g}.{GATE}" for g in own]
         if cell.type.cell_state:
             found.append(STATE)
@@ -102,7 +105,16 @@ class CellSide:
             found += [f"{state}.kept", f"{state}.added", state]
         if cell.type.cell_state:
             found += [SQUASHED, VALUE]
-        return [*found, NEXT, *(f"output {k}" for k in ("y", "y_h", "y_c", "y_codes"))]
+        return [*found, NEXT, *OUTPUTS]
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether the step is that of a loop, and not the first of some that are written one after the other."""
+        return bool(self.flat.carried[self.cell.name])
+
+    def around(self) -> set[str]:
+        """The values that depend on what is around the step."""
+        return {X, PROJECTION, HIDDEN, PRODUCT, RESET_HIDDEN, CANDIDATE_PRODUCT, STATE, NEXT, *OUTPUTS}
 
     def has(self, port: str) -> bool:
         """Whether the value is there."""
@@ -196,9 +208,10 @@ class CellSide:
         cell, feeds = self.cell, {}
         if X not in real:
             feeds[cell.x] = self._to_model(X, np.zeros((count, cell.input_size)))
-        for name in (cell.initial_h, cell.initial_c):
+        for name, port in ((cell.initial_h, "initial_h"), (cell.initial_c, "initial_c")):
             if name is not None:
-                feeds[name] = np.zeros((count, cell.hidden_size), np.float32)
+                has_axis = self._named(f"{port}.without_direction") is not None
+                feeds[name] = np.zeros((*([1] if has_axis else []), count, cell.hidden_size), np.float32)
         if cell.sequence_lens is not None:
             feeds[cell.sequence_lens] = np.ones(count, np.int32)
         return feeds
@@ -284,14 +297,19 @@ class CellSide:
         if port == NEXT:
             carried = self.flat.carried[cell.name]
             return (carried[0], None) if carried else None
-        if port.startswith("output "):
+        if port in OUTPUTS:
             name = getattr(cell, port.removeprefix("output "))
             return (name, None) if name in self.flat.makers else None
         gate, _, kind = port.rpartition(".")
         if kind == PREACTIVATION:
             return self._first(f"{gate}.sum", f"{gate}.product") or self._of_joint(cell.type.gates.index(gate))
+        if kind == INDEX:
+            return self._index(gate)
         if kind == GATE:
             return self._activated(gate)
+        carried = self.flat.carried[cell.name]
+        if port in ("cell_state", "hidden_state") and form == REAL and carried:
+            return carried[-1], None
         if port in ("cell_state", "hidden_state"):
             made = (f"{port}.quantized", f"{port}.sum") if form == REAL else (port, f"{port}.rounded", f"{port}.sum")
             return self._first(*made)
@@ -300,6 +318,16 @@ class CellSide:
     def _of_joint(self, k: int) -> tuple[str, int | None] | None:
         found = self._named("preactivation")
         return None if found is None or k >= self._joint else (found, k)
+
+    def _index(self, gate: str) -> tuple[str, int | None] | None:
+        """What the entry of a gate's table follows from, limited; of an integer form alone."""
+        k = self.cell.type.gates.index(gate)
+        if self.form == REAL or encoding(self.cell, acc_point(self.cell, k)) is None:
+            return None
+        ending = "limited" if self.form == LUT else "multiples"
+        own = self._first(f"{gate}.limited" if self.form == LUT else f"{gate}.acc.multiples")
+        joint = self._named(f"preactivation.{ending}")
+        return own or (None if joint is None or k >= self._joint else (joint, k))
 
     def _activated(self, gate: str) -> tuple[str, int | None] | None:
         if self.form == REAL:
@@ -312,7 +340,9 @@ class CellSide:
         array, size = _flat(made), self.cell.hidden_size
         if place[1] is not None:
             array = array[:, place[1] * size : (place[1] + 1) * size]
-        if (port == NEXT and array.dtype == np.uint8) or port == "output y_codes":
+        if port.endswith(f".{INDEX}"):
+            return np.floor(array.astype(np.float64))
+        if (port == NEXT and array.dtype == np.uint8) or port == CODES:
             return self._real_of_codes(array)
         if port == NEXT and self.form == GRID and not self.cell.type.reads_hidden:
             return array.astype(np.float64) * float(self.cell.integer["grid_scale"][1])
@@ -349,4 +379,4 @@ def _joined(runs: Array, rows: int) -> Array:
 
 def _flat(array: Array) -> Array:
     """`[N, columns]` of `[...,N,columns]` with one step."""
-    return array[0] if array.ndim == 3 else array
+    return array.reshape(array.shape[-2:]) if array.ndim > 2 else array

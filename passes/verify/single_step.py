@@ -8,45 +8,50 @@ code and beyond both ends, away from ties; so every entry of every table is read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from rnnqc.cells.base import FORGET, OUTPUT, Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.errors import CompileError
 from rnnqc.formats.encoding import Encoding
 from rnnqc.passes.fold.fold_cell import STATE_LIMIT
 from rnnqc.passes.fold.grid_numbers import GRID, GRID32
-from rnnqc.passes.verify.activation_tables import activated
+from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
+from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, PIECEWISE, activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
+    CODES,
     GATE,
     HIDDEN,
+    INDEX,
+    LUT,
     NEXT,
+    OUTPUTS,
     PREACTIVATION,
     PRODUCT,
     PROJECTION,
+    REAL,
     SQUASHED,
     STATE,
-    VALUE,
     CellSide,
     X,
     acc_point,
     encoding,
     state_name,
 )
+from rnnqc.passes.verify.step_feeds import WIDEST, StepFeeds
 
 Array = npt.NDArray[Any]
 RELATIVE = 2.0**-17
 """How far two sums of float32 products may be apart, as a share of the largest value of the row."""
 ULPS = 4.0
 NEAR_TIE = 0.02
-BEYOND = 2.0 * STATE_LIMIT
-_FRACTIONS = (0.05, 0.45, 0.55, 0.95)
-_ROWS, _MOST_CODES, _WIDEST = 32, 2**14, 16
 
 
 @dataclass(frozen=True)
@@ -88,30 +93,68 @@ class SingleStep:
     def __init__(self, before: CellSide, after: CellSide, *, exact: bool) -> None:
         self.before, self.after, self.exact = before, after, exact
         self.cell: Cell = before.cell
-        self._rng = np.random.default_rng(0)
         self.passed_over: list[str] = []
         self.compared = 0
 
     def wrong_values(self) -> Iterator[WrongValue]:
         """Compares all parts of the step; yields what is wrong, in the order of computation."""
-        feeds = self._feeds()
-        ports = [p for p in self.after.ports() if p not in (X, HIDDEN, STATE) and self._is_common(p)]
-        raw = {p: [n for n in names if n] for p, names in self._raw_names().items()}
-        extra = sorted({n for names in raw.values() for n in names})
-        a = self.before.run({k: v for k, v in feeds.items() if self.before.has(k)}, ports, extra)
-        b = self.after.run({k: v for k, v in feeds.items() if self.after.has(k)}, ports)
+        common = [p for p in self.before.ports() if self.before.has(p) and self.after.has(p)]
+        given = {X, HIDDEN, STATE}
+        if not (self.before.has_loop and self.after.has_loop):  # of the first step, what follows from no other
+            common = [p for p in common if p not in self.before.around()]
+            given = {p for p in common if p.endswith((PREACTIVATION, ".kept", ".added"))}
+        feeds = StepFeeds(self.cell).of(common)
+        ports = [p for p in common if p not in given]
+        self._note_missing(common)
+        extra = sorted({n for p in ports for n, _ in self._ties(p) if n not in self.before.ports()})
+        a = self.before.run(feeds, ports, extra)
+        made = [p for p in self.after.ports() if not self.before.has(p) and self._follows(p) and self.after.has(p)]
+        a |= {p: a[self._follows(p)] for p in made}
+        ports = [p for p in self.after.ports() if p in ports or p in made]
+        try:
+            b = self.after.run(feeds, ports)
+        except CompileError:  # the first parts may show why
+            first = [p for p in ports if p in (PROJECTION, PRODUCT) or p.endswith((f".{PREACTIVATION}", f".{INDEX}"))]
+            b = self.after.run(feeds, first)
+            yield from self._compared(first, a, b, feeds)
+            raise
+        yield from self._compared(ports, a, b, feeds)
+
+    def _follows(self, port: str) -> str:
+        """The value from which follows what an integer form alone has; "" for others."""
+        if port == CODES:
+            return NEXT
+        gate, _, kind = port.rpartition(".")
+        return f"{gate}.{PREACTIVATION}" if kind == INDEX else ""
+
+    def _compared(
+        self, ports: Sequence[str], a: Mapping[str, Array], b: Mapping[str, Array], feeds: Mapping[str, Array]
+    ) -> Iterator[WrongValue]:
         for port in ports:
             expected, allowed = self._expected(port, a, feeds)
             judged = np.ones(expected.shape, bool) if self.exact else self._judged(port, a)
             self.compared += 1
             yield from self._differences(port, expected, b[port], allowed, judged, feeds)
+            if not self.exact:
+                limit = self._distance(port)
+                yield from self._differences(port, a[port], expected, limit, judged, feeds, ", as it is defined,")
 
-    def _is_common(self, port: str) -> bool:
-        if not (self.before.has(port) and self.after.has(port)):
-            if self.before.has(port) and not port.startswith("output "):
-                self.passed_over.append(f"{self.cell.name}: {port}")
-            return False
-        return True
+    def _distance(self, port: str) -> float:
+        """How far a table may be from its function."""
+        cell = self.cell
+        name = "hidden" if port == SQUASHED else port.removesuffix(f".{GATE}")
+        if port != SQUASHED and not port.endswith(f".{GATE}"):
+            return np.inf
+        activation = cell.output_activation if port == SQUASHED else cell.gate_activation(cell.type.gates.index(name))
+        point = cell.points.get(f"{name}.activation", {})
+        piecewise = point.get("table") == PIECEWISE and "scale" not in point and activation is not None
+        return LINEAR_ERROR.get(activation.name, np.inf) if piecewise and activation is not None else np.inf
+
+    def _note_missing(self, common: Collection[str]) -> None:
+        parts = (PREACTIVATION, GATE) if self.before.has_loop and self.after.has_loop else (GATE,)
+        needed = [p for p in self.before.ports() if p == SQUASHED or p.endswith(parts)]
+        missing = [p for p in needed if p not in common and (self.before.has(p) or self.after.has(p))]
+        self.passed_over += [f"{self.cell.name}: {p}" for p in missing]
 
     def _differences(
         self,
@@ -121,6 +164,7 @@ class SingleStep:
         allowed: Array | float,
         judged: Array,
         feeds: Mapping[str, Array],
+        remark: str = "",
     ) -> Iterator[WrongValue]:
         if expected.shape != found.shape:
             yield self._wrong(port, f"the shape {list(found.shape)}", 0.0, 0.0, 1)
@@ -131,11 +175,12 @@ class SingleStep:
             bad[:, FORGET * self.cell.hidden_size : (FORGET + 1) * self.cell.hidden_size] = False
         if bad.any():
             row, column = np.unravel_index(int(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1))), off.shape)
-            place = self._place(port, int(row), int(column), feeds)
+            place = f"{self._place(port, int(row), int(column), feeds)}{remark}"
             yield self._wrong(port, place, float(found[row, column]), float(expected[row, column]), int(bad.sum()))
 
     def _wrong(self, port: str, place: str, found: float, expected: float, count: int) -> WrongValue:
-        return WrongValue(self.after.full_name(port), self.before.full_name(port), place, found, expected, count)
+        reference = self.before.full_name(port if self.before.has(port) else self._follows(port))
+        return WrongValue(self.after.full_name(port), reference, place, found, expected, count)
 
     def _place(self, port: str, row: int, column: int, feeds: Mapping[str, Array]) -> str:
         cell, size = self.cell, self.cell.hidden_size
@@ -154,6 +199,8 @@ class SingleStep:
             e = encoding(cell, "cell_state")
             at = f"code {int(e.quantize(value)) - e.zero_point}" if e is not None else f"{value:.6g}"
             return f"the output activation, column {column} at {at}"
+        if kind == INDEX:
+            return f"{gate}, column {column}, the code"
         return f"{gate if kind == PREACTIVATION else port}, column {column}"
 
     def _expected(self, port: str, a: Mapping[str, Array], feeds: Mapping[str, Array]) -> tuple[Array, Array | float]:
@@ -163,14 +210,16 @@ class SingleStep:
             return value, 0.0
         gate, _, kind = port.rpartition(".")
         table: Array | None = None
+        if kind == INDEX:
+            return self._indices(gate, feeds[f"{gate}.{PREACTIVATION}"]), 0.0
         if kind == GATE:
             k = self.cell.type.gates.index(gate)
             table = self._table(gate, self._clipped(feeds[f"{gate}.{PREACTIVATION}"]), acc_point(self.cell, k), value)
         elif port == SQUASHED:
             table = self._table("hidden", a["cell_state"], "cell_state", value)
-        elif port in ("cell_state", "output y_c") and self.after.cell.integer.get("cell_scale") == 0.0:
+        elif port in ("cell_state", OUTPUTS[2]) and self.after.cell.integer.get("cell_scale") == 0.0:
             value = np.clip(value, -STATE_LIMIT, STATE_LIMIT)
-        elif port == NEXT and self.after.carries_codes:
+        elif port == CODES or (port == NEXT and self.after.carries_codes):
             e = encoding(self.cell, "hidden")
             assert e is not None
             value = e.dequantize(e.quantize(value.astype(np.float32))).astype(np.float64)
@@ -181,6 +230,13 @@ class SingleStep:
         if table is None:
             allowed = allowed + RELATIVE * np.abs(wanted).max(axis=1, keepdims=True)
         return wanted, allowed
+
+    def _indices(self, gate: str, argument: Array) -> Array:
+        """The entries of a gate's table that pre-activations stand for, or the multiples of their scale."""
+        e = encoding(self.cell, acc_point(self.cell, self.cell.type.gates.index(gate)))
+        assert e is not None
+        codes = e.quantize(self._clipped(argument).astype(np.float32)).astype(np.float64)
+        return np.asarray(codes - (e.minimum if self.after.form == LUT else e.zero_point))
 
     def _clipped(self, values: Array) -> Array:
         clip = self.cell.clip
@@ -202,16 +258,13 @@ class SingleStep:
         """Where a value does not depend on one next to a tie, which may be rounded either way."""
         judged = np.ones(a[port].shape, bool)
         for name, e in self._ties(port):
-            raw = a[name] if name in a else None
+            raw = a.get(name)
             if raw is not None and raw.shape == judged.shape:
                 units = raw.astype(np.float64) / float(e.scale[0])
                 fraction = units - np.floor(units)
                 near = np.minimum(np.minimum(fraction, 1 - fraction), np.abs(fraction - 0.5))
-                judged &= near > NEAR_TIE * (e.bits <= _WIDEST)
+                judged &= (near > NEAR_TIE) & (np.abs(units) < 2.0 ** (WIDEST + 1))
         return judged
-
-    def _raw_names(self) -> dict[str, list[str]]:
-        return {p: [n for n, _ in self._ties(p) if n not in self.before.ports()] for p in self.before.ports()}
 
     def _ties(self, port: str) -> list[tuple[str, Encoding]]:
         """The values, before they are rounded, that a value follows from."""
@@ -222,13 +275,13 @@ class SingleStep:
         total = (f"{state}.sum", state)
         if port in (f"{state}.kept", f"{state}.added"):
             wanted.append((port, port))
-        elif port in (state, SQUASHED) or (cell.type.reads_hidden and (port == NEXT or port.startswith("output y"))):
+        elif port in (state, SQUASHED) or (cell.type.reads_hidden and (port == NEXT or port in OUTPUTS)):
             wanted.append(total)
         elif kind == PREACTIVATION and gate == cell.type.gates[-1] and cell.linear_before_reset:
             wanted.append((RESET_PRODUCT, RESET_PRODUCT))
-        elif (kind == PREACTIVATION and cell.P is not None and gate == cell.type.gates[OUTPUT]) or port == "output y_c":
+        elif (kind == PREACTIVATION and cell.P is not None and gate == cell.type.gates[OUTPUT]) or port == OUTPUTS[2]:
             wanted.append(total)
-        elif port == NEXT or port == "output y_codes":
+        elif port in (NEXT, CODES):
             wanted.append((NEXT, "hidden"))
         found = []
         for name, point in wanted:
@@ -238,94 +291,63 @@ class SingleStep:
                 found.append((full, e))
         return found
 
-    def _feeds(self) -> dict[str, Array]:
-        """Real values for every part of the step."""
-        cell, size, rng = self.cell, self.cell.hidden_size, self._rng
-        gates, state = cell.type.gates, state_name(cell)
-        ports = [p for p in self.before.ports() if self.before.has(p)]
-        rasters = {f"{g}.{PREACTIVATION}": self._raster(acc_point(cell, k)) for k, g in enumerate(gates)}
-        rasters[f"{state}.kept"] = self._raster(state)
-        if cell.type.cell_state and encoding(cell, state) is None:
-            rasters[f"{state}.kept"][:2] = BEYOND, -BEYOND
-        rasters[VALUE] = self._raster("hidden")
-        rows = _ROWS + max(-(-len(r) // size) for p, r in rasters.items() if p in ports)
-        made: dict[str, Array] = {}
-        for port in ports:
-            gate, _, kind = port.rpartition(".")
-            if port in rasters:
-                made[port] = np.resize(rasters[port], (rows, size))
-            elif port == X:
-                made[port] = self._operand("input", rows, cell.input_size)
-            elif port == HIDDEN:
-                made[port] = self._operand("hidden", rows, size)
-            elif port == RESET_HIDDEN:
-                made[port] = self._operand(RESET_HIDDEN, rows, size)
-            elif port in (PROJECTION, PRODUCT, CANDIDATE_PRODUCT):
-                made[port] = self._products(port, rows)
-            elif kind == GATE:
-                made[port] = self._activations(gate, cell.gate_activation(gates.index(gate)).bounds, rows)
-            elif port == SQUASHED:
-                assert cell.output_activation is not None
-                made[port] = self._activations("hidden", cell.output_activation.bounds, rows)
-            elif port == STATE:
-                made[port] = self._on_grid("cell_state", rng.normal(0, 1, (rows, size)))
-            elif port == f"{state}.added":
-                made[port] = np.zeros((rows, size))
-                made[port][-_ROWS:] = rng.normal(0, 1, (_ROWS, size))
-        for array in made.values():
-            array[-1] = 0.0
-        return made
 
-    def _raster(self, point: str) -> Array:
-        """Values at every code of a format and beyond both ends, away from ties."""
-        rng, e = self._rng, encoding(self.cell, point)
-        if e is None:
-            return np.concatenate([rng.normal(0, 3, 512), [30.0, -30.0, 1e3, -1e3, 0.0, 0.5, -0.5]])
-        low, high = e.minimum - e.zero_point, e.maximum - e.zero_point
-        if e.bits > _WIDEST:
-            return np.asarray(rng.integers(low, high, _MOST_CODES) * float(e.scale[0]))
-        codes = np.arange(low - 3, high + 4)
-        each = codes + np.resize(_FRACTIONS[:2], len(codes))
-        drawn = rng.choice(codes, 512) + rng.choice(_FRACTIONS, 512)
-        return np.asarray(np.concatenate([each, drawn, [40.0 * low - 3.3, 40.0 * high + 3.3]]) * float(e.scale[0]))
+@dataclass
+class StepFindings:
+    """What comparing single steps gave.
 
-    def _operand(self, point: str, rows: int, columns: int) -> Array:
-        """Values for a product, whose codes are the same before and after."""
-        rng, settings = self._rng, self.cell.points.get(point, {"bits": None})
-        e = encoding(self.cell, point)
-        if e is None or settings.get("mode") == "dynamic-row":
-            return np.asarray(rng.normal(0, 1, (rows, columns)) * 10.0 ** rng.uniform(-2, 1, (rows, 1)))
-        low, high = e.minimum - e.zero_point, e.maximum - e.zero_point
-        fixed = settings.get("mode") == "codes" or settings.get("on_grid") or settings.get("rounded_output")
-        if fixed:
-            values = rng.integers(low, high + 1, (rows, columns)).astype(np.float64)
-        else:
-            values = rng.integers(low - 2, high + 3, (rows, columns)) + rng.choice(_FRACTIONS, (rows, columns))
-        values *= rng.choice((1.0, 0.0), (rows, columns), p=(0.9, 0.1))
-        bound = settings.get("bound")
-        real = values * float(e.scale[0])
-        return np.asarray(real if bound is None else np.clip(real, -bound, bound))
+    Attributes:
+        cells: How many cells were compared.
+        compared: How many values of their steps.
+        passed_over: What could not be compared, each with the reason.
+        wrong: What is wrong, in the order of computation.
+        rewritten: Whether a cell has another form after the pass.
+    """
 
-    def _products(self, port: str, rows: int) -> Array:
-        """Values of products, off the ties of the formats that they are rounded to."""
-        cell, gates = self.cell, self.cell.type.gates
-        part = "input_product" if port == PROJECTION else "hidden_product"
-        names = gates[CANDIDATE:] if port == CANDIDATE_PRODUCT else gates
-        if port == PRODUCT and cell.type.reads_hidden and not cell.linear_before_reset:
-            names = gates[:CANDIDATE]
-        columns = []
-        for name in names:
-            shape = (rows, cell.hidden_size)
-            known = encoding(cell, f"{name}.{part}") is not None
-            values = self._rng.normal(0, 2, shape)
-            columns.append(self._rng.choice(self._raster(f"{name}.{part}")[:-2], shape) if known else values)
-        return np.concatenate(columns, axis=1)
+    cells: int = 0
+    compared: int = 0
+    passed_over: list[str] = field(default_factory=list)
+    wrong: list[WrongValue | str] = field(default_factory=list)
+    rewritten: bool = False
 
-    def _activations(self, name: str, bounds: tuple[float, float] | None, rows: int) -> Array:
-        shape = (rows, self.cell.hidden_size)
-        values = self._rng.normal(0, 2, shape) if bounds is None else self._rng.uniform(*bounds, shape)
-        return self._on_grid(f"{name}.activation", values)
+    def __str__(self) -> str:
+        text = f"single steps: {self.compared} values of {self.cells} cells compared"
+        if self.passed_over:
+            text += f", {len(self.passed_over)} passed over: {', '.join(self.passed_over)}"
+        return text
 
-    def _on_grid(self, point: str, values: Array) -> Array:
-        e = encoding(self.cell, point)
-        return values if e is None else e.dequantize(e.quantize(values.astype(np.float32))).astype(np.float64)
+
+def compare_steps(
+    before: onnx.ModelProto, cells_before: Mapping[str, Cell], after: onnx.ModelProto, cells_after: Mapping[str, Cell]
+) -> StepFindings:
+    """Compares one step of each cell that two models have.
+
+    Cells of one form have to have the same bits. Cells that only one model has, or that got their quantizers, are left
+    out.
+    """
+    found = StepFindings()
+    names = [n for n, c in cells_after.items() if n in cells_before and _are_comparable(cells_before[n], c)]
+    if not names:
+        return found
+    first, second = FlatModel(before, names), FlatModel(after, names)
+    for name in names:
+        sides = CellSide(first, cells_before[name]), CellSide(second, cells_after[name])
+        integer = [side.form != REAL for side in sides]
+        found.rewritten |= integer[0] != integer[1]
+        step = SingleStep(*sides, exact=integer[0] == integer[1])
+        try:
+            found.wrong += step.wrong_values()
+        except CompileError as error:
+            found.wrong.append(f"a step of {name!r} does not run: {error.message}")
+        except MissingValueError as error:
+            found.passed_over.append(f"{name} (nothing makes {str(error)!r})")
+            continue
+        found.cells += 1
+        found.compared += step.compared
+        found.passed_over += step.passed_over
+    return found
+
+
+def _are_comparable(before: Cell, after: Cell) -> bool:
+    forms = [c.form for c in (before, after)]
+    return "qonnx" not in forms and forms != ["float", "qcdq"]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
+from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.passes.graph.point_names import alias, plain_name
 from rnnqc.proto.inlining import inlined
@@ -81,9 +82,11 @@ class FlatModel:
 
     def constant(self, name: str) -> Array | None:
         """What constants alone make of a value; None where they do not."""
+        if name not in self.makers and name in self.tensors:
+            return numpy_helper.to_array(self.tensors[name])
         try:
             return self.run({}, [name])[name]
-        except MissingValueError:
+        except (CompileError, MissingValueError):
             return None
 
     def _walk(self, graph: onnx.GraphProto) -> None:
@@ -108,7 +111,7 @@ class FlatModel:
 
     def _is_of_cell(self, node: onnx.NodeProto, bodies: Mapping[str, onnx.GraphProto]) -> bool:
         if node.op_type == "If":
-            return node.input[0].startswith(self._prefixes)
+            return bool(node.input[0].startswith(self._prefixes))
         return any(v.name.startswith(self._prefixes) for b in bodies.values() for v in b.input[:1])
 
     def _one_step(self, node: onnx.NodeProto, body: onnx.GraphProto) -> None:
