@@ -16,7 +16,7 @@ from target import CHOICES, WAYS, kind_of
 
 import rnnqc
 from rnnqc import testing
-from rnnqc.lowering.lower import EVERY_FORM
+from rnnqc.cells.forms import EVERY_FORM
 from rnnqc.recipes.recipe import builtin_recipes, recipe_text
 from rnnqc.testing.recurrences import FORMS
 

@@ -10,7 +10,9 @@ from rnnqc.errors import CompileError, NumericsError, PipelineError, RnnqcError,
 from rnnqc.ir import Model
 from rnnqc.ir.joining import name_functions
 from rnnqc.lowering.layer import layer
-from rnnqc.lowering.lower import Lowered, LowerOptions, lower
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.options import LowerOptions
+from rnnqc.lowering.report import Lowered
 from rnnqc.lowering.stack import stack
 from rnnqc.measure.verify import OutputComparison, StepComparison, compare_models
 from rnnqc.passes.manager import PassManager

@@ -24,7 +24,8 @@ from rnnqc import runtime_ops
 from rnnqc.data.feeds import check_feed, read_npz, with_dimensions_of
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import AS_EXPORTED, lower
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.plan import AS_EXPORTED
 from rnnqc.lowering.report import Entry
 from rnnqc.measure.comparison_feeds import generated_feeds
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes

@@ -14,7 +14,7 @@ from rnnqc import runtime_ops
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import CELLS_KEY, Model
 from rnnqc.ir.joining import check_bodies
-from rnnqc.lowering.lower import runnable
+from rnnqc.lowering.runnable import runnable
 from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
 from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_external

@@ -15,7 +15,7 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.custom_cells.custom_formats import CustomFormats, custom_formats
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import load_recipe
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ from rnnqc.cells.types import fused_type
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import Outcome
 from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info, subgraphs
-from rnnqc.lowering.lower import executable
+from rnnqc.lowering.executable import executable
 from rnnqc.passes import (
     Canonicalize,
     Cleanup,

@@ -11,10 +11,11 @@ from lstm_models import RecurrentCase
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.ir import Constant, Model, Node
-from rnnqc.lowering.lower import default_passes, executable
+from rnnqc.lowering.executable import executable
 from rnnqc.passes import Pass, PassResult, VerifyNumerics
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.point_names import alias
+from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
 
 Edit = Callable[[Model], bool]

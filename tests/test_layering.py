@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.render", "passes.weight_only"),
     ("passes.brevitas", "passes.custom_cells"),
     ("passes.verify",),
-    ("passes.normal_form",),
+    ("passes.pipeline",),
     ("passes",),
     ("calibration", "measure"),
     ("lowering",),

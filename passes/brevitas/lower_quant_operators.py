@@ -57,7 +57,7 @@ class LowerQuantOperators(Pass):
 
     info = PassInfo(
         name="lower-quant-operators",
-        summary="write Brevitas' quantizers in standard operators",
+        summary="lower Brevitas and QONNX quantizers to standard operators",
         numerics=Bitwise(),
     )
 

@@ -64,7 +64,7 @@ class ReadQuantLstmCell(Pass):
 
     info = PassInfo(
         name="read-quant-lstm-cell",
-        summary="turn the cells that Brevitas exports into integer cells",
+        summary="lower Brevitas' QuantLSTMCell to integer cells",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )

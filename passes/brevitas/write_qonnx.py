@@ -44,7 +44,7 @@ class WriteQonnx(Pass):
 
     info = PassInfo(
         name="write-qonnx",
-        summary="write quantized cells as Brevitas exports them",
+        summary="write quantized cells as Brevitas' QuantLSTMCell",
         numerics=Bitwise(),
         requires=frozenset({Property.CELLS_QUANTIZED}),
     )

@@ -1,1 +1,6 @@
-"""A recurrent node becomes a cell: an explicit Scan over named values, float."""
+"""Third stage: a recurrent node becomes a cell, an explicit Scan over values with names.
+
+Enters: an LSTM, GRU or RNN node. DecomposeLstm replaces it by the loop that `emit_cell` writes, with the equations of
+`rnnqc.cells.equations`. Leaves: the same arithmetic in float32; every quantization point is a named value that
+calibration can observe (`observe`).
+"""

@@ -66,7 +66,7 @@ class DecomposeLstm(Pass):
 
     info = PassInfo(
         name="decompose-lstm",
-        summary="take LSTM, GRU and RNN nodes apart into a readable Scan",
+        summary="lower LSTM, GRU and RNN nodes to explicit Scan loops",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.CELLS_DECOMPOSED}),

@@ -71,7 +71,7 @@ class QuantizeCustomCells(Pass):
 
     info = PassInfo(
         name="quantize-custom-cells",
-        summary="quantize recurrences that are no LSTM, GRU or RNN",
+        summary="quantize custom cells",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )

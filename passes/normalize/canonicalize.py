@@ -67,7 +67,7 @@ class Canonicalize(Pass):
 
     info = PassInfo(
         name="canonicalize",
-        summary="bring recurrent nodes into one form",
+        summary="make attributes and optional inputs of recurrent nodes explicit",
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )

@@ -49,7 +49,7 @@ class ComputeInFloat32(Pass):
 
     info = PassInfo(
         name="compute-in-float32",
-        summary="put Casts around recurrent nodes of float16 and float64",
+        summary="compute float16 and float64 recurrent nodes in float32",
         numerics=Float16Close(),
         requires=frozenset({Property.CANONICAL}),
     )

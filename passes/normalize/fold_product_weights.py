@@ -33,7 +33,7 @@ class FoldProductWeights(Pass):
 
     info = PassInfo(
         name="fold-product-weights",
-        summary="store weights of recurrences that are computed from constants",
+        summary="fold recurrent weights that are computed from constants",
         numerics=Close(1e-6),
         requires=frozenset({Property.CANONICAL}),
     )

@@ -36,7 +36,7 @@ class ReadWeightCodes(Pass):
 
     info = PassInfo(
         name="read-weight-codes",
-        summary="store weights that come as codes in one constant",
+        summary="store dequantized weights as one constant",
         numerics=Close(1e-6),
     )
 

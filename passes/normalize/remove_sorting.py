@@ -34,7 +34,7 @@ class RemoveSorting(Pass):
 
     info = PassInfo(
         name="remove-sorting",
-        summary="take out sorts of a batch by length",
+        summary="remove sorting of a batch by length",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )

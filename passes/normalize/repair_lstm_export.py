@@ -50,7 +50,7 @@ class RepairLstmExport(Pass):
 
     info = PassInfo(
         name="repair-lstm-export",
-        summary="free LSTM nodes from the batch that they were exported with",
+        summary="make the exported fixed batch dimension of LSTM nodes dynamic",
         numerics=Bitwise(),
     )
 

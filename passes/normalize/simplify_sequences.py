@@ -35,7 +35,7 @@ class SimplifySequences(Pass):
 
     info = PassInfo(
         name="simplify-sequences",
-        summary="remove detours between sequences and recurrent nodes",
+        summary="remove redundant layout operators around recurrent nodes",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )

@@ -59,7 +59,7 @@ class InsertQcdq(Pass):
 
     info = PassInfo(
         name="insert-qcdq",
-        summary="quantize the points of every cell as the recipe says",
+        summary="insert the recipe's quantizers at every quantization point",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CELLS_DECOMPOSED}),
         sets=frozenset({Property.CELLS_QUANTIZED}),

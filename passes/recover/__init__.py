@@ -1,1 +1,8 @@
-"""Loops and steps that an exporter wrote out become LSTM, GRU and RNN nodes again."""
+"""Second stage: loops and unrolled steps become LSTM, GRU and RNN nodes again.
+
+Enters: a normalized model. `row_reader` reads nodes as expressions (`row_algebra`), `step_matcher` finds the
+equations of a step, `step_roles` and `state_flow` follow the data to tell the hidden state from the input,
+`step_weights` collects the operands. Passes in order: RecognizeSteps, RollSteps, RecoverLoops. Leaves: recurrent
+nodes where the equations are proven; everything else as it was, with a remark. `rnnqc.lowering.recovery` runs both
+models and compares them.
+"""

@@ -67,7 +67,7 @@ class RecognizeSteps(RecoverySites, Pass):
 
     info = PassInfo(
         name="recognize-steps",
-        summary="make LSTM, GRU and RNN nodes of written-out steps",
+        summary="recognize single unrolled steps of LSTM, GRU and RNN",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )

@@ -34,7 +34,7 @@ class RecoverLoops(RecoverySites, Pass):
 
     info = PassInfo(
         name="recover-loops",
-        summary="make recurrent nodes of loops over steps",
+        summary="turn loops over steps into LSTM, GRU and RNN nodes",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )

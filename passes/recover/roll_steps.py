@@ -48,7 +48,7 @@ class RollSteps(RecoverySites, Pass):
 
     info = PassInfo(
         name="roll-steps",
-        summary="make one node of the steps of a layer that are written out",
+        summary="join the unrolled steps of a layer into one node",
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )

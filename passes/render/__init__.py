@@ -1,1 +1,6 @@
-"""A cell with integer operands becomes nodes: integer Scan, fused node with its function body, or unrolled steps."""
+"""Last stage: a cell with quantizers becomes integer arithmetic.
+
+Passes in order: FoldScales writes the integer Scan in standard operators, FuseQuantLstmCell puts it into one node
+with a function body (the native kernel computes the same bits), or Unroll writes the steps one after the other;
+Cleanup removes dead nodes and joins equal constants. Leaves: forms integer, fused and unrolled.
+"""

@@ -26,7 +26,9 @@ class Cleanup(Pass):
     5. Nodes are sorted topologically.
     """
 
-    info = PassInfo(name="cleanup", summary="remove dead nodes, join equal constants, sort", numerics=Bitwise())
+    info = PassInfo(
+        name="cleanup", summary="remove dead nodes, deduplicate constants, sort topologically", numerics=Bitwise()
+    )
 
     def run(self, model: Model) -> PassResult:
         """Applies the five steps until the graph is tidy."""

@@ -47,7 +47,7 @@ class FoldScales(Pass):
 
     info = PassInfo(
         name="fold-scales",
-        summary="turn quantized cells into integer products and look-ups",
+        summary="fold scales: quantized cells become integer matmuls and tables",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CELLS_QUANTIZED}),
         sets=frozenset({Property.SCALES_FOLDED}),

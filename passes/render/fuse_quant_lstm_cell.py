@@ -49,7 +49,7 @@ class FuseQuantLstmCell(Pass):
 
     info = PassInfo(
         name="fuse-quant-lstm-cell",
-        summary="put each integer cell into one fused node backed by a function",
+        summary="fuse each integer cell into one node backed by a function",
         numerics=Bitwise(),
         requires=frozenset({Property.SCALES_FOLDED}),
         sets=frozenset({Property.CELLS_FUSED}),

@@ -52,7 +52,7 @@ class Unroll(Pass):
 
     info = PassInfo(
         name="unroll",
-        summary="replace loops by copies of their bodies",
+        summary="unroll loops",
         numerics=Bitwise(),
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.UNROLLED}),

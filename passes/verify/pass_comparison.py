@@ -189,7 +189,7 @@ class PassComparison:
                     text = f"without its quantizers the model is another: {verdict.text}"
                     self._fail(numerics, runs, number, name, text)
                 worst = max(worst, max_abs(np.asarray(reference), np.asarray(results[name])))
-        self.notes.append(f"without quantizers: max |difference| {worst:.3g}")
+        self.notes.append(f"without quantizers: max abs difference {worst:.3g}")
         self._is_same_without_loss = self._trial.usual > 0
 
     def _compare_steps(self) -> None:
@@ -222,7 +222,7 @@ class PassComparison:
             other = self._before.run(moved(feeds, rng)) if what == "inputs" else self._before.moved(rng).run(feeds)
             noise = max(noise, max_abs(a, other[name]))
         worst = max_abs(a, b)
-        text = f"max |difference| {worst:.3g}; other last bits of the {what} alone make {noise:.3g}"
+        text = f"max abs difference {worst:.3g}; other last bits of the {what} alone make {noise:.3g}"
         return Verdict(True, text) if worst <= ROUNDINGS * noise else None
 
     def _fail(

@@ -1,1 +1,5 @@
-"""Recurrent layers whose weights alone are stored in fewer bits."""
+"""Recurrent layers whose weights alone are stored in few bits; their arithmetic stays float.
+
+Enters: normalized LSTM, GRU and RNN nodes. QuantizeWeights stores W and R in 4 to 8 bits or float16, with standard
+operators that make floats of them. Leaves: the same nodes.
+"""

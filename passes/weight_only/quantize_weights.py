@@ -76,7 +76,7 @@ class QuantizeWeights(Pass):
 
     info = PassInfo(
         name="quantize-weights",
-        summary="store the weights of recurrent nodes in few bits, arithmetic in float",
+        summary="store recurrent weights in few bits, compute in float",
         numerics=Lossy(0.0),
         requires=frozenset({Property.CANONICAL}),
     )

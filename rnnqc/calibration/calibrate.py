@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from rnnqc.calibration.distribute import reduced
+from rnnqc.calibration.float_cells import decompose
 from rnnqc.calibration.observation import Observers, Site, Task
 from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
 from rnnqc.data.feeds import open_feeds, true_inputs
@@ -22,7 +23,6 @@ from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.observe_custom import MASK, dimensions_of, observe_custom_cell
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
-from rnnqc.passes.normal_form import decompose
 from rnnqc.proto.files import serialized
 
 Progress = Callable[[int, int | None], None]

@@ -26,13 +26,13 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.evaluation.invalid_model_errors import blaming_invalid
     from rnnqc.ir import Model
-    from rnnqc.lowering.lone_steps import hint, states_of_lone_step
-    from rnnqc.lowering.lower import brings_its_own
+    from rnnqc.lowering.executable import brings_its_own
+    from rnnqc.lowering.layer_hints import layer_hints
     from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
     from rnnqc.passes.analysis.custom_products import described
     from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
     from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
-    from rnnqc.passes.normal_form import normal_form
+    from rnnqc.passes.pipeline import normal_form
     from rnnqc.proto.files import load_proto
 
     with blaming_invalid(a.model), located(a.model):
@@ -88,9 +88,8 @@ def run(a: argparse.Namespace) -> int:
     if nodes:
         out(table)
     else:
-        states = states_of_lone_step(load_proto(Path(a.model)))
-        if states:
-            err(f"[yellow]rnnqc:[/yellow] {escape(hint(states))}")
+        for text in layer_hints(load_proto(Path(a.model))):
+            err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     if independent:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning_of(independent))}")
     return OK

@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,14 +31,15 @@ from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
-    from rnnqc.lowering.lower import Lowered
-    from rnnqc.lowering.report import Report
+    from rnnqc.lowering.failures import Failure
+    from rnnqc.lowering.report import Lowered, Report
     from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
 
 PATIENCE = 4.0
 """How many times as long as the lowering the SQNR may be measured, where --min-sqnr does not ask for it."""
-NOT_WRITTEN = "the model was not written."
+EXIT_CODES = {"--strict": STRICT, "--form qonnx": BAD_INPUT}
+"""By the option whose check fails; those of other options are CHECK_FAILED."""
 MODELS = 60
 """How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
 
@@ -66,7 +66,7 @@ def add(commands: Commands) -> None:
         help="default fused; qonnx: Brevitas' cells",
     )
     parser.add_argument(
-        "--unroll", action="store_true", help="write loops out; needs static sequence lengths, implies --form integer"
+        "--unroll", action="store_true", help="unroll loops; needs static sequence lengths, implies --form integer"
     )
     add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
     parser.add_argument(
@@ -96,24 +96,26 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.lowering.failures import first_failure
+
     _check_paths(a)
     bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
     lowered = _lowered(a)
     evidence = _evidence(a, lowered, bounds) if a.report_path else None
     report = lowered.report
-    _warn(a, report)
-    code, option, texts = _judged(a, report)
-    for text in texts:
-        err(f"[red]rnnqc: {option}:[/red] {escape(text)}")
-    if code == OK:
+    _print_warnings(a, report)
+    failure = first_failure(report, strict=a.strict, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr)
+    if failure is None:
         lowered.save(Path(a.output))
+    else:
+        _print_failure(failure)
     _write_reports(a, report, evidence)
     if not a.quiet:
-        _print_result(a, report, code, time.perf_counter() - start)
+        _print_result(a, report, failure is None, time.perf_counter() - start)
     if a.verbose:
         _print_details(report)
-    return code
+    return OK if failure is None else EXIT_CODES.get(failure.option, CHECK_FAILED)
 
 
 def _check_paths(a: argparse.Namespace) -> None:
@@ -154,57 +156,30 @@ def _lowered(a: argparse.Namespace) -> Lowered:
         )  # fmt: skip
 
 
-def _warn(a: argparse.Namespace, report: Report) -> None:
-    """Prints what stayed float, the warnings, and what was not verified or measured."""
-    from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
-    from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
+def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:
+    """Measures what the page says, on the calibration data or on generated data."""
+    from rnnqc.reporting.subject import Options, subject_of_lowering
 
-    texts = [e.explanation for e in report.entries if e.reason]
-    if not report.entries:
-        texts.append("the model has no recurrent layer; nothing was quantized.")
-    for text in [*texts, *report.warnings]:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
-    for name, text in sorted({c for c in report.checks if c[1].startswith(NOT_COMPARED)}):
-        reason = text.removeprefix(f"{NOT_COMPARED}: ")
-        if name == CALIBRATION_DATA:
-            text = f"the models were not compared on the calibration data, only on generated data: {reason}"
-        elif name == GENERATED_DATA:
-            text = f"the models were not compared on generated data: {reason}"
-        else:
-            text = f"pass {name!r} was {text}."
-        err(f"[yellow]rnnqc: --verify:[/yellow] {escape(text)}")
-    for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
-        err(f"[yellow]rnnqc: --verify:[/yellow] {escape(f'pass {name!r}: {text}.')}")
-    if report.unmeasured and (report.sqnr_db or a.min_sqnr is None):
-        what = "measured on a part of the generated data alone" if report.sqnr_db else "not measured"
-        err(f"[yellow]rnnqc:[/yellow] the SQNR was {what}: {escape(report.unmeasured)}")
+    subject = subject_of_lowering(lowered, a.model, a.output, a.calibration, a.stats, a.state)
+    try:
+        return measured(subject, Options(bounds=bounds), a.quiet)
+    except CompileError as error:
+        if not a.calibration:
+            error.action = "lower without --report, and use `rnnqc report FLOAT LOWERED --data DATA`"
+            error.args = (str(error),)
+        raise
 
 
-def _judged(a: argparse.Namespace, report: Report) -> tuple[int, str, list[str]]:
-    """The exit code, and of the first check that fails its option and what it found."""
-    from rnnqc.lowering.lowering_report import QONNX
+def _print_warnings(a: argparse.Namespace, report: Report) -> None:
+    from rnnqc.lowering.warnings import told
 
-    if a.strict and report.entries_not_lowered:
-        count = len(report.entries_not_lowered)
-        return STRICT, "--strict", [f"{count} recurrent node(s) {report.how_they_stay}; {NOT_WRITTEN}"]
-    if a.form == QONNX and not any(e.form == QONNX for e in report.entries):
-        return BAD_INPUT, "--form qonnx", [f"no cell of this form was made; {NOT_WRITTEN}"]
-    if a.verify and report.unverified and not report.verified:
-        return CHECK_FAILED, "--verify", [f"not verified: no pass could be compared; {NOT_WRITTEN}"]
-    if report.unmeasured and not report.sqnr_db and a.min_sqnr is not None:
-        return CHECK_FAILED, "--min-sqnr", [f"not measured: {report.unmeasured}", NOT_WRITTEN]
-    texts = [*report.unlike, *_too_lossy(a.min_sqnr, report)] if a.min_sqnr is not None else []
-    return (CHECK_FAILED, "--min-sqnr", [*texts, NOT_WRITTEN]) if texts else (OK, "", [])
+    for option, text in told(report, is_bounded=a.min_sqnr is not None):
+        err(f"[yellow]rnnqc:{' ' + option + ':' if option else ''}[/yellow] {escape(text)}")
 
 
-def _too_lossy(least: float | None, report: Report) -> list[str]:
-    """A sentence about the worst output if that is below the SQNR asked for."""
-    below = {n: v for n, v in report.sqnr_db.items() if least is not None and v < least}
-    if not below:
-        return []
-    name, value = min(below.items(), key=lambda p: p[1])
-    where = f" at {report.sqnr_level[name]}" if len(report.sqnr_levels) > 1 else ""
-    return [f"output {name!r} has {value:.1f} dB{where}, {least:g} dB asked for."]
+def _print_failure(failure: Failure) -> None:
+    for text in failure.texts:
+        err(f"[red]rnnqc: {failure.option}:[/red] {escape(text)}")
 
 
 def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | None) -> None:
@@ -222,70 +197,20 @@ def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | N
         tell_unmeasured(evidence)
 
 
-def _print_result(a: argparse.Namespace, report: Report, code: int, seconds: float) -> None:
+def _print_result(a: argparse.Namespace, report: Report, is_written: bool, seconds: float) -> None:
     """Prints the nodes, and of a model that was written its sizes, the verification and the SQNR."""
     if report.entries:
         _print_entries(report)
-    if code != OK:
+    if not is_written:
         return
     if report.entries:
         out(f"{escape(a.output)}: {_sizes(report)}, {seconds:.1f} s")
         if report.contents:
             out(f"the file has grown; it holds: {escape(report.contents)}")
     if a.verify:
-        out(_verified(report.verified, report.unverified))
+        out(_verified(report))
     if report.sqnr_summary:
         out(f"SQNR on generated data: at least {report.sqnr_summary}")
-
-
-def _print_details(report: Report) -> None:
-    for note in report.notes:
-        err(escape(note))
-    for name, seconds in report.seconds:
-        err(f"{seconds:8.3f} s  {name}")
-    for name, text in report.checks:
-        err(f"verified {escape(name)}: {escape(text)}")
-
-
-def _sizes(report: Report) -> str:
-    """The file before and after, and the weights of its recurrent layers."""
-    text = f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
-    before, after = (sum(sizes) for sizes in zip(*((e.float_bytes, e.bytes) for e in report.entries), strict=True))
-    return f"{text}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
-
-
-def _verified(compared: Sequence[str], others: Sequence[str]) -> str:
-    """What the comparison of all passes came to; it did not fail."""
-    if others:
-        return f"verified: {_passes(compared)} compared, {len(others)} not compared (said above)"
-    return f"verified: {_passes(compared)} changed no more than declared"
-
-
-def _passes(names: Sequence[str]) -> str:
-    return f"{len(names)} pass{'' if len(names) == 1 else 'es'}"
-
-
-def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:
-    """Measures what the page says, on the calibration data or on generated data."""
-    from rnnqc.proto.files import load_proto_and_size
-    from rnnqc.reporting.subject import Options, Subject
-
-    proto, size = load_proto_and_size(Path(a.model))
-    states = [word for text in a.state for word in ("--state", text)]
-    calibrated_by = (
-        ["--stats", a.stats] if a.stats else ["--calibration", a.calibration, *states] if a.calibration else []
-    )
-    subject = Subject(
-        proto, lowered.proto, a.model, a.output, size, lowered.report.bytes, lowered.report, lowered.statistics,
-        a.calibration, a.state, calibrated_by,
-    )  # fmt: skip
-    try:
-        return measured(subject, Options(bounds=bounds), a.quiet)
-    except CompileError as error:
-        if not a.calibration:
-            error.action = "lower without --report, and use `rnnqc report FLOAT LOWERED --data DATA`"
-            error.args = (str(error),)
-        raise
 
 
 def _print_entries(report: Report) -> None:
@@ -304,3 +229,28 @@ def _print_entries(report: Report) -> None:
             weights,
         )
     out(table)
+
+
+def _sizes(report: Report) -> str:
+    """The file before and after, and the weights of its recurrent layers."""
+    before, after = report.weight_bytes
+    files = f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
+    return f"{files}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
+
+
+def _verified(report: Report) -> str:
+    """The result of the comparison of all passes, which did not fail."""
+    count = len(report.verified)
+    passes = f"{count} pass{'' if count == 1 else 'es'}"
+    if report.unverified:
+        return f"verified: {passes} compared, {len(report.unverified)} not compared (said above)"
+    return f"verified: {passes} changed no more than declared"
+
+
+def _print_details(report: Report) -> None:
+    for note in report.notes:
+        err(escape(note))
+    for name, seconds in report.seconds:
+        err(f"{seconds:8.3f} s  {name}")
+    for name, text in report.checks:
+        err(f"verified {escape(name)}: {escape(text)}")

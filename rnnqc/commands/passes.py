@@ -19,15 +19,10 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.lowering.lower import default_passes
-    from rnnqc.passes import Unroll, WriteQonnx
+    from rnnqc.passes.pipeline import every_pass
     from rnnqc.recipes.recipe import load_recipe
 
-    infos = []
-    weights_only = default_passes(load_recipe("weight-only-int8"), "weight-only", False)
-    for pass_ in [*default_passes(load_recipe("int8"), "fused", False), Unroll(), WriteQonnx(), *weights_only]:
-        if pass_.info not in infos:
-            infos.append(pass_.info)
+    infos = [p.info for p in every_pass(load_recipe("int8"), load_recipe("weight-only-int8"))]
     if a.markdown:
         print("| pass | does | may change |\n|---|---|---|")
         for info in infos:

@@ -103,7 +103,7 @@ class _Found:
 
 def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models as onnxruntime can run them."""
-    from rnnqc.lowering.lower import executable
+    from rnnqc.lowering.executable import executable
     from rnnqc.proto.files import load_proto
 
     loaded = []

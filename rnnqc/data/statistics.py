@@ -239,6 +239,11 @@ class Statistics:
         return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
 
     @property
+    def second_moments(self) -> dict[str, Vector]:
+        """By point the mean of `x x'` over the rows, not centred, `[K,K]`; of the points that have one."""
+        return {name: p.second_moment for name, p in self.points.items() if p.second_moment is not None}
+
+    @property
     def silent_cells(self) -> list[str]:
         """Cells that never ran."""
         return [c for c in self.cells if not any(p.startswith(f"{c}.") for p in self.points)]

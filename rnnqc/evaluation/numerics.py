@@ -1,4 +1,4 @@
-"""How far two results may be apart: the comparators a pass declares, and how their verdict is worded."""
+"""What a pass may change numerically: the comparators that passes declare, and their verdicts."""
 
 from __future__ import annotations
 
@@ -74,22 +74,22 @@ class Numerics(abc.ABC):
 
 @dataclass(frozen=True)
 class Bitwise(Numerics):
-    """Nothing: equal bits (the sign of a zero excepted)."""
+    """Nothing: the values are bit-exact, except for the sign of a zero."""
 
     def compare(self, before: Array, after: Array) -> Verdict:
         """Equal values, NaN equal to NaN."""
         equal = np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
         return Verdict(
-            equal, "equal bits" if equal else f"max |difference| {max_abs(before, after):.3g}, equal bits declared"
+            equal, "bit-exact" if equal else f"max abs difference {max_abs(before, after):.3g}, declared bit-exact"
         )
 
     def __str__(self) -> str:
-        return "equal bits"
+        return "bit-exact"
 
 
 @dataclass(frozen=True)
 class Close(Numerics):
-    """A rounding: floats at most `share` of their largest magnitude apart, or of 1; what is no float, at most `share`.
+    """A rounding: floats differ by at most `share` of their largest magnitude, or of 1; integers by at most `share`.
 
     A rounding is relative to the size of a value: float32 holds numbers around 18 in steps of 1.9e-6.
     """
@@ -97,7 +97,7 @@ class Close(Numerics):
     share: float
 
     def bound(self, before: Array) -> float:
-        """How far apart the values may be."""
+        """The largest absolute difference that is allowed."""
         if before.dtype.kind != "f":
             return self.share
         magnitudes = np.abs(before.astype(np.float64))
@@ -106,22 +106,22 @@ class Close(Numerics):
     def compare(self, before: Array, after: Array) -> Verdict:
         """Largest absolute difference against the bound."""
         worst, bound = max_abs(before, after), self.bound(before)
-        return Verdict(worst <= bound, f"max |difference| {worst:.3g}, {bound:.3g} declared")
+        return Verdict(worst <= bound, f"max abs difference {worst:.3g}, declared {bound:.3g}")
 
     def __str__(self) -> str:
-        return f"at most {self.share:g} apart"
+        return f"max abs difference {self.share:g} of the magnitude"
 
 
 @dataclass(frozen=True)
 class Float16Close(Numerics):
-    """Roundings to float16 on the way: at most 2^-7 of the largest magnitude apart, or of 1."""
+    """Intermediate roundings to float16: a difference of at most 2^-7 of the largest magnitude, or of 1."""
 
     def compare(self, before: Array, after: Array) -> Verdict:
         """Largest absolute difference against that."""
         return Close(2.0**-7).compare(before, after)
 
     def __str__(self) -> str:
-        return "a rounding to float16"
+        return "rounding to float16"
 
 
 @dataclass(frozen=True)
@@ -138,4 +138,4 @@ class Lossy(Numerics):
         return Verdict(ratio >= self.min_sqnr_db, f"SQNR {ratio:.1f} dB, at least {self.min_sqnr_db:g} dB declared")
 
     def __str__(self) -> str:
-        return f"at least {self.min_sqnr_db:g} dB SQNR"
+        return f"at least {self.min_sqnr_db:g} dB SQNR" if self.min_sqnr_db else "lossy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import Array, max_abs
 from rnnqc.ir import Model
+from rnnqc.lowering.executable import executable
+from rnnqc.lowering.plan import Plan
 from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
@@ -30,46 +32,38 @@ _BRANCHES = {True: "then_branch", False: "else_branch"}
 _REWRITING = (RecoverySites, SimplifySequences, FoldProductWeights)
 
 
-Executable = Callable[[onnx.ModelProto], onnx.ModelProto]
-
-
 class Recovered(NamedTuple):
     """A model in normal form.
 
     Attributes:
         model: The model.
         results: Of the passes.
-        warnings: What was recovered and taken back, or could not be compared.
+        warnings: What was recovered and undone, or could not be compared.
+        generator: Of inputs for the original and the model, where the comparison has one.
     """
 
     model: Model
     results: list[PassResult]
     warnings: list[str]
+    generator: FeedGenerator | None = None
 
 
-def in_normal_form(
-    model: Model,
-    passes: Sequence[Pass],
-    instruments: Sequence[Instrument],
-    read: Callable[[], Model],
-    executable: Executable,
-) -> Recovered:
+def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: FeedGenerator | None = None) -> Recovered:
     """Runs the passes of the normal form, and the model before and after on generated inputs if layers were recovered.
 
-    Where the results differ, those recoveries are left out that make the difference: loops and steps stay as they are.
+    Where the results differ, the recoveries that make the difference are undone: loops and steps stay as they are.
 
     Args:
-        model: The model; it is changed.
-        passes: Of the normal form.
+        plan: Its model is changed.
         instruments: Observers of the passes.
-        read: Makes the model anew as it was.
-        executable: From a model that onnxruntime refuses to one that it runs.
+        generator: Of inputs for the original, if there is one already.
     """
+    model, passes = plan.model, plan.normal_form
     results = PassManager(passes, instruments).run(model)
     changed = [p for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
     if not changed:
         return Recovered(model, results, [])
-    trial = _Trial(passes, read, executable, model.proto)
+    trial = _Trial(plan, model.proto, generator)
     try:
         found = trial.difference(trial.after)
         kept = trial.wrong_sites(changed, found) if found is not None else {}
@@ -78,8 +72,8 @@ def in_normal_form(
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])
     if not kept:  # a difference is of other passes then, which --verify compares with what they declare
-        return Recovered(model, results, trial.unreached(changed))
-    model = read()
+        return Recovered(model, results, trial.unreached(changed), trial.generator_of_original)
+    model = plan.read()
     results = PassManager(_without(passes, kept), instruments).run(model)
     warnings = [
         f"{name}: {site + ': ' if site else ''}what was recovered here does not compute the same as the original "
@@ -109,15 +103,18 @@ def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
 class _Trial:
     """Runs of the original and of what became of it, on the same feeds."""
 
-    def __init__(
-        self, passes: Sequence[Pass], read: Callable[[], Model], executable: Executable, after: onnx.ModelProto
-    ) -> None:
-        self.passes, self.read, self.executable, self.after = passes, read, executable, after
+    def __init__(self, plan: Plan, after: onnx.ModelProto, generator: FeedGenerator | None) -> None:
+        self.plan, self.after, self.generator = plan, after, generator
         self.reference: ModelRuns | None = None
         self.feeds: list[Feeds] = []
         self._fallback: onnx.ModelProto | None = None
         self._taken: set[str] = set()
         self._noises: list[dict[str, float]] = []
+
+    @property
+    def generator_of_original(self) -> FeedGenerator | None:
+        """The generator, unless its sizes are those of another model, which stands in for the original."""
+        return self.generator if self._fallback is None else None
 
     def difference(self, proto: onnx.ModelProto) -> str | None:
         """By how much the results of a model differ from those of the original; None if it is by roundings.
@@ -127,7 +124,7 @@ class _Trial:
         """
         if self.reference is None:
             self.reference = self._reference()
-        runs = ModelRuns(proto, self.feeds, self.executable)
+        runs = ModelRuns(proto, self.feeds, executable)
         largest: dict[str, float] = {}
         for outputs in map(self._expected, range(len(self.feeds))):
             for name, value in outputs.items():
@@ -145,7 +142,7 @@ class _Trial:
                 worst = _apart(a, b)
                 if worst > bound and worst > ROUNDINGS * self._noise(number, name):
                     share = worst / (_magnitude(a) or 1.0)
-                    return f"output {name!r}: max |difference| {worst:.3g}, {100 * share:.3g} % of its largest value"
+                    return f"output {name!r}: max abs difference {worst:.3g}, {100 * share:.3g} % of its largest value"
         return None
 
     def _expected(self, number: int) -> dict[str, Array]:
@@ -189,8 +186,8 @@ class _Trial:
         return kept
 
     def _made(self, kept: Sites) -> onnx.ModelProto:
-        model = self.read()
-        PassManager(_without(self.passes, kept)).run(model)
+        model = self.plan.read()
+        PassManager(_without(self.plan.normal_form, kept)).run(model)
         return model.proto
 
     def _reference(self) -> ModelRuns:
@@ -198,16 +195,17 @@ class _Trial:
         refusal: CompileError | None = None
         if self._fallback is None:
             try:
-                return self._runs(self.read().proto)
+                return self._runs(self.plan.read().proto)
             except CompileError as error:
                 refusal = error
-            self._fallback = self._made({(p.info.name, ""): "" for p in self.passes if isinstance(p, _REWRITING)})
+            rewriting = (p.info.name for p in self.plan.normal_form if isinstance(p, _REWRITING))
+            self._fallback = self._made({(name, ""): "" for name in rewriting})
         try:
             return self._runs(self._fallback)
         except CompileError as error:
             refusal = refusal or error
         with contextlib.suppress(CompileError):
-            return self._runs(self.executable(self._fallback))
+            return self._runs(executable(self._fallback))
         raise refusal
 
     def _runs(self, proto: onnx.ModelProto) -> ModelRuns:
@@ -216,7 +214,9 @@ class _Trial:
         Raises:
             CompileError: The model runs on nothing that was generated.
         """
-        generator = FeedGenerator(proto, self.after).checked()
+        if self.generator is None or self.generator.refusal is not None:
+            self.generator = FeedGenerator(proto, self.after)
+        generator = self.generator.checked()
         proto, conditions = _with_conditions(proto)
         feeds = [feed for level in generated_levels(generator) for feed in level.feeds]
         runs = ModelRuns(proto, feeds)

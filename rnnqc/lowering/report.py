@@ -1,12 +1,18 @@
-"""What a lowering did, one entry per recurrent node."""
+"""The result of a lowering: the model, and what was done, with one entry per recurrent node."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rnnqc.measure.measurement import Measured
+import onnx
+
+from rnnqc.data.statistics import Statistics
+from rnnqc.ir import Model
+from rnnqc.proto.files import serialized, write_atomically
 
 
 @dataclass
@@ -19,15 +25,15 @@ class Entry:
         status: "lowered", "float", or "quantized": already, by another tool.
         form: "fused", "integer", "qcdq", "qonnx", "weight-only", "products", or "" for a float node.
         reason: Why it stays as it is, or why its form is not the one asked for.
-        found: What stands in the way.
+        found: The cause in the model.
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
         float_bytes: Size of its W, R, B and P before.
         bytes: Size after: of the codes, of their multipliers, of B and P; initializers that its cells share count once.
-        summary: Of a recurrence of unknown equations: how much of it was quantized.
-        points: Of such a one the bits of each quantization point, None where it is float.
+        summary: Of a custom cell: how much of it was quantized.
+        points: Of a custom cell: the bits of each quantization point, None where it is float.
         earlier: Whether an earlier lowering made it what it is.
-        left: Of a recurrence of unknown equations: its matrix products that cannot be quantized.
+        left: Of a custom cell: its matmuls that cannot be quantized.
     """
 
     node: str
@@ -65,7 +71,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         notes: Everything else passes had to say.
-        warnings: What a recipe file says in vain, what a calibration could not observe, overrides that clip its data.
+        warnings: See `rnnqc.lowering.warnings`.
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
@@ -104,12 +110,20 @@ class Report:
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
 
-    def take(self, measured: Measured) -> None:
-        """Takes over what was measured, with a warning where that is poor."""
-        self.sqnr_db, self.sqnr_level, self.sqnr_levels = measured.sqnr_db, measured.level, measured.levels
-        self.sqnr_summary = measured.summary if measured.worst is not None else ""
-        self.unlike, self.unmeasured = measured.unlike, measured.missing
-        self.warnings += [measured.warning] if measured.warning is not None else []
+    @property
+    def worst_output(self) -> str | None:
+        """The output with the least SQNR; None if nothing was measured."""
+        return min(self.sqnr_db, key=lambda name: self.sqnr_db[name], default=None)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was lowered now, and not by an earlier lowering."""
+        return any(e.status == "lowered" and not e.earlier for e in self.entries)
+
+    @property
+    def weight_bytes(self) -> tuple[int, int]:
+        """Bytes of all recurrent weights, before and after."""
+        return sum(e.float_bytes for e in self.entries), sum(e.bytes for e in self.entries)
 
     @property
     def entries_not_lowered(self) -> Sequence[Entry]:
@@ -131,3 +145,30 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return asdict(self)
+
+
+@dataclass
+class Lowered:
+    """A lowered model.
+
+    Attributes:
+        model: The model.
+        report: What was done.
+        statistics: Of the calibration, if there was one.
+    """
+
+    model: Model
+    report: Report
+    statistics: Statistics | None = None
+    _proto: onnx.ModelProto | None = None
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The lowered ModelProto."""
+        if self._proto is None:
+            self._proto = self.model.proto
+        return self._proto
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model to `path`, atomically."""
+        write_atomically(Path(path), serialized(self.proto, os.fspath(path)))

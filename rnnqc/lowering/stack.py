@@ -10,7 +10,8 @@ from onnx import helper
 
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
-from rnnqc.lowering.layer import LENGTHS, free_name, layer, names_of, rename
+from rnnqc.lowering.layer import LENGTHS, layer
+from rnnqc.proto.value_names import free_name, names_of, rename
 from rnnqc.proto.version_conversion import convert_version
 
 Cell = str | os.PathLike[str] | onnx.ModelProto

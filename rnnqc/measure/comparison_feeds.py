@@ -19,7 +19,7 @@ from rnnqc.ir import Model
 from rnnqc.measure.feed_sizes import LONG_LENGTH as LONG_LENGTH
 from rnnqc.measure.feed_sizes import candidate_sizes
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Of generated floats; usual ones first."""

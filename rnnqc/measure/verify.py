@@ -23,7 +23,7 @@ from rnnqc.ir import DOMAIN, Model
 from rnnqc.measure.comparison_feeds import Level
 from rnnqc.measure.full_scale import judged, unit_outputs
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 
 __all__ = ["OutputComparison", "StepComparison", "compare_models", "compare_native"]
 

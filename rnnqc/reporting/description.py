@@ -13,7 +13,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.report import Entry
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import Recipe, builtin_recipes
 from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.reporting.remaking import settings_text

@@ -15,14 +15,14 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
+from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.comparison import check_same_outputs
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import Lowered, brings_its_own, executable
-from rnnqc.lowering.lowering_report import WEIGHT_ONLY
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.executable import brings_its_own, executable
+from rnnqc.lowering.report import Lowered, Report
 from rnnqc.measure.comparison_feeds import generated_feeds
 from rnnqc.recipes.clipping import CLIPS
 from rnnqc.recipes.recipe_record import RecipeRecord, digest, read_record

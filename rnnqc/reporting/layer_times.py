@@ -20,7 +20,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.passes import PassManager
 from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime
 from rnnqc.reporting.remaking import Remaker

@@ -18,7 +18,7 @@ from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.analysis.observe_custom import observe_states
 from rnnqc.passes.cells.observe import ANY_RANK, NotObservableError, Observed, with_outputs
 from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reporting.evidence import LayerEvidence
 from rnnqc.reporting.quality import Quality, curve_of

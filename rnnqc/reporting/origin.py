@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.errors import UsageError
 from rnnqc.ir import Model, info
-from rnnqc.lowering.lower import brings_its_own
+from rnnqc.lowering.executable import brings_its_own
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe_record import RECIPE_KEY

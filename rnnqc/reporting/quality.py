@@ -16,7 +16,7 @@ from rnnqc.data.streaming import Outputs, calls_of, run_calls
 from rnnqc.evaluation.comparison import OutputTally, unlike_values
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.evaluation.numerics import sqnr_db
-from rnnqc.lowering.lower import executable
+from rnnqc.lowering.executable import executable
 from rnnqc.measure.verify import output_axes
 from rnnqc.reporting.evidence import Curve, OutputEvidence
 from rnnqc.search.measure import NOISE_OF_SILENCE, has_native

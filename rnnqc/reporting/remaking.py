@@ -9,10 +9,11 @@ from typing import Any
 
 import onnx
 
+from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
-from rnnqc.lowering.lower import Lowered, lower
-from rnnqc.lowering.lowering_report import WEIGHT_ONLY
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
 from rnnqc.recipes.recipe import Rule, override_text
 from rnnqc.recipes.recipe_record import RecipeRecord

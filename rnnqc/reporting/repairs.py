@@ -10,7 +10,7 @@ from typing import Any
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.errors import CompileError
 from rnnqc.formats.grids import is_power_of_two, power_of_two_from
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import Rule, Settings, keys_of
 from rnnqc.reporting.evidence import PointEvidence, Repair, Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr, worst_sqnr

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.errors import CompileError
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.reporting.budget import Bounds, Budget
 from rnnqc.reporting.evidence import Sensitivity
 from rnnqc.reporting.quality import Quality, mean_sqnr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.report import Lowered, Report
+from rnnqc.proto.files import load_proto_and_size
 from rnnqc.reporting.budget import Bounds
 
 Tell = Callable[[str, int, int | None], None]
@@ -66,3 +68,29 @@ class Options:
         """Reports progress."""
         if self.progress is not None:
             self.progress(stage, done, total)
+
+
+def subject_of_lowering(
+    lowered: Lowered, float_path: str, quant_name: str, data: str | None, stats: str | None, state: Sequence[str]
+) -> Subject:
+    """What a report on a lowering that has just happened is about.
+
+    Args:
+        lowered: Its result.
+        float_path: The file that was lowered.
+        quant_name: The file that its result is written to.
+        data: Where the data is that it was calibrated with, if there is any; the report is measured on it.
+        stats: The statistics file that it was calibrated with instead.
+        state: Texts `IN:OUT` that the calibration was given.
+
+    Raises:
+        CompileError: The float model cannot be read.
+    """
+    proto, size = load_proto_and_size(Path(float_path))
+    states = [word for text in state for word in ("--state", text)]
+    calibrated_by = ["--stats", stats] if stats else ["--calibration", data, *states] if data else []
+    report = lowered.report
+    return Subject(
+        proto, lowered.proto, float_path, quant_name, size, report.bytes, report, lowered.statistics, data, state,
+        calibrated_by,
+    )  # fmt: skip

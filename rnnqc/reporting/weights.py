@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.calibration.float_cells import decompose
 from rnnqc.ir import Model, constant_array, graph_info
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.passes.analysis.custom_cell import WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.passes.normal_form import decompose
 from rnnqc.reporting.evidence import PointEvidence
 from rnnqc.reporting.points import weight_evidence
 from rnnqc.reporting.recurrences import recurrences_of

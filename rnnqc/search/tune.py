@@ -18,11 +18,12 @@ from typing import Any
 
 import onnx
 
+from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import Lowered, lower
-from rnnqc.passes.normal_form import decompose
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import KINDS, Recipe, Rule, builtin_recipes, load_recipe
 from rnnqc.search.greedy import Assignment, Found, Measured, search
 from rnnqc.search.measure import Judge, Metric

@@ -18,7 +18,9 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, RnnqcError, UsageError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.evaluation.numerics import max_abs, sqnr_db
-from rnnqc.lowering.lower import Lowered, executable, lower
+from rnnqc.lowering.executable import executable
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
 from rnnqc.proto.files import serialized
 from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.testing.cases import Case

@@ -16,7 +16,7 @@ import onnx
 from rnnqc.data.streaming import Piece, calls_of, run_calls, state_pairs
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, with_released_cells
-from rnnqc.lowering.lower import runnable
+from rnnqc.lowering.runnable import runnable
 from rnnqc.passes.cells.observe import levels_of
 from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
 from rnnqc.proto.files import load_proto

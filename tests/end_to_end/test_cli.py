@@ -19,7 +19,7 @@ from running_lowered import all_nodes
 
 import rnnqc
 from rnnqc.cells.types import ALL_POINTS
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.recipe import KEYS, builtin_recipes
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)

@@ -23,14 +23,14 @@ from protos import parse
 
 import rnnqc
 from rnnqc import testing
+from rnnqc.cells.forms import FORMS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import FORMS
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import custom_cells_of
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.testing.nesting import condition, nested
 from rnnqc.testing.recurrences import RecurrenceCase
 from rnnqc.testing.renaming import STYLES, made_values, rename

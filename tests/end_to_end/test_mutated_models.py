@@ -248,7 +248,7 @@ def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise IndexError("planted")
 
-    monkeypatch.setattr("rnnqc.lowering.lower.recurrent_nodes", broken)
+    monkeypatch.setattr("rnnqc.lowering.run.recurrent_nodes", broken)
     with pytest.raises(IndexError, match="planted"):
         rnnqc.lower(LstmCase().model())
     model = LstmCase().model()

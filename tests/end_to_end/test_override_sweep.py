@@ -15,13 +15,14 @@ import pytest
 from custom_layers import feeds_of, layer
 
 import rnnqc
+from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
-from rnnqc.passes.normal_form import decompose, normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.passes.qcdq.insert_qcdq import points_of_types
 from rnnqc.recipes.recipe import KEYS, builtin_recipes, keys_of, load_recipe
 

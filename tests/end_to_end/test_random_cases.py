@@ -16,7 +16,8 @@ import pytest
 from onnx import numpy_helper
 
 from rnnqc import testing
-from rnnqc.lowering.lower import Lowered, lower
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
 from rnnqc.testing import checks, draws
 from rnnqc.testing.__main__ import main
 from rnnqc.testing.renaming import STYLES

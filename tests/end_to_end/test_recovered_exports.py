@@ -19,7 +19,7 @@ from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch

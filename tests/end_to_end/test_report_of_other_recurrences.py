@@ -20,7 +20,7 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.measure.verify import compare_models
 from rnnqc.reporting.budget import Bounds
 from rnnqc.reporting.evidence import Evidence

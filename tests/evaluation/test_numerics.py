@@ -63,7 +63,7 @@ def test_bitwise() -> None:
     assert Bitwise().check(np.array([NAN, INF, 0.0]), np.array([NAN, INF, -0.0])).ok
     verdict = Bitwise().check(ONE, np.nextafter(ONE, INF))
     assert not verdict.ok
-    assert "equal bits declared" in verdict.text
+    assert "declared bit-exact" in verdict.text
     assert not Bitwise().check(np.array([NAN]), np.array([INF])).ok
     assert Bitwise().check(np.array([1, 2]), np.array([1, 2])).ok
     assert not Bitwise().check(np.array([True]), np.array([False])).ok
@@ -86,7 +86,7 @@ def test_close() -> None:
     small = ONE / 2
     assert Close(0.5).check(small, small + np.float32(0.5)).ok
     verdict = Close(0.5).check(small, small + np.float32(0.625))
-    assert (verdict.ok, verdict.text) == (False, "max |difference| 0.625, 0.5 declared")
+    assert (verdict.ok, verdict.text) == (False, "max abs difference 0.625, declared 0.5")
     assert not Close(0.5).check(np.array([NAN]), np.array([np.float32(0)])).ok
 
 
@@ -104,7 +104,7 @@ def test_lossy_does_not_overlook_new_nan() -> None:
 
 def test_how_they_describe_themselves() -> None:
     assert [str(n) for n in (Bitwise(), Close(1e-5), Lossy(20.0))] == [
-        "equal bits",
-        "at most 1e-05 apart",
+        "bit-exact",
+        "max abs difference 1e-05 of the magnitude",
         "at least 20 dB SQNR",
     ]

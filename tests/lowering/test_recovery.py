@@ -21,7 +21,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.lowering import recovery
-from rnnqc.lowering.lower import Lowered
+from rnnqc.lowering.report import Lowered
 from rnnqc.passes.normalize import simplify_sequences
 from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, roll_steps
 from rnnqc.passes.recover.step_weights import StepNode, step_node

@@ -13,7 +13,7 @@ import pytest
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 
 T, ROWS, WIDTH, H = 9, 2, 3, 4
 

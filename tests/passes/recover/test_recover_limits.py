@@ -14,7 +14,7 @@ from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 
 T, ROWS, WIDTH, H = 7, 3, 5, 6
 STEP = """x = Gather<axis = 0>(X, i)

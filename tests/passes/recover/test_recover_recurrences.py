@@ -22,7 +22,7 @@ from rnnqc.lowering.layer import layer
 from rnnqc.measure.verify import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.testing.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")

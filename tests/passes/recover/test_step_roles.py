@@ -20,7 +20,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.testing.recurrences import FORMS, RecurrenceCase
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -153,7 +153,7 @@ def test_the_first_step_is_named() -> None:
     x[3:, 1] = -1
     found = first_divergence(before, after, {"s": np.zeros(2, np.float32), "x": x}, Close(1e-6))
     assert found is not None and (found.value, found.step) == ("small", 3)
-    assert str(found) == "'small' in Scan 'last' at step 3: max |difference| 1, 1e-06 declared"
+    assert str(found) == "'small' in Scan 'last' at step 3: max abs difference 1, declared 1e-06"
 
 
 def test_a_branch_that_is_not_taken_counts_for_nothing() -> None:

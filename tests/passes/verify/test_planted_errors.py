@@ -19,10 +19,10 @@ from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, 
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node
-from rnnqc.lowering.lower import default_passes, exported_passes
 from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.fold.grid_numbers import quantizers_of
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
 
 

@@ -22,9 +22,9 @@ from running_never import never_running
 import rnnqc
 from rnnqc.commands import lower as command
 from rnnqc.evaluation.comparison import OutputComparison
-from rnnqc.lowering.sizes import contents
+from rnnqc.lowering.file_contents import contents
+from rnnqc.lowering.warnings import POOR_DB
 from rnnqc.measure.full_scale import judged, unit_outputs
-from rnnqc.measure.measurement import POOR_DB
 
 CASE = LstmCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
 STEPS, FEATURES, UNITS = 20, 6, 32
@@ -118,7 +118,7 @@ def test_quiet_lowering_does_not(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    monkeypatch.setattr("rnnqc.lowering.lower.measure_levels", lambda *arguments: measured.append(1))
+    monkeypatch.setattr("rnnqc.lowering.judge.measure", lambda *arguments: measured.append(1))
     assert in_process(capfd, "lower", source, "-o", tmp_path / "out.onnx", "-q").code == 0
     assert not measured
 
@@ -126,7 +126,7 @@ def test_quiet_lowering_does_not(
 def test_measuring_that_takes_too_long_ends_and_is_said(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rnnqc.measure.measurement.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("rnnqc.lowering.measurement.LEAST_SECONDS", 0.0)
     monkeypatch.setattr(command, "PATIENCE", 0.0)
     result = in_process(capfd, "lower", source, "-o", tmp_path / "out.onnx", "--json", tmp_path / "report.json")
     data = json.loads((tmp_path / "report.json").read_text())

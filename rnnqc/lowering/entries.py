@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.forms import CUSTOM, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark
-from rnnqc.ir import Model
 from rnnqc.lowering.report import Entry
+from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_bytes
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
 
-QONNX = "qonnx"
-WEIGHT_ONLY = "weight-only"
-CUSTOM = "products"
 _ONLY_OPERATORS = (
-    "the recipe stores weights of the operators LSTM, GRU and RNN in few bits, and this is a recurrence of others.",
+    "the recipe stores the weights of the operators LSTM, GRU and RNN in fewer bits, and this is a custom cell.",
     "a recurrence that is no LSTM, GRU or RNN",
-    "choose a recipe of cells, such as int8: the products of the recurrence become integer",
+    "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
 _ONLY_LSTM = (
     "the form asked for has LSTM cells only.",
     "a recurrence that is no LSTM, GRU or RNN",
-    "choose another form: the products of the recurrence become integer",
+    "choose another form: the matmuls of the custom cell become integer",
 )
 
 
-def outcomes(model: Model, nodes: Sequence[RecurrentNode], remarks: Sequence[Remark], form: str) -> list[Entry]:
-    """One entry for each recurrent node of the model before, and for each that an earlier lowering had lowered.
+def make_entries(passed: Passed, form: str) -> list[Entry]:
+    """One entry for each recurrent node of the normal form, and for each that an earlier lowering had lowered.
 
     Args:
-        model: The model after.
-        nodes: The recurrent nodes before, in normal form.
-        remarks: Of the passes.
-        form: What was asked for.
+        passed: What the passes did.
+        form: The form asked for.
     """
-    refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
-    notes = {r.node: r for r in remarks if r.outcome is Outcome.NOTE and r.action}
-    made = _Made(model, form)
+    refused = {r.node: r for r in passed.remarks_of(Outcome.FLOAT)}
+    notes = {r.node: r for r in passed.remarks_of(Outcome.NOTE) if r.action}
+    made = _Made(passed, form)
     entries = []
-    for node in nodes:
+    for node in passed.nodes:
         entry = made.entry(node, refused.get(node.path))
         note = notes.get(node.path)
         if entry.status == "lowered" and note is not None:
@@ -53,20 +48,17 @@ def outcomes(model: Model, nodes: Sequence[RecurrentNode], remarks: Sequence[Rem
     return entries + made.earlier(entries)
 
 
-@dataclass
 class _Made:
-    """What is there of recurrent nodes after a lowering."""
+    """The recurrent layers of a model after the passes."""
 
-    model: Model
-    form: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, passed: Passed, form: str) -> None:
+        self.model, self.cells, self.form = passed.model, passed.cells, form
         self.stored: Mapping[str, int] = stored_weight_bytes(self.model)
-        self.custom = custom_cells(self.model)  # without those that have an entry
+        self.custom = custom_cells(self.model)  # those that have no entry yet
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
         """What became of a node."""
-        cells = [c for c in self.model.cells.values() if c.node == node.path]
+        cells = [c for c in self.cells.values() if c.node == node.path]
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes, earlier=bool(node.form))
         if node.path in self.stored:
             entry.form, entry.bytes = WEIGHT_ONLY, self.stored[node.path]
@@ -103,15 +95,15 @@ class _Made:
         """What an earlier lowering has made, and `entries` do not have."""
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
-        cells = [c for n, c in self.model.cells.items() if n not in listed and c.node not in floats]
-        found = [_done(c, weight_bytes(self.model, [c])) for c in cells]
+        cells = [c for n, c in self.cells.items() if n not in listed and c.node not in floats]
+        found = [_lowered_earlier(c, weight_bytes(self.model, [c])) for c in cells]
         for record in self.custom.values():
             found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
             self._describe(found[-1], {**record, "float_bytes": record["bytes"]})
         return found
 
 
-def _done(cell: Cell, size: int) -> Entry:
+def _lowered_earlier(cell: Cell, size: int) -> Entry:
     return Entry(
         cell.node, cell.op, "lowered", cell.form, cells=[cell.name], float_bytes=size, bytes=size, earlier=True
     )

@@ -19,7 +19,7 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
-from rnnqc.passes.normal_form import normal_form
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.testing.layers import RecurrentCase
 from rnnqc.testing.recurrences import RecurrenceCase

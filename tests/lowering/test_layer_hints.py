@@ -1,4 +1,4 @@
-"""One step of a layer of other equations, alone in a model.
+"""One step of a custom cell, alone in a model.
 
 What these would catch: a model of which nothing is quantized without a word of what would help; a word that does not
 help, or is said of models that are no step.
@@ -17,7 +17,8 @@ from custom_layers import CELL, weights
 from protos import parse
 
 import rnnqc
-from rnnqc.lowering.lone_steps import hint, states_of_lone_step
+from rnnqc.lowering.layer_hints import layer_hints
+from rnnqc.testing.renaming import rename
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 MATRICES = {"W": (12, 16), "R": (16, 16), "P": (16, 10)}
@@ -53,10 +54,11 @@ OTHERS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_what_helps_is_said_and_helps(name: str) -> None:
     model, states = STEPS[name]
-    assert states_of_lone_step(model) == states
+    (hint,) = layer_hints(model)
+    assert f"`rnnqc layer IN.onnx -o OUT.onnx {' '.join(f'--state {i}:{o}' for i, o in states.items())}`" in hint
     lowered = rnnqc.lower(model)
     assert lowered.report.entries == []
-    assert lowered.report.warnings == [hint(states)]
+    assert lowered.report.warnings == [hint]
     again = rnnqc.lower(rnnqc.layer(model, state=states), strict=True).report
     assert [e.status for e in again.entries] == ["lowered"]
     assert again.warnings == []
@@ -64,12 +66,16 @@ def test_what_helps_is_said_and_helps(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_are_no_step(name: str) -> None:
-    assert states_of_lone_step(OTHERS[name]) == {}
+    assert layer_hints(OTHERS[name]) == []
     assert rnnqc.lower(OTHERS[name]).report.warnings == []
 
 
 def test_names_are_written_for_a_shell() -> None:
-    assert "`rnnqc layer IN.onnx -o OUT.onnx --state 'my h:n' --state c:m`" in hint({"my h": "n", "c": "m"})
+    model = onnx.ModelProto()
+    model.CopyFrom(STEPS["state first"][0])
+    rename(model, lambda name: f"my {name}")
+    (hint,) = layer_hints(model)
+    assert "`rnnqc layer IN.onnx -o OUT.onnx --state 'my h:my n'`" in hint
 
 
 @pytest.mark.parametrize("command", ["lower", "inspect"])

@@ -1,4 +1,4 @@
-"""What every analysis of a float model begins with."""
+"""The float cells of a model, as calibration and searches observe them."""
 
 from __future__ import annotations
 
@@ -7,42 +7,13 @@ from collections.abc import Callable
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.custom_products import custom_cells
-from rnnqc.passes.base import Pass
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
-from rnnqc.passes.invariants import Property
 from rnnqc.passes.manager import PassManager
-from rnnqc.passes.normalize.canonicalize import Canonicalize
-from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
-from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
-from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
-from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
-from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
-from rnnqc.passes.recover.recognize_steps import RecognizeSteps
-from rnnqc.passes.recover.recover_loops import RecoverLoops
-from rnnqc.passes.recover.roll_steps import RollSteps
-
-
-def normal_form(*, keep_codes: bool = False) -> list[Pass]:
-    """The passes before the recurrent nodes are counted; recurrences written in other ways are nodes then.
-
-    Args:
-        keep_codes: Whether weights that are stored as codes stay codes.
-    """
-    return [
-        RepairLstmExport(),
-        ReadWeightCodes(keep=keep_codes),
-        Canonicalize(keep_codes=keep_codes),
-        ComputeInFloat32(),
-        RecognizeSteps(),
-        RollSteps(),
-        RecoverLoops(),
-        SimplifySequences(),
-        FoldProductWeights(),
-    ]
+from rnnqc.passes.pipeline import NORMAL_FORM, normal_form
 
 
 def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = None) -> None:
-    """Takes the recurrent layers of a float model apart, in place; then it has cells.
+    """Lowers the recurrent layers of a float model to explicit loops, in place; then it has cells.
 
     Args:
         model: The model.
@@ -62,7 +33,7 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
         )
     PassManager(normal_form()).run(model)
     more = look is not None and look(model)
-    PassManager([DecomposeLstm()], given=frozenset({Property.CANONICAL})).run(model)
+    PassManager([DecomposeLstm()], given=NORMAL_FORM).run(model)
     if not model.cells and not more:
         raise CompileError(
             "no recurrent layer that can be quantized.",

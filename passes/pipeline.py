@@ -1,0 +1,131 @@
+"""The table of contents of the compiler: every list of passes, each pass with the folder of its stage.
+
+A model goes through `normalize` and `recover`, which leave clean recurrent nodes, and then through the stages that its
+recipe and form ask for. The pass manager checks what each pass requires of the ones before it.
+"""
+
+from __future__ import annotations
+
+from rnnqc.cells.forms import FUSED, QCDQ, QONNX, WEIGHT_ONLY
+from rnnqc.cells.types import LSTM
+from rnnqc.data.statistics import Statistics
+from rnnqc.passes.base import Pass
+from rnnqc.passes.brevitas.lower_quant_operators import LowerQuantOperators
+from rnnqc.passes.brevitas.read_quant_lstm_cell import ReadQuantLstmCell
+from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
+from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
+from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.normalize.canonicalize import Canonicalize
+from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
+from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
+from rnnqc.passes.recover.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover.recover_loops import RecoverLoops
+from rnnqc.passes.recover.roll_steps import RollSteps
+from rnnqc.passes.render.cleanup import Cleanup
+from rnnqc.passes.render.fold_scales import FoldScales
+from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
+from rnnqc.recipes.recipe import Recipe
+
+NORMAL_FORM = frozenset({Property.CANONICAL})
+"""What holds after `normal_form`."""
+EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
+"""What holds after `normal_form` of a model that keeps its own quantization: it has no cell with scales to fold."""
+
+
+def normal_form(*, keep_codes: bool = False) -> list[Pass]:
+    """Any exporter's file becomes one whose recurrent layers are clean recurrent nodes.
+
+    Args:
+        keep_codes: Whether weights that are stored as quantized values stay so.
+    """
+    return [
+        RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
+        ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
+        Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
+        ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
+        RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
+        RollSteps(),  # recover: unrolled steps become one node
+        RecoverLoops(),  # recover: loops over steps become one node
+        SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
+        FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
+    ]
+
+
+def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
+    """A lowering by a recipe."""
+    return [*normal_form(), *recipe_passes(recipe, form, unroll, statistics)]
+
+
+def exported_passes(form: str, unroll: bool) -> list[Pass]:
+    """A lowering of a model that keeps the quantization it was exported with, and gets no other."""
+    return [*normal_form(keep_codes=True), *own_passes(form, unroll)]
+
+
+def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
+    """What follows the normal form in `default_passes`."""
+    if form == QONNX:
+        return _qonnx(recipe, statistics)
+    if recipe.kind == WEIGHT_ONLY:
+        return [*_brevitas(form), *_weight_only(recipe, statistics)]
+    return [*_brevitas(form), *_quantized(recipe, form, unroll, statistics), *_rendered(form, unroll)]
+
+
+def own_passes(form: str, unroll: bool) -> list[Pass]:
+    """What follows the normal form in `exported_passes`."""
+    return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
+
+
+def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
+    """One of each pass, for lists of them; the recipes are one of cells and one of weights alone."""
+    passes = [*default_passes(recipe, FUSED, False), Unroll(), WriteQonnx(), *_weight_only(weight_only, None)]
+    return list({type(p): p for p in passes}.values())
+
+
+def _brevitas(form: str) -> list[Pass]:
+    return [
+        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: its cells become cells
+        LowerQuantOperators(),  # brevitas: its quantizers become standard operators
+    ]
+
+
+def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None) -> list[Pass]:
+    passes: list[Pass] = [
+        QuantizeCustomCells(recipe, statistics, integer=form != QCDQ),  # custom_cells: matmuls become integer in place
+        DecomposeLstm(),  # cells: LSTM, GRU and RNN nodes become explicit Scan loops, float
+        InsertQcdq(recipe, statistics),  # qcdq: every point gets its format, and quantizers in the graph
+    ]
+    if form != QCDQ:
+        passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
+    return passes
+
+
+def _rendered(form: str, unroll: bool) -> list[Pass]:
+    passes: list[Pass] = [Cleanup()]  # render: dead nodes go, equal constants become one, nodes are sorted
+    if unroll:
+        passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
+    if form == FUSED:
+        passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
+    return passes
+
+
+def _weight_only(recipe: Recipe, statistics: Statistics | None) -> list[Pass]:
+    return [
+        QuantizeWeights(recipe, {} if statistics is None else statistics.second_moments),  # weight_only: fewer bits
+        Cleanup(),  # render
+    ]
+
+
+def _qonnx(recipe: Recipe, statistics: Statistics | None) -> list[Pass]:
+    return [
+        DecomposeLstm((LSTM.op,)),  # cells: LSTM nodes alone
+        InsertQcdq(recipe, statistics),  # qcdq
+        WriteQonnx(),  # brevitas: quantized cells become Brevitas' nodes
+        Cleanup(),  # render
+    ]

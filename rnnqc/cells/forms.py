@@ -1,0 +1,13 @@
+"""The forms that a recurrent layer can have in a model."""
+
+from __future__ import annotations
+
+FLOAT, QCDQ, INTEGER, FUSED, QONNX = "float", "qcdq", "integer", "fused", "qonnx"
+"""Of cells: before a recipe; with quantizers in the graph; with integer matmuls; one node each; as Brevitas exports."""
+FORMS = (FUSED, INTEGER, QCDQ)
+"""The forms that every recipe of cells has."""
+EVERY_FORM = (*FORMS, QONNX)
+WEIGHT_ONLY = "weight-only"
+"""Of ONNX's own recurrent operators whose weights are stored in fewer bits."""
+CUSTOM = "products"
+"""Of custom cells: their matmuls are integer, where they are."""

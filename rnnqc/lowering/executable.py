@@ -1,0 +1,55 @@
+"""Models that onnxruntime does not run as they are, or that bring their own quantization, as ones that it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from rnnqc.cells.forms import QCDQ
+from rnnqc.cells.types import LSTM
+from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
+from rnnqc.formats.qonnx import DOMAINS
+from rnnqc.ir import Model, Node, attribute, dtype_of, input_or_none
+from rnnqc.passes import PassManager
+from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
+from rnnqc.passes.graph.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
+from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
+from rnnqc.passes.normalize.repair_lstm_export import squeezes_wrong_axis
+from rnnqc.passes.pipeline import EXPORTED, exported_passes
+from rnnqc.proto.graph_walks import blocks_of
+
+
+def brings_its_own(model: Model) -> bool:
+    """Whether the model has quantizers, or recurrent layers with quantized weights, and no cells of rnnqc."""
+    nodes = (n for g in model.graphs() for n in g.nodes)
+    return not model.cells and any(is_quant_lstm(n) or is_quant(n) or is_trunc(n) or has_weight_codes(n) for n in nodes)
+
+
+@refusing_invalid_models
+def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model as onnxruntime can run it; the same object where it can.
+
+    Operators that only exports of Brevitas have are in form qcdq: the first form in which its cells run, nearest to
+    what Brevitas does, and so the reference of comparisons. A model with recurrent nodes that onnxruntime refuses for
+    their layout or for float64 is in normal form.
+    """
+    nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
+    exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
+    if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
+        return proto
+    read = Model.load(proto)
+    if any(n.op in RECURRENT_OPS and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
+        read.infer_shapes()  # weights that are computed
+    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    if not exported and not in_functions and not any(_is_refused(n) for g in read.graphs() for n in g.nodes):
+        return proto
+    PassManager(exported_passes(QCDQ, unroll=False), given=EXPORTED).run(read)
+    return read.proto
+
+
+def _is_refused(node: Node) -> bool:
+    """Whether the node is a recurrent one that onnxruntime refuses, and whose normal form it runs."""
+    if node.op not in RECURRENT_OPS or node.domain:
+        return False
+    refused = attribute(node, "layout", 0) or dtype_of(input_or_none(node, W)) == np.float64
+    return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))

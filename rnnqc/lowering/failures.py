@@ -1,0 +1,67 @@
+"""Checks of a lowering that a caller asks for, and what is said when the first of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rnnqc.cells.forms import QONNX
+from rnnqc.lowering.report import Report
+
+STRICT, FORM, VERIFY, MIN_SQNR = "--strict", "--form qonnx", "--verify", "--min-sqnr"
+NOT_WRITTEN = "the model was not written."
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A check that failed.
+
+    Attributes:
+        option: What asked for it: STRICT, FORM, VERIFY or MIN_SQNR.
+        texts: What it found, and that there is no result.
+    """
+
+    option: str
+    texts: Sequence[str]
+
+
+def first_failure(
+    report: Report,
+    *,
+    strict: bool = False,
+    form: str | None = None,
+    verify: bool = False,
+    min_sqnr: float | None = None,
+) -> Failure | None:
+    """The first check that a lowering fails; None if it passes all.
+
+    Args:
+        report: Of the lowering.
+        strict: Every recurrent node has to be lowered.
+        form: The form asked for: "qonnx" needs a cell of it.
+        verify: A pass at least has to be compared.
+        min_sqnr: Least SQNR in dB of every output.
+    """
+    if strict and report.entries_not_lowered:
+        count = len(report.entries_not_lowered)
+        return Failure(STRICT, [f"{count} recurrent node(s) {report.how_they_stay}; {NOT_WRITTEN}"])
+    if form == QONNX and not any(e.form == QONNX for e in report.entries):
+        return Failure(FORM, [f"no cell of this form was made; {NOT_WRITTEN}"])
+    if verify and report.unverified and not report.verified:
+        return Failure(VERIFY, [f"not verified: no pass could be compared; {NOT_WRITTEN}"])
+    if min_sqnr is None:
+        return None
+    if report.unmeasured and not report.sqnr_db:
+        return Failure(MIN_SQNR, [f"not measured: {report.unmeasured}", NOT_WRITTEN])
+    texts = [*report.unlike, *_too_lossy(report, min_sqnr)]
+    return Failure(MIN_SQNR, [*texts, NOT_WRITTEN]) if texts else None
+
+
+def _too_lossy(report: Report, least: float) -> list[str]:
+    """A sentence about the worst output if that is below the SQNR asked for."""
+    below = {n: v for n, v in report.sqnr_db.items() if v < least}
+    if not below:
+        return []
+    name, value = min(below.items(), key=lambda p: p[1])
+    where = f" at {report.sqnr_level[name]}" if len(report.sqnr_levels) > 1 else ""
+    return [f"output {name!r} has {value:.1f} dB{where}, {least:g} dB asked for."]

@@ -1,0 +1,93 @@
+"""Judge: what became of every recurrent node, what to warn of, and how close the result comes to the float model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from rnnqc.errors import CompileError, Outcome
+from rnnqc.lowering.entries import make_entries
+from rnnqc.lowering.executable import executable
+from rnnqc.lowering.measurement import measure
+from rnnqc.lowering.plan import AS_EXPORTED, Plan
+from rnnqc.lowering.report import Entry, Report
+from rnnqc.lowering.run import Passed
+from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
+from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
+
+
+def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
+    """The report of a lowering, but for the sizes of its file.
+
+    Args:
+        plan: Of the lowering.
+        passed: What its passes did.
+        start: When the lowering began (`time.perf_counter`), for `patience`; now by default.
+
+    Raises:
+        CompileError: Nothing was lowered for want of calibration data; with `strict`: a recurrent node was not lowered.
+    """
+    start = time.perf_counter() if start is None else start
+    entries = _entries(plan, passed)
+    name = AS_EXPORTED if plan.keeps_own else plan.recipe.name
+    report = Report(
+        plan.model.source, name, plan.form, entries,
+        notes=[str(r) for r in passed.remarks_of(Outcome.NOTE)],
+        warnings=warnings_of(plan, passed, entries),
+        float_bytes=plan.model.size,
+        seconds=passed.seconds,
+        checks=passed.verifier.checks,
+        verified=passed.verifier.verified,
+        unverified=passed.verifier.unverified,
+    )  # fmt: skip
+    if plan.options.strict:
+        _refuse_float_nodes(report)
+    _measure(plan, passed, report, start)
+    return report
+
+
+def _entries(plan: Plan, passed: Passed) -> list[Entry]:
+    """One entry for each recurrent node, with a reason where it stays float."""
+    entries = make_entries(passed, plan.form)
+    if plan.statistics is None:
+        _refuse_uncalibrated(entries, passed)
+    for entry in entries if plan.keeps_own else ():
+        if entry.status == "float" and not entry.reason:
+            entry.reason = "other layers bring their own quantization, and no recipe was asked for."
+            entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
+    return entries
+
+
+def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
+    """Raises CompileError with the first point that lacks a scale, if nothing but that keeps the model float."""
+    lacking = [r for r in passed.remarks_of(Outcome.FLOAT) if r.action == CALIBRATE]
+    if lacking and all(e.status == "float" for e in entries):
+        raise CompileError(
+            f'Operator "{lacking[0].op}" (node {lacking[0].node!r}): {lacking[0].reason} Found: {lacking[0].found}.',
+            supported="a scale for every point, or calibration data",
+            action=lacking[0].action,
+        )
+
+
+def _refuse_float_nodes(report: Report) -> None:
+    """Raises CompileError where a recurrent node was not lowered."""
+    if report.entries_not_lowered:
+        raise CompileError(
+            f"recurrent nodes {report.how_they_stay}: " + " ".join(e.explanation for e in report.entries_not_lowered),
+            supported="models whose recurrent nodes can all be lowered, where strict = True",
+            action="see each node's, or leave strict out",
+        )
+
+
+def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
+    """Measures the SQNR where that is asked for, and something was lowered now or patience has no end."""
+    reference, patience = passed.reference, plan.options.patience
+    if reference is None or not (report.is_changed or patience == math.inf):
+        return
+    generator = reference.generator
+    seconds = patience * (time.perf_counter() - start)
+    candidate = partial(executable, passed.model.proto)
+    measure(report, reference.proto, candidate, generator, seconds, calibrated=plan.statistics is not None)
+    report.warnings += warnings_of_measurement(report)

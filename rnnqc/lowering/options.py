@@ -1,0 +1,98 @@
+"""What `lower` is asked to do."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, QONNX, WEIGHT_ONLY
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import UsageError
+from rnnqc.recipes.recipe import Recipe, load_recipe
+
+DEFAULT_RECIPE = "int8"
+Given = str | os.PathLike[str] | onnx.ModelProto
+"""A model: a path or a ModelProto."""
+Data = Iterable[Feeds] | str | os.PathLike[str]
+"""Feeds, or the name of an `.npz`, of a directory of `.npz`, or `module:function`."""
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """The arguments of `lower`.
+
+    Attributes:
+        recipe: Name of a recipe, or a `.toml` file, or a recipe; None for the quantization that the model brings, or
+            "int8".
+        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined), "qcdq" (before folding) or "qonnx"
+            (Brevitas' cells, for other tools).
+        unroll: Unroll loops; the form is "integer" then, unless "qcdq" is asked for.
+        dims: Symbolic dimensions to bind.
+        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        verify: Compare the numerics after every pass.
+        reproducer: Folder for the reproducer of a failed comparison.
+        measure: Measure the SQNR of every output on generated data of several magnitudes.
+        statistics: Of an earlier calibration, or their file.
+        calibration: Data to calibrate with.
+        state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
+        strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
+        patience: Measure for at most so many times as long as the lowering takes, and only what was lowered now.
+    """
+
+    recipe: str | Recipe | None = DEFAULT_RECIPE
+    form: str | None = None
+    unroll: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
+    verify: bool = False
+    reproducer: Path | None = None
+    measure: bool = False
+    statistics: Statistics | str | os.PathLike[str] | None = None
+    calibration: Data | None = None
+    state: Mapping[str, str] | Iterable[str] | None = None
+    strict: bool = False
+    patience: float = math.inf
+
+    @property
+    def resolved_form(self) -> str:
+        """The form to produce by a recipe of cells.
+
+        Raises:
+            UsageError: The form is unknown, or contradicts `unroll`.
+        """
+        if self.form is None:
+            return INTEGER if self.unroll else FUSED
+        if self.form not in EVERY_FORM:
+            raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
+        if self.unroll and self.form in (FUSED, QONNX):
+            raise UsageError(
+                f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
+                action="use --form integer or --form qcdq",
+            )
+        return self.form
+
+    def recipe_and_form(self) -> tuple[Recipe, str]:
+        """The recipe with its overrides, and the form to produce, or WEIGHT_ONLY.
+
+        Raises:
+            CompileError: There is no such recipe.
+            UsageError: The recipe has no cells, and a form or `unroll` is given.
+        """
+        named = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe or DEFAULT_RECIPE)
+        chosen = named.with_overrides(self.overrides)
+        if chosen.kind != WEIGHT_ONLY:
+            return chosen, self.resolved_form
+        if self.form is not None or self.unroll:
+            raise UsageError(
+                f"Recipe {chosen.name!r} keeps ONNX's recurrent operators; there is no cell to give a form or to "
+                "unroll.",
+                supported="recipes of cells, such as int8",
+                action="leave the form out, or choose another recipe",
+            )
+        return chosen, WEIGHT_ONLY

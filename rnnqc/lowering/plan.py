@@ -1,0 +1,177 @@
+"""Plan: what a lowering will do, decided and checked before any pass runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, WEIGHT_ONLY
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError, UsageError, located
+from rnnqc.ir import Model
+from rnnqc.lowering.executable import brings_its_own
+from rnnqc.lowering.options import Given, LowerOptions
+from rnnqc.measure.comparison_feeds import Remembered
+from rnnqc.passes import Pass
+from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes
+from rnnqc.passes.render.unroll import bind_dimensions
+from rnnqc.passes.verify.reproducer import check_reproducer
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.recipe_record import RecipeRecord, digest
+
+AS_EXPORTED = "as exported"
+"""In place of the name of a recipe."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a lowering will do.
+
+    Attributes:
+        source: The model as it was given.
+        options: What is asked for; calibration data can be read again.
+        recipe: With its overrides.
+        form: The form to produce, or WEIGHT_ONLY.
+        statistics: Of the calibration, if there is one.
+        model: The model with its dimensions bound. Running the plan changes it.
+        keeps_own: Whether the model brings its own quantization and gets no other.
+        normal_form: The passes to the normal form.
+        passes: The passes after it.
+        given: What holds after the normal form.
+        constant_outputs: Names of outputs that no input influences.
+    """
+
+    source: Given
+    options: LowerOptions
+    recipe: Recipe
+    form: str
+    statistics: Statistics | None
+    model: Model
+    keeps_own: bool
+    normal_form: Sequence[Pass]
+    passes: Sequence[Pass]
+    given: frozenset[Property]
+    constant_outputs: Sequence[str]
+
+    @cached_property
+    def record(self) -> RecipeRecord:
+        """What a model says of itself that was lowered as planned."""
+        seen = digest(self.statistics) if self.statistics is not None else ""
+        return RecipeRecord(self.recipe, self.form, self.options.unroll, dict(self.options.dims), seen)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the caller asks for a quantization: by a recipe, by overrides or by data to calibrate with."""
+        return _is_asked_for(self.options, self.statistics)
+
+    def read(self) -> Model:
+        """The model anew, as it was before any pass."""
+        return _read(self.source, self.options)
+
+
+def make_plan(source: Given, options: LowerOptions) -> Plan:
+    """Chooses recipe, form and passes, and calibrates.
+
+    Raises:
+        CompileError: The model cannot be lowered, or not to this form.
+        UsageError: The options contradict each other.
+    """
+    recipe, form = options.recipe_and_form()
+    unroll = options.unroll
+    options = _with_checked_data(source, options)
+    statistics = _statistics(source, options)
+    model = Model.load(source)
+    keeps_own = not _is_asked_for(options, statistics) and brings_its_own(model)
+    with located(model.source):
+        _refuse_constants(model)
+        if form != WEIGHT_ONLY:
+            _refuse_later_forms(model, form, unroll)
+        constant_outputs = independent_outputs(model)
+        if options.dims:
+            bind_dimensions(model, dict(options.dims))
+    return Plan(
+        source, options, recipe, form, statistics, model, keeps_own,
+        normal_form=normal_form(keep_codes=keeps_own),
+        passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
+        given=EXPORTED if keeps_own else NORMAL_FORM,
+        constant_outputs=constant_outputs,
+    )  # fmt: skip
+
+
+def _is_asked_for(options: LowerOptions, statistics: Statistics | None) -> bool:
+    return options.recipe is not None or bool(options.overrides) or statistics is not None
+
+
+def _read(source: Given, options: LowerOptions) -> Model:
+    model = Model.load(source)
+    if options.dims:
+        bind_dimensions(model, dict(options.dims))
+    return model
+
+
+def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
+    """The options, with calibration data that verification can read again; the reproducer takes the place of no input.
+
+    Raises:
+        UsageError: It would.
+    """
+    if not options.verify:
+        return options
+    if options.reproducer is not None:
+        read = (source, options.calibration, options.statistics)
+        check_reproducer(options.reproducer, [os.fspath(p) for p in read if isinstance(p, str | os.PathLike)])
+    data = options.calibration
+    if isinstance(data, Iterable) and not isinstance(data, str | os.PathLike | Sequence):
+        return replace(options, calibration=Remembered(data))
+    return options
+
+
+def _statistics(source: Given, options: LowerOptions) -> Statistics | None:
+    """The statistics to lower with: those given, or of a calibration.
+
+    Raises:
+        UsageError: Both are given, or states without data.
+        CompileError: The data does not fit the model.
+    """
+    given = options.statistics
+    if options.calibration is not None and given is not None:
+        raise UsageError(
+            "Both calibration data and statistics are given.", supported="one of the two", action="leave one out"
+        )
+    if options.state and options.calibration is None:
+        raise UsageError(
+            "States (--state) without calibration data.",
+            supported="--state together with --calibration DATA",
+            action="leave the states out, or give the data instead of statistics",
+        )
+    if options.calibration is not None:
+        return calibrate(source, options.calibration, state=options.state)
+    return given if given is None or isinstance(given, Statistics) else Statistics.load(given)
+
+
+def _refuse_constants(model: Model) -> None:
+    """Raises CompileError for a model in which no output depends on an input."""
+    lost = lost_everything(model)
+    if lost is not None:
+        raise CompileError(
+            f"nothing in the model depends on its inputs: the outputs are {lost[1]} ({lost[0]}).",
+            supported="models that compute something",
+            action=ACTION,
+        )
+
+
+def _refuse_later_forms(model: Model, form: str, unroll: bool) -> None:
+    """Raises UsageError for a model with a cell past the form asked for: passes only go forward."""
+    order = (FLOAT, *reversed(EVERY_FORM))
+    for cell in model.cells.values():
+        if order.index(cell.form) > order.index(form) or (unroll and cell.form == FUSED):
+            raise UsageError(
+                f"cell {cell.name!r} is lowered already, to form {cell.form}.",
+                supported=f"--form {' or '.join(order[order.index(cell.form) :])}",
+                action="lower the float model",
+            )

@@ -1,0 +1,126 @@
+"""Run: the passes of a plan. Recovered layers are compared with the original, and `verify` compares every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.forms import QCDQ, QONNX
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.errors import Outcome, Remark
+from rnnqc.ir import FLOAT_TAG, Model, info
+from rnnqc.lowering.executable import executable
+from rnnqc.lowering.plan import Plan
+from rnnqc.lowering.recovery import in_normal_form
+from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA, FeedGenerator, verification_feeds
+from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
+from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
+from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
+
+
+@dataclass
+class Reference:
+    """The float model to measure against, and the generator of inputs for it.
+
+    Attributes:
+        proto: As onnxruntime runs it.
+        readable: The same in normal form, where it is at hand.
+        known: A generator that somebody else has made for it already.
+    """
+
+    proto: onnx.ModelProto
+    readable: onnx.ModelProto | None = None
+    known: FeedGenerator | None = None
+
+    @cached_property
+    def generator(self) -> FeedGenerator:
+        """Of inputs whose free dimensions have sizes that the model runs with."""
+        return self.known or FeedGenerator(self.proto, self.readable)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What the passes of a plan did.
+
+    Attributes:
+        model: The model after all passes.
+        cells: Its cells, also those that the model no longer knows because rnnqc lowers them no further.
+        nodes: The recurrent nodes of the normal form.
+        results: Of the passes, in order.
+        recovery_warnings: Layers whose recovery was undone, or could not be compared.
+        seconds: Time of each pass.
+        verifier: Compared every pass where `verify` is asked for; otherwise none.
+        reference: The float model, where `measure` is asked for.
+    """
+
+    model: Model
+    cells: Mapping[str, Cell]
+    nodes: Sequence[RecurrentNode]
+    results: Sequence[PassResult]
+    recovery_warnings: Sequence[str]
+    seconds: list[tuple[str, float]]
+    verifier: VerifyNumerics
+    reference: Reference | None = None
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """Of all passes."""
+        return [r for result in self.results for r in result.remarks]
+
+    def remarks_of(self, outcome: Outcome) -> list[Remark]:
+        """Of all passes, those with one outcome."""
+        return [r for r in self.remarks if r.outcome is outcome]
+
+
+def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
+    """Runs the passes on the plan's model.
+
+    Raises:
+        CompileError: A pass cannot handle the model.
+        NumericsError: With `verify`: a pass changed more than it declares.
+    """
+    options, timing = plan.options, Timing()
+    reference, verifier = None, VerifyNumerics([])
+    if options.verify or options.measure:
+        reference = Reference(executable(plan.model.proto))
+    observers: list[Instrument] = [timing, *instruments]
+    if options.verify and reference is not None:
+        verifier = _verifier(plan, reference)
+        observers.append(verifier)
+    shared = reference.generator if options.verify and reference is not None else None
+    recovered = in_normal_form(plan, observers, shared)
+    model = recovered.model
+    nodes = recurrent_nodes(model)
+    if reference is not None and shared is None and not plan.keeps_own:  # weights in it would still be quantized
+        reference.readable, reference.known = model.proto, recovered.generator
+    results = [*recovered.results, *PassManager(plan.passes, observers, given=plan.given).run(model)]
+    cells = model.cells
+    _release_finished_cells(model, plan.form)
+    measured = reference if options.measure else None
+    return Passed(model, cells, nodes, results, recovered.warnings, timing.seconds, verifier, measured)
+
+
+def _release_finished_cells(model: Model, form: str) -> None:
+    """Makes ordinary operators of cells that rnnqc lowers no further: zero points are added before rounding there."""
+    if form == QONNX:
+        for node in (n for g in model.graphs() for n in g.nodes if n.op in CELL_TYPES):
+            info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
+    exported = [n for n, c in model.cells.items() if c.op == CELL_OP and c.form == QCDQ]
+    model.release_cells([*exported, *(n for n, c in model.cells.items() if c.form == QONNX)], exported)
+
+
+def _verifier(plan: Plan, reference: Reference) -> VerifyNumerics:
+    """Compares every pass; its checks name the data that it cannot compare on."""
+    options, generator = plan.options, reference.generator
+    usual, extreme, left_out = verification_feeds(reference.proto, generator, options.calibration, options.state)
+    verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)
+    if generator.refusal is not None:
+        verifier.checks.append((GENERATED_DATA, f"{NOT_COMPARED}: {generator.refusal}"))
+    if left_out:
+        verifier.checks.append((CALIBRATION_DATA, f"{NOT_COMPARED}: {left_out}"))
+    return verifier

@@ -1,0 +1,126 @@
+"""Every warning of a lowering: one sentence or more that say what was found and, after "Resolution:", what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rnnqc.cells.forms import QONNX
+from rnnqc.errors import Outcome
+from rnnqc.lowering.layer_hints import layer_hints
+from rnnqc.lowering.plan import Plan
+from rnnqc.lowering.record import earlier_record
+from rnnqc.lowering.report import Entry, Report
+from rnnqc.lowering.run import Passed
+from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.passes import LowerQuantOperators
+from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.formats.override_effects import idle_overrides
+from rnnqc.passes.graph.constant_outputs import warning_of
+from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.qcdq.insert_qcdq import points_of_types
+from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
+from rnnqc.recipes.clipping import clipping_warnings
+from rnnqc.recipes.recipe_record import not_applied
+
+POOR_DB = 20.0
+"""Below this SQNR rnnqc warns."""
+OWN_DATA = (
+    "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); --calibration DATA fits ranges to "
+    "it, and --report OUT.html says where the loss is made."
+)
+
+
+def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order."""
+    return [
+        *(warning_of([name]) for name in plan.constant_outputs),
+        *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
+        *passed.recovery_warnings,
+        *([] if entries else layer_hints(passed.model.proto)),
+        *_idle_rules(plan, passed, entries),
+        *map(str, passed.remarks_of(Outcome.WARNING)),
+        *(str(r) for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
+        *idle_overrides(plan.recipe, [r.effects for r in passed.results]),
+        *clipping_warnings(c for r in passed.results for c in r.clipped),
+        *_exported_cells(plan, entries),
+        *_lowered_cells(plan, passed, entries),
+    ]
+
+
+def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """Rules of the recipe that match no point of the model."""
+    cells, recipe = passed.model.cells, plan.recipe
+    names = [c for e in entries for c in e.cells]
+    others = points_of_recurrences(passed.model) if recipe.own else {}
+    if not names and not others:
+        return []
+    known = [cells[n] for n in names if n in cells]
+    idle = recipe.idle(points_of_types(known) | others if len(known) == len(names) else names)
+    return [f"recipe {recipe.name!r}: {text}." for text in idle]
+
+
+def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
+    """Cells of Brevitas that the recipe does not apply to."""
+    exported = [e.node for e in entries if e.op == CELL_OP]
+    if not exported or plan.keeps_own or plan.form == QONNX:
+        return []
+    text = (
+        f"recipe {plan.recipe.name!r} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
+        "they keep the quantization that they were exported with."
+    )
+    return [text]
+
+
+def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """Nodes that an earlier lowering has lowered, and otherwise than asked for now."""
+    done = [e.node for e in entries if e.earlier]
+    if not done or not plan.is_asked_for:
+        return []
+    text = not_applied(plan.record, earlier_record(passed.model, entries), done)
+    return [] if text is None else [text]
+
+
+def warnings_of_measurement(report: Report) -> list[str]:
+    """What to say of an SQNR below `POOR_DB`, or of values that are NaN or infinite in one of the models only."""
+    if report.unlike:
+        return [f"{report.unlike[0]} Measured on generated data. {OWN_DATA}"]
+    name = report.worst_output
+    if name is None or report.sqnr_db[name] >= POOR_DB:
+        return []
+    poor = f"output {name!r} has an SQNR of {report.sqnr_summary} on generated data, less than {POOR_DB:g} dB."
+    return [f"{poor} {OWN_DATA}"]
+
+
+def told(report: Report, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
+    """Everything that a user is to read about a lowering: the option that it is about, or "", and the text.
+
+    Args:
+        report: Of the lowering.
+        is_bounded: Whether a least SQNR is asked for: then a measurement that is missing is an error, no warning.
+    """
+    for entry in report.entries:
+        if entry.reason:
+            yield "", entry.explanation
+    if not report.entries:
+        yield "", "the model has no recurrent layer; nothing was quantized."
+    for text in report.warnings:
+        yield "", text
+    yield from _told_of_verification(report)
+    if report.unmeasured and (report.sqnr_db or not is_bounded):
+        what = "measured on a part of the generated data alone" if report.sqnr_db else "not measured"
+        yield "", f"the SQNR was {what}: {report.unmeasured}"
+
+
+def _told_of_verification(report: Report) -> Iterator[tuple[str, str]]:
+    """What `verify` could not compare, and losses that are the recipe's own."""
+    for name, text in sorted({c for c in report.checks if c[1].startswith(NOT_COMPARED)}):
+        reason = text.removeprefix(f"{NOT_COMPARED}: ")
+        if name == CALIBRATION_DATA:
+            text = f"the models were not compared on the calibration data, only on generated data: {reason}"
+        elif name == GENERATED_DATA:
+            text = f"the models were not compared on generated data: {reason}"
+        else:
+            text = f"pass {name!r} was {text}."
+        yield "--verify", text
+    for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
+        yield "--verify", f"pass {name!r}: {text}."

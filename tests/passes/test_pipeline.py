@@ -1,0 +1,86 @@
+"""The lists of passes.
+
+What these would catch: an order that cannot work, a pass that a list of all passes leaves out, a line of the table of
+contents that names another stage than the folder of its pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import rnnqc.passes
+from rnnqc.cells.forms import EVERY_FORM, FORMS, WEIGHT_ONLY
+from rnnqc.passes import Pass, PassManager, RemoveSorting
+from rnnqc.passes.pipeline import (
+    EXPORTED,
+    NORMAL_FORM,
+    default_passes,
+    every_pass,
+    exported_passes,
+    normal_form,
+    own_passes,
+    recipe_passes,
+)
+from rnnqc.recipes.recipe import load_recipe
+
+SOURCE = Path(rnnqc.passes.__file__).parent / "pipeline.py"
+INT8, WEIGHTS = load_recipe("int8"), load_recipe("weight-only-int8")
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
+    passes = default_passes(load_recipe("int8"), form, unroll)
+    names = [p.info.name for p in PassManager(passes).passes]
+    assert names.index("canonicalize") < names.index("decompose-lstm")
+    assert names.index("decompose-lstm") < names.index("insert-qcdq")
+    assert names[-1] == "cleanup"
+    assert ("fold-scales" in names) == (form != "qcdq")
+    assert ("fuse-quant-lstm-cell" in names) == (form == "fused")
+    assert ("unroll" in names) == unroll
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+def test_lists_go_on_from_the_normal_form(form: str) -> None:
+    """`lower` runs them in two parts: what the second requires holds after the first."""
+    for whole, parts, given in (
+        (default_passes(INT8, form, False), [normal_form(), recipe_passes(INT8, form, False)], NORMAL_FORM),
+        (exported_passes(form, False), [normal_form(keep_codes=True), own_passes(form, False)], EXPORTED),
+    ):
+        assert [p.info.name for p in whole] == [p.info.name for part in parts for p in part]
+        PassManager(parts[0])
+        PassManager(parts[1], given=given)
+
+
+def test_weights_alone() -> None:
+    names = [p.info.name for p in default_passes(WEIGHTS, WEIGHT_ONLY, False)]
+    assert names[-2:] == ["quantize-weights", "cleanup"]
+    assert not {"decompose-lstm", "insert-qcdq", "fold-scales"} & set(names)
+
+
+def test_every_pass_is_in_a_list() -> None:
+    """But for one that only programs ask for."""
+    known = {v for n, v in vars(rnnqc.passes).items() if inspect.isclass(v) and issubclass(v, Pass) and v is not Pass}
+    listed = [type(p) for p in every_pass(INT8, WEIGHTS)]
+    assert set(listed) == known - {RemoveSorting}
+    assert len(listed) == len(set(listed))
+    assert listed[: len(normal_form())] == [type(p) for p in normal_form()]
+
+
+def test_lines_name_the_folder_of_their_pass() -> None:
+    """`Pass(...),  # folder: what it does`."""
+    text = SOURCE.read_text(encoding="utf-8")
+    folders = {
+        a.name: n.module.split(".")[2]
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.ImportFrom) and n.module and n.module.count(".") == 3
+        for a in n.names
+    }
+    lines = list(re.finditer(r"\b([A-Z]\w+)\(.*#\s(\w+)", text))
+    assert {m[1] for m in lines} == {t.__name__ for t in map(type, every_pass(INT8, WEIGHTS))}
+    assert [(m[1], m[2]) for m in lines] == [(m[1], folders[m[1]]) for m in lines]
