@@ -22,8 +22,6 @@ from rnnqc.proto.inlining import inlined
 Array = npt.NDArray[Any]
 _FED, _RUNS, _CARRIED = "fed:", ":runs", ":next"
 _ELEMENT, _LAST, _AXIS = "verify:element", "verify:last", "verify:axis"
-DISPATCH, WITHIN = "uint8_by_int8_is_exact", "initial_h.is_within"
-"""Conditions of the branches of a cell."""
 
 
 class MissingValueError(Exception):
@@ -36,14 +34,14 @@ class FlatModel:
     Args:
         model: The model.
         cells: Names of cells; their loops are taken apart.
-        taken: Which branch of a cell's conditions is there; the first by default.
+        functions: Whether calls of functions stay calls.
     """
 
-    def __init__(self, model: onnx.ModelProto, cells: Collection[str], taken: Mapping[str, bool] | None = None) -> None:
-        whole = inlined(model)
+    def __init__(self, model: onnx.ModelProto, cells: Collection[str], *, functions: bool = False) -> None:
+        whole = model if functions else inlined(model)
         self._header = onnx.ModelProto(ir_version=model.ir_version, opset_import=whole.opset_import)
+        self._header.functions.extend(whole.functions)
         self._prefixes = tuple(f"{c}/" for c in cells)
-        self._taken = taken or {}
         self.makers: dict[str, onnx.NodeProto] = {}
         self.tensors: dict[str, onnx.TensorProto] = {}
         self.carried: dict[str, list[str]] = {c: [] for c in cells}
@@ -59,13 +57,16 @@ class FlatModel:
         """The value of a cell that has this name but for what passes add to names; that of the first step."""
         return self._short[cell].get(short)
 
-    def run(self, feeds: Mapping[str, Array], wanted: Iterable[str], *, repeated: bool = False) -> dict[str, Array]:
+    def run(
+        self, feeds: Mapping[str, Array], wanted: Iterable[str], *, repeated: bool = False, native: bool = False
+    ) -> dict[str, Array]:
         """Runs what lies between values.
 
         Args:
             feeds: Values that are given; what makes them does not run for others.
             wanted: Names of values. One that is fed, too, is what the model makes of the others.
             repeated: Whether the first axis of all feeds and results counts runs of their own.
+            native: Whether fused cells run in the native library.
 
         Raises:
             MissingValueError: Something is neither made nor fed.
@@ -77,7 +78,8 @@ class FlatModel:
         if repeated:
             first = run_session(make_session(part, optimize=False), {f"{_FED}{k}": v[0] for k, v in feeds.items()})
             part, results = _repeated(part, first), [f"{n}{_RUNS}" for n in names]
-        made = run_session(make_session(part, optimize=False), {f"{_FED}{k}": v for k, v in feeds.items()})
+        session = make_session(part, native=native, optimize=False)
+        made = run_session(session, {f"{_FED}{k}": v for k, v in feeds.items()})
         return {n: np.asarray(made[r]) for n, r in zip(names, results, strict=True)}
 
     def constant(self, name: str) -> Array | None:
@@ -98,8 +100,7 @@ class FlatModel:
             if not bodies:
                 self.makers.update((o, node) for o in node.output if o)
             elif of_cell and node.op_type == "If":
-                short = alias(node.input[0])[0].rpartition("/")[2]
-                body = bodies["then_branch" if self._taken.get(short, True) else "else_branch"]
+                body = bodies["then_branch" if self._is_taken(node.input[0]) else "else_branch"]
                 self._walk(body)
                 self._link((v.name for v in body.output), node.output)
             elif of_cell and node.op_type == "Scan":
@@ -108,6 +109,11 @@ class FlatModel:
                 for body in bodies.values():
                     self._walk(body)
                 self.makers.update((o, node) for o in node.output if o)
+
+    def _is_taken(self, condition: str) -> bool:
+        """Whether the first branch of a cell is there: the one for this machine, or that of states within the bound."""
+        held = self.constant(condition)
+        return held is None or bool(held)
 
     def _is_of_cell(self, node: onnx.NodeProto, bodies: Mapping[str, onnx.GraphProto]) -> bool:
         if node.op_type == "If":

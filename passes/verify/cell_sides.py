@@ -370,7 +370,7 @@ def _in_runs(array: Array, count: int, batch: int) -> Array:
 
 def _joined(runs: Array, rows: int) -> Array:
     """The results of several runs as those of one; two planes of bytes stay one above the other."""
-    each = np.stack([_flat(a) for a in runs])
+    each = runs.reshape(len(runs), -1, *runs.shape[-2:])[:, 0]
     if each.dtype == np.uint8 and each.ndim == 3 and each.shape[0] * each.shape[1] >= 2 * rows:
         half = each.shape[1] // 2
         return np.concatenate([p.reshape(-1, p.shape[-1])[:rows] for p in (each[:, :half], each[:, half:])])
@@ -379,4 +379,4 @@ def _joined(runs: Array, rows: int) -> Array:
 
 def _flat(array: Array) -> Array:
     """`[N, columns]` of `[...,N,columns]` with one step."""
-    return array.reshape(array.shape[-2:]) if array.ndim > 2 else array
+    return array.reshape(-1, *array.shape[-2:])[0] if array.ndim > 2 else array

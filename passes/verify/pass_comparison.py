@@ -18,10 +18,10 @@ from rnnqc.evaluation.numerics import Bitwise, Close, Float16Close, Lossy, Numer
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
+from rnnqc.passes.verify.compare_steps import compare_steps
 from rnnqc.passes.verify.divergence import Divergence, first_divergence
 from rnnqc.passes.verify.model_runs import Feeds, ModelRuns, moved
 from rnnqc.passes.verify.reproducer import DATA_FILES, ReproducerFolder
-from rnnqc.passes.verify.single_step import compare_steps
 from rnnqc.proto.files import serialized
 
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
