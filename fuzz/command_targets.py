@@ -18,7 +18,7 @@ from rnnqc.data.feeds import generate_feeds, npz_bytes
 from rnnqc.errors import InternalError, RnnqcError
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.validation import check_model
-from rnnqc.testing.layers import RecurrentCase
+from tests.generate.layers import RecurrentCase
 
 # What onnxruntime does with a model in time and memory is its affair (docs/hostile_input.md): models with numbers
 # beyond this are not run.

@@ -15,10 +15,10 @@ from command_targets import CALIBRATION, CASE, COMMANDS, Home
 from target import CHOICES, WAYS, kind_of
 
 import rnnqc
-from rnnqc import testing
 from rnnqc.cells.forms import EVERY_FORM
 from rnnqc.recipes.recipe import builtin_recipes, recipe_text
-from rnnqc.testing.recurrences import FORMS
+from tests import generate as testing
+from tests.generate.recurrences import FORMS
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "models" / "tiny"

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.testing.renaming import STYLES, made_values, rename
+from tests.generate.renaming import STYLES, made_values, rename
 
 Graph = Any  # of a model or of a function
 _TYPES = ("f4", "f2", "f8", "i1", "u1", "i2", "i4", "i8", "?")

@@ -44,7 +44,7 @@ def _decomposed(model: Model) -> str:
 
 def _forms(*allowed: str) -> Callable[[Model], str]:
     def check(model: Model) -> str:
-        wrong = [c.name for c in model.cells.values() if c.form not in allowed and not c.kept]
+        wrong = [c.name for c in model.cells.values() if c.form not in allowed and c.name not in model.kept]
         return f"cell {wrong[0]!r} is {model.cells[wrong[0]].form}" if wrong else ""
 
     return check

@@ -34,9 +34,9 @@ from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.recipes.recipe import Recipe
 
 NORMAL_FORM = frozenset({Property.CANONICAL})
-"""What holds after `normal_form`."""
+"""Properties after `normal_form`."""
 EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
-"""What holds after `normal_form` of a model that keeps its own quantization: it has no cell with scales to fold."""
+"""The same for a model that keeps its own quantization: it has no cell with scales to fold."""
 
 
 def normal_form(*, keep_codes: bool = False) -> list[Pass]:
@@ -69,7 +69,7 @@ def exported_passes(form: str, unroll: bool) -> list[Pass]:
 
 
 def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
-    """What follows the normal form in `default_passes`."""
+    """The passes after the normal form in `default_passes`."""
     if form == QONNX:
         return _qonnx(recipe, statistics)
     if recipe.kind == WEIGHT_ONLY:
@@ -78,7 +78,7 @@ def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistic
 
 
 def own_passes(form: str, unroll: bool) -> list[Pass]:
-    """What follows the normal form in `exported_passes`."""
+    """The passes after the normal form in `exported_passes`."""
     return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
 
 

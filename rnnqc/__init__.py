@@ -14,7 +14,8 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.report import Lowered
 from rnnqc.lowering.stack import stack
-from rnnqc.measure.verify import OutputComparison, StepComparison, compare_models
+from rnnqc.measure.compare import compare_models
+from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager
 from rnnqc.session import session
 from rnnqc.tracing.dump import dump

@@ -27,7 +27,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.plan import AS_EXPORTED
 from rnnqc.lowering.report import Entry
-from rnnqc.measure.comparison_feeds import generated_feeds
+from rnnqc.measure.feeds import generated_feeds
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 from rnnqc.passes.render.unroll import bind_dimensions
 from rnnqc.proto.files import load_proto

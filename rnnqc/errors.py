@@ -26,6 +26,12 @@ def byte_count(count: int) -> str:
     )
 
 
+def explained(text: str, found: str = "", action: str = "") -> str:
+    """A sentence with its cause and the way out, where these are known."""
+    text += f" Found: {found}." if found else ""
+    return text + (f" Resolution: {action}." if action else "")
+
+
 class RnnqcError(Exception):
     """Base of every error rnnqc raises on purpose."""
 
@@ -138,8 +144,4 @@ class Remark:
 
     def __str__(self) -> str:
         text = f'Operator "{self.op}" (node {self.node!r}) {self.outcome.value}: {self.reason}'
-        if self.found:
-            text += f" Found: {self.found}."
-        if self.action:
-            text += f" Resolution: {self.action}."
-        return text
+        return explained(text, self.found, self.action)

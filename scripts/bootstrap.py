@@ -40,7 +40,9 @@ def missing() -> str:
 
 def fingerprint() -> str:
     """Hash of all that an installation depends on; Python sources are used in place."""
-    files = [ROOT / "pyproject.toml", *sorted(path for path in (ROOT / "runtime_ops").rglob("*") if path.is_file())]
+    folders = (ROOT / "runtime_ops", ROOT / "tests" / "runtime_ops" / "native")
+    sources = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    files = [ROOT / "pyproject.toml", *sources]
     digest = hashlib.sha256(str(ROOT).encode())
     for path in files:
         if path.suffix not in (".py", ".pyc"):

@@ -7,7 +7,7 @@ root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd)
 build=${1:-"$root/build/sanitize"}
 [ $# -gt 0 ] && shift
 
-cmake -S "$root/runtime_ops" -B "$build" -DRNNQC_SANITIZE=ON -DRNNQC_WERROR=ON
+cmake -S "$root/runtime_ops" -B "$build" -DRNNQC_SANITIZE=ON -DRNNQC_TESTS=ON -DRNNQC_WERROR=ON
 cmake --build "$build"
 
 cd "$root"

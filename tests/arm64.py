@@ -39,7 +39,7 @@ NO_PROCESSOR = NO_COMPILER or (
 def build_library(folder: Path) -> Path:
     """The native library, cross-compiled in `folder` with warnings as errors."""
     assert _CMAKE is not None
-    configure = ["-S", str(ROOT / "runtime_ops"), "-B", str(folder), "-DRNNQC_WERROR=ON"]
+    configure = ["-S", str(ROOT / "runtime_ops"), "-B", str(folder), "-DRNNQC_WERROR=ON", "-DRNNQC_TESTS=ON"]
     for arguments in ([*configure, f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}"], ["--build", str(folder), "--parallel", "2"]):
         done = subprocess.run([_CMAKE, *arguments], capture_output=True, text=True, check=False, timeout=HANGS)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from kernel_calls import Guarded
+
+
+def spread(step: int, *fields: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """One combination of the fields' values in `step`, along diagonals: each value occurs, beside different others."""
+    held = [list(field) for field in fields]
+    chosen = [
+        tuple(field[k] for field, k in zip(held, places, strict=True))
+        for places in itertools.product(*(range(len(field)) for field in held))
+        if sum(places) % step == 0
+    ]
+    assert all({repr(row[k]) for row in chosen} == {repr(v) for v in field} for k, field in enumerate(held))
+    return chosen
 
 
 def bundled(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

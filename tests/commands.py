@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked_commands import COMMAND, server
 
 
 @dataclass(frozen=True)
@@ -51,37 +52,41 @@ def in_subprocess(
     seconds: int = 120,
     memory: int | None = None,
     file_size: int | None = None,
-    **variables: str,
+    program: str = COMMAND,
 ) -> Result:
-    """`python -m rnnqc` with these arguments, limits and environment variables.
+    """A command in a process of its own, with limits; see `forked_commands`.
 
     Args:
         arguments: Of the command.
         seconds: Of processor time at most, which other processes hardly change.
         memory: Bytes of address space at most.
         file_size: Bytes of a file at most.
-        variables: Of the environment.
+        program: Python, instead of that of the command.
 
     Raises:
         AssertionError: It took more processor time.
+    """
+    limits = {resource.RLIMIT_CPU: (seconds, seconds + 5)}
+    limits |= {resource.RLIMIT_AS: (memory, memory)} if memory is not None else {}
+    limits |= {resource.RLIMIT_FSIZE: (file_size, file_size)} if file_size is not None else {}
+    done = server().run(program, [str(a) for a in arguments], limits)
+    assert done.returncode != -signal.SIGXCPU, f"took more than {seconds} s of processor time: {arguments}"
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def in_new_python(*arguments: str | Path) -> Result:
+    """`python -m rnnqc` with these arguments; strings have other hashes than in this process.
+
+    Raises:
         subprocess.TimeoutExpired: It hangs.
     """
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-        if memory is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        if file_size is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     done = subprocess.run(
         [sys.executable, "-m", "rnnqc", *[str(a) for a in arguments]],
         capture_output=True,
         text=True,
         timeout=HANGS,
-        env=os.environ | variables,
-        preexec_fn=limit,
+        env=os.environ | {"PYTHONHASHSEED": seed},
         check=False,
     )
-    assert done.returncode != -signal.SIGXCPU, f"took more than {seconds} s of processor time: {arguments}"
     return Result(done.returncode, done.stdout, done.stderr)

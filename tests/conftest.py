@@ -4,13 +4,15 @@
   20 times the examples, `explore` is random; both shrink.
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
-* `--slow` runs the tests marked `slow`, and all cases of those marked `sampled(n)`, which run one in n otherwise.
+* `--slow` runs the tests marked `slow`, too.
+* What is there once the tests are collected is taken out of the garbage collector's sight, whose turns otherwise cost
+  a tenth of the time.
 """
 
 from __future__ import annotations
 
+import gc
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,25 +71,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds; runs with --slow")
-    config.addinivalue_line("markers", "sampled(n): one parametrized case in n runs, all of them with --slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
-    left_out = [item for item in items if _is_left_out(item)]
-    config.hook.pytest_deselected(items=left_out)
-    without = {id(item) for item in left_out}
-    items[:] = [item for item in items if id(item) not in without]
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    """By its name, so that every process takes the same cases."""
-    sampled = item.get_closest_marker("sampled")
-    return sampled is not None and hasattr(item, "callspec") and zlib.crc32(item.name.encode()) % sampled.args[0] != 0
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

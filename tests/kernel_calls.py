@@ -1,4 +1,4 @@
-"""Calls of the kernels through the library's test ABI, on buffers that end at a guard page."""
+"""Calls of single kernels, which the library of the tests exports, on buffers that end at a guard page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,20 @@ SENTINEL = 0xA5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def library_of_tests() -> Path:
+    """The native library with the scalar reference and functions that call single kernels; beside the product's."""
+    product = runtime_ops.library_path()
+    path = product.with_name(f"{product.stem}_tests{product.suffix}")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the library of the tests, {path}, has not been built: install the checkout with `pip install -e .`, or "
+            "build the library that RNNQC_LIBRARY names with -DRNNQC_TESTS=ON"
+        )
+    return path
+
+
 def _native() -> ctypes.CDLL:
-    native = ctypes.CDLL(str(runtime_ops.library_path()))
+    native = ctypes.CDLL(str(library_of_tests()))
     native.rnnqc_test_isa_name.restype = ctypes.c_char_p
     native.rnnqc_test_max_abs.restype = ctypes.c_float
     native.rnnqc_test_padded_depth.restype = ctypes.c_int64

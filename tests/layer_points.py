@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from lstm_models import ITERATIONS, RecurrentCase
 
-from rnnqc.testing.float_layer import DEFAULTS, Function
+from tests.generate.float_layer import DEFAULTS, Function
 
 Array = npt.NDArray[Any]
 GATES = {

@@ -1,9 +1,9 @@
-"""What tests call the models of `rnnqc.testing` with one recurrent layer, and the names of onnx's own cases."""
+"""What tests call the models of `tests.generate` with one recurrent layer, and the names of onnx's own cases."""
 
 from __future__ import annotations
 
-from rnnqc.testing.layer_specs import ITERATIONS, NODE_NAME, OUTPUTS, Op, Placement, Weights
-from rnnqc.testing.layers import RecurrentCase, stacked_model
+from tests.generate.layer_specs import ITERATIONS, NODE_NAME, OUTPUTS, Op, Placement, Weights
+from tests.generate.layers import RecurrentCase, stacked_model
 
 __all__ = [
     "BACKEND_CASES",

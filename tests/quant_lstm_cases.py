@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from hypothesis import strategies as st
+from isa_libraries import library_for
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
@@ -115,16 +116,20 @@ class Case:
         return {name: value for name, value in self.inputs.items() if name not in self.constants}
 
 
-def native_session(model: onnx.ModelProto, threads: int = 1) -> ort.InferenceSession:
+def native_session(model: onnx.ModelProto, threads: int = 1, isa: str | None = None) -> ort.InferenceSession:
+    """With the library's own choice of an instruction set, or with `isa`."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    runtime_ops.register(options)
+    if isa is None:
+        runtime_ops.register(options)
+    else:
+        options.register_custom_ops_library(str(library_for(isa)))
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run_native(case: Case, threads: int = 1) -> Arrays:
-    session = native_session(case.model(), threads)
+def run_native(case: Case, threads: int = 1, isa: str | None = None) -> Arrays:
+    session = native_session(case.model(), threads, isa)
     return dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True))
 
 

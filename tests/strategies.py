@@ -1,4 +1,4 @@
-"""Hypothesis strategies for recurrent layers: `rnnqc.testing` with Hypothesis' choices."""
+"""Hypothesis strategies for recurrent layers: `tests.generate` with Hypothesis' choices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from rnnqc.testing.float_layer import Activation
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.random_layers import OUTPUT_SUBSETS, draw_activation, draw_layer
+from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
+from tests.generate.random_layers import OUTPUT_SUBSETS, draw_activation, draw_layer
 
 __all__ = ["OUTPUT_SUBSETS", "activations", "any_cases", "gru_and_rnn_cases", "lstm_cases", "recurrent_cases"]
 

@@ -182,9 +182,14 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
     ("rnnoise", "gains dB", {"gains dB": 36, "vad dB": 40, "last gains dB": 36}),
     ("gtcrn", "enh dB", {"enh dB": 48, "conv_cache_out dB": 38}),
 ]
+QUICK = ("dtln", "imdb")
+"""One stream and one that is none; the same models run every day in tests/end_to_end/test_real_models.py."""
 
 
-@pytest.mark.parametrize(("name", "measure", "least"), TASKS)
+@pytest.mark.parametrize(
+    ("name", "measure", "least"),
+    [pytest.param(*task, marks=[] if task[0] in QUICK else pytest.mark.slow) for task in TASKS],
+)
 def test_tasks(name: str, measure: str, least: dict[str, float], shared: Callable[[str], Path]) -> None:
     """A twentieth of each: the columns are there, int8 is close to float."""
     shared("models/dtln/model_1.onnx")
@@ -198,6 +203,7 @@ def test_tasks(name: str, measure: str, least: dict[str, float], shared: Callabl
     assert rows[1]["note"] == others.get(name, NOTHING)
 
 
+@pytest.mark.slow
 def test_perplexity_of_the_real_model(shared: Callable[[str], Path]) -> None:
     """Some pieces: the split is the whole model, int8 loses next to nothing."""
     model = onnx.load(shared("models/wikitext2_lm/wikitext2_lm.onnx"))

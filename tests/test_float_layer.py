@@ -16,7 +16,7 @@ from lstm_models import BACKEND_CASES, RecurrentCase
 from running import assert_close, assert_same_bits, plain_session, run
 from strategies import any_cases, gru_and_rnn_cases, lstm_cases
 
-from rnnqc.testing.float_layer import run_node
+from tests.generate.float_layer import run_node
 
 TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples

@@ -1,4 +1,4 @@
-"""What `rnnqc.testing` generates computes what a case says, in onnxruntime alone.
+"""What `tests.generate` generates computes what a case says, in onnxruntime alone.
 
 What these would catch: a variant of a model that is another model, or none; a variant that changes nothing.
 """
@@ -14,12 +14,12 @@ import onnxruntime as ort
 import pytest
 from running import Array, options, run
 
-from rnnqc import testing
-from rnnqc.testing import RecurrenceCase, RecurrentCase
-from rnnqc.testing.draws import SeededDraws
-from rnnqc.testing.random_layers import is_unbounded
-from rnnqc.testing.recurrences import BETWEEN, COUNTERS, FORMS, INITIAL
-from rnnqc.testing.variants import MAGNITUDES, vary_layer, vary_recurrence
+from tests import generate as testing
+from tests.generate import RecurrenceCase, RecurrentCase
+from tests.generate.draws import SeededDraws
+from tests.generate.random_layers import is_unbounded
+from tests.generate.recurrences import BETWEEN, COUNTERS, FORMS, INITIAL
+from tests.generate.variants import MAGNITUDES, vary_layer, vary_recurrence
 
 FEW = 1e-5
 

@@ -32,18 +32,8 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
     )
 
 
-def build(kind: str, folder: Path) -> Path:
-    """Build the sdist, or the wheel from an sdist that was unpacked elsewhere; returns the distribution.
-
-    The library is hardly optimized and without the kernels that take longest to compile; the installation of the
-    checkout is a release.
-    """
-    source, options = ROOT, []
-    if kind == "wheel":
-        with tarfile.open(build("sdist", folder)) as archive:
-            archive.extractall(folder / "unpacked", filter="data")
-        (source,) = (folder / "unpacked").iterdir()
-        options = ["-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED)]
+def build(kind: str, source: Path, folder: Path, *options: str) -> Path:
+    """Build the sdist or the wheel of `source` into `folder`; returns the distribution."""
     command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", *options, "--outdir", folder, source]
     done = run(*command, cwd=folder, CXXFLAGS="-O1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,9 +41,38 @@ def build(kind: str, folder: Path) -> Path:
     return distribution
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("wheel", tmp_path_factory.mktemp("wheel"))
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist: Path) -> Path:
+    """The sdist, elsewhere."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(sdist.parent / "unpacked", filter="data")
+    (source,) = (sdist.parent / "unpacked").iterdir()
+    return source
+
+
+COMPILED = "compiled"
+
+
+@pytest.fixture(scope="module", params=["Python alone", pytest.param(COMPILED, marks=pytest.mark.slow)])
+def wheel(request: pytest.FixtureRequest, unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """From the unpacked sdist; the library hardly optimized, without the kernels that take longest to compile.
+
+    The installation of the checkout, with which all tests run, has compiled the whole library.
+    """
+    options = ["-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED)]
+    options = options if request.param == COMPILED else ["-Cwheel.cmake=false"]
+    return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"), *options)
+
+
+def sources(pattern: str) -> set[str]:
+    """Files of the checkout, without what the symlinks lead to."""
+    found = (path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_file())
+    return {name for name in found if not name.startswith(tuple(f"rnnqc/{link}/" for link in SUBPACKAGES))}
 
 
 @pytest.mark.parametrize("name", SUBPACKAGES)
@@ -79,25 +98,26 @@ def test_the_command_is_installed() -> None:
     assert callable(command.load())
 
 
-def test_sdist_has_every_source_once(tmp_path: Path) -> None:
-    with tarfile.open(build("sdist", tmp_path)) as archive:
+def test_sdist_has_every_source_once(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
         members = archive.getmembers()
     names = {member.name.partition("/")[2] for member in members}
     assert not [member.name for member in members if member.issym()]
     assert not [name for name in names if name.startswith(("rnnqc/passes", "rnnqc/runtime_ops", ".venv", "build/"))]
     for pattern in (
-        "rnnqc/*.py",
-        "passes/*.py",
+        "rnnqc/**/*.py",
+        "rnnqc/**/*.toml",
+        "passes/**/*.py",
         "runtime_ops/*.py",
         "runtime_ops/CMakeLists.txt",
         "runtime_ops/cmake/*",
         "runtime_ops/src/**/*",
     ):
-        expected = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.is_file()}
+        expected = sources(pattern)
         assert expected and expected <= names, pattern
 
 
-def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path) -> None:
+def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path, request: pytest.FixtureRequest) -> None:
     assert re.fullmatch(r"rnnqc-[\d.]+-py3-none-\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
@@ -106,14 +126,19 @@ def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path) -> None:
     assert not [
         name for name in names if name.endswith((".cc", ".h", ".inc", ".txt", ".cmake")) and name.startswith("rnnqc/")
     ]
-    sources = [*ROOT.glob("rnnqc/*.py"), *ROOT.glob("passes/*.py"), *ROOT.glob("rnnqc/recipes/*.toml")]
-    expected = {path.relative_to(ROOT).as_posix().replace("passes/", "rnnqc/passes/") for path in sources}
-    assert expected <= set(names)
-    assert {"rnnqc/py.typed", "rnnqc/runtime_ops/librnnqc_ops.so"} <= set(names)
+    expected = sources("rnnqc/**/*.py") | sources("passes/**/*.py") | sources("rnnqc/recipes/*.toml")
+    assert {re.sub("^passes/", "rnnqc/passes/", name) for name in expected} <= set(names)
+    assert "rnnqc/py.typed" in names
+    if COMPILED in request.node.name:
+        assert "rnnqc/runtime_ops/librnnqc_ops.so" in names
+    assert not [name for name in names if "librnnqc_ops_tests" in name]
 
 
 def test_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    library = tmp_path / "site" / "rnnqc" / "runtime_ops" / rnnqc.runtime_ops.library_path().name
+    if not library.exists():
+        shutil.copy(rnnqc.runtime_ops.library_path(), library)
     # -S leaves out the .pth file of the editable installation, so that only the unpacked wheel can be found.
     path = os.pathsep.join([str(tmp_path / "site"), *(entry for entry in sys.path if entry.endswith("-packages"))])
     program = (

@@ -66,6 +66,17 @@ CALIBRATE = {
     "progress": None,
     "moments": True,
 }
+TUNE = {
+    "model": inspect.Parameter.empty,
+    "data": inspect.Parameter.empty,
+    "min_sqnr": None,
+    "metric": None,
+    "min_metric": None,
+    "recipe": "int8",
+    "stats": None,
+    "state": None,
+    "progress": None,
+}
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}
 
 
@@ -111,6 +122,13 @@ def test_signature_of_session() -> None:
         ("native", True),
         ("options", None),
     ]
+
+
+def test_tune() -> None:
+    """A module of its own: what is rarely used takes no time to import."""
+    module = importlib.import_module("rnnqc.tune")
+    assert {n: p.default for n, p in inspect.signature(module.tune).parameters.items()} == TUNE
+    assert {"settings", "found"} <= set(inspect.signature(module.Tuned).parameters) and hasattr(module.Tuned, "text")
 
 
 def test_runtime_ops() -> None:

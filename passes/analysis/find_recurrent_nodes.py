@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, fused_type, output_names
 from rnnqc.errors import Remark
 from rnnqc.ir import (
@@ -182,7 +183,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 "inputs": [
                     n for n, v in zip(INPUT_NAMES[4:7], (c.sequence_lens, c.initial_h, c.initial_c), strict=True) if v
                 ]
-                + (["P"] if c.P or "P" in c.operands else []),
+                + (["P"] if c.P else []),
                 "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
                 "clip": c.clip,
                 **({"linear_before_reset": int(c.linear_before_reset)} if c.type is GRU else {}),
@@ -290,7 +291,11 @@ def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     names = {
         n
         for c in cells
-        for n in ([c.operands.get(k) for k in PARAMETERS] if c.operands else [c.W, c.R, c.B, c.P, c.hidden_bias])
+        for n in (
+            [c.operands.as_dict().get(k) for k in PARAMETERS]
+            if isinstance(c, IntegerCell)
+            else [c.W, c.R, c.B, c.P, c.hidden_bias]
+        )
         if n
     }
     held: dict[str, Constant] = {}

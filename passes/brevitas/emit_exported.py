@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import GATES, Cell
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.cells.base import GATES
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Graph, Model, Node, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.brevitas.emit_qonnx import emit_quant
-from rnnqc.passes.cells.emit_cell import Boundary, emit_cell
-from rnnqc.passes.cells.emit_step import ONE, Quantizer
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.float_step import ONE, Quantizer
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.fold_quant_lstm import stored_weights
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -26,12 +30,12 @@ from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight,
 def emit_exported_cell(
     model: Model,
     graph: Graph,
-    cell: Cell,
+    cell: QuantizedCell,
     lstm: QuantLstm,
     at: Boundary,
     outer: Mapping[str, QonnxQuantizer],
-) -> list[Node]:
-    """The nodes of the cell between its boundary values; its parameters become initializers that the cell names.
+) -> tuple[list[Node], QuantizedCell]:
+    """The nodes of the cell between its boundary values, and the cell with the names of its parameters.
 
     Every operation is Brevitas', in float32 and in its order; matrix products are onnxruntime's.
 
@@ -43,20 +47,21 @@ def emit_exported_cell(
         at: Its boundary.
         outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
     """
-    cell.B = model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name
-    weights: dict[str, tuple[QuantizedWeight, Encoding]] = {}
+    names = {"B": model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name}
+    weights: dict[str, tuple[QuantizedWeight, Format]] = {}
     for key, parameters in (("W", lstm.W), ("R", lstm.R)):
         try:
             arrays, encoding = _weight(key, parameters)
         except NotHandled:
             values = np.ascontiguousarray(np.concatenate([p.values for p in parameters]).T)
-            setattr(cell, key, model.add_initializer(f"{cell.name}/{key}.float", values, graph).name)
+            names[key] = model.add_initializer(f"{cell.name}/{key}.float", values, graph).name
             continue
         held = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**held), encoding
-        setattr(cell, key, held["codes"].name)
+        names[key] = held["codes"].name
     quantizer = exported_quantizer({**_by_point(lstm), **outer}, weights)
-    return emit_cell(model, cell, at, quantizer, bias_last=True).nodes
+    named = replace(cell, **names)
+    return emit_cell(model, named, at, FloatArithmetic(quantizer, bias_last=True)).nodes, named
 
 
 def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
@@ -71,18 +76,18 @@ def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
 
 
 def exported_quantizer(
-    quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Encoding]]
+    quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Format]]
 ) -> Quantizer:
     """A quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
 
     def is_plain(b: Builder, point: str) -> bool:
         """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
         q = quantizers.get(point)
-        if q is None or not isinstance(q.rounding, Rounding):
+        if q is None:
             return False
         # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
-        return plain and has_operators(b, q.bits, q.rounding, bool(q.signed))
+        return plain and has_operators(b, IntegerFormat(q.bits, q.signed, rounding=q.rounding))
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in weights:
@@ -93,7 +98,7 @@ def exported_quantizer(
             return value
         if is_plain(b, point):
             scale = (float(q.scale.ravel()[0]),)
-            return emit_qcdq(b, point, value, Encoding(q.bits, q.signed, scale, narrow=q.narrow))
+            return emit_qcdq(b, point, value, Format(q.bits, q.signed, scale, narrow=q.narrow))
         target = b.value(f"{point}.quantized", np.float32)
         inner = Builder(b.model, b.cell, f"{b.prefix}/{point}")
         emit_quant(inner, q, value, target)
@@ -103,7 +108,7 @@ def exported_quantizer(
     return quantize
 
 
-def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Encoding]:
+def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Format]:
     """Codes `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
     codes, zero_points, scales = stored_weights(key, parameters)
     zeros = np.zeros(len(scales), np.int32) if zero_points is None else zero_points
@@ -116,7 +121,7 @@ def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.ND
     bits, signed, narrow = next(iter(formats))
     if len(formats) > 1 or not signed:
         bits, narrow = codes.dtype.itemsize * 8, False
-    encoding = Encoding(
+    encoding = Format(
         bits,
         True,
         tuple(np.atleast_1d(scales).tolist()),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -35,7 +35,7 @@ class LiveQuantizer:
     bits: Value
     signed: bool
     narrow: bool
-    rounding: Rounding | QonnxRounding
+    rounding: Rounding
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Truncation:
     out_bits: Value
     signed: bool
     narrow: bool
-    rounding: Rounding | QonnxRounding
+    rounding: Rounding
 
 
 def read_live_quant(node: Node) -> LiveQuantizer:
@@ -107,7 +107,7 @@ def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
     if q.bipolar:
         codes = _sign(b, units)
     else:
-        whole = rounded(b, units, q.rounding, "codes")
+        whole = emit_rounding(b, units, q.rounding, "codes")
         codes = b.op("Clip", [whole, b.f32(q.minimum), b.f32(q.maximum)], "codes")
     if shifts:
         codes = b.op("Sub", [codes, zero_point], "multiples")
@@ -117,7 +117,7 @@ def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
 def emit_live_quant(b: Builder, q: LiveQuantizer, x: Value, target: Value) -> None:
     """`target` is `x` through a quantizer whose parameters are values of the graph."""
     units = b.op("Add", [b.op("Div", [x, q.scale], "units"), q.zero_point], "shifted")
-    whole = rounded(b, units, q.rounding, "codes")
+    whole = emit_rounding(b, units, q.rounding, "codes")
     codes = _limited(b, whole, _limits(b, q.bits, q.signed, q.narrow))
     if q.signed:
         bits = constant_array(q.bits)
@@ -133,25 +133,14 @@ def emit_trunc(b: Builder, t: Truncation, x: Value, target: Value) -> None:
     whole = b.op("Round", [units], "codes")
     if t.out_scale is None:
         steps = _power(b, b.op("Sub", [t.in_bits, t.out_bits], "low_bits"), "steps")
-        codes = rounded(b, b.op("Div", [whole, steps], "high"), t.rounding, "high.codes")
+        codes = emit_rounding(b, b.op("Div", [whole, steps], "high"), t.rounding, "high.codes")
         b.add("Mul", [b.op("Sub", [codes, t.zero_point], "multiples"), t.scale], [target], "values")
         return
     steps = _steps(b, t.scale, t.out_scale)
     limited = _limited(b, b.op("Div", [whole, steps], "high"), _limits(b, t.out_bits, t.signed, t.narrow))
-    codes = rounded(b, limited, t.rounding, "high.codes")
+    codes = emit_rounding(b, limited, t.rounding, "high.codes")
     zero = b.op("Div", [t.zero_point, steps], "high.zero_point")
     b.add("Mul", [b.op("Sub", [codes, zero], "multiples"), t.out_scale], [target], "values")
-
-
-def rounded(b: Builder, units: Value, rounding: Rounding | QonnxRounding, name: str) -> Value:
-    """Whole numbers."""
-    if isinstance(rounding, Rounding):
-        return emit_rounding(b, units, rounding, name)
-    size: Value = b.op("Abs", [units], f"{name}.size")
-    if rounding is QonnxRounding.HALF_TOWARD_ZERO:
-        size = b.op("Sub", [size, b.f32(0.5)], f"{name}.size.lowered")
-    sign = b.op("Sign", [units], f"{name}.sign")
-    return b.op("Mul", [sign, b.op("Ceil", [size], f"{name}.size.rounded")], f"{name}.rounded")
 
 
 def _inputs(node: Node, names: tuple[str, ...]) -> list[Value]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rnnqc.formats.encoding import Rounding
+from rnnqc.cells.grid_numbers import Grid
 from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.ir import Value, constant_array
 from rnnqc.passes.fold.fold_quant_lstm import check_one_scale, grid_of
-from rnnqc.passes.fold.grid_numbers import Grid
 from rnnqc.passes.graph.layout_ops import MOVERS, sources_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import QuantLstm, is_quant, read_quant
@@ -59,7 +59,7 @@ def input_of(node: QuantLstm, grids: Grids) -> tuple[Value, Grid]:
     """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
     quantizer = grids.of(node.x, "its input")
     producer = node.x.inputs[0] if node.x.inputs else None
-    if producer is not None and is_quant(producer) and isinstance(quantizer.rounding, Rounding):
+    if producer is not None and is_quant(producer) and quantizer.rounding not in QONNX_ONLY:
         return producer.inputs[0], grid_of("input", quantizer, unsigned=True)
     return node.x, grid_of("input", quantizer, unsigned=True, on_grid=True)
 

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.cells.base import Cell, Size, fixed
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.format import FormatError
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import (
     FLOAT_TAG,
     Graph,
@@ -29,7 +32,8 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
 from rnnqc.passes.brevitas.exported_grids import Grids, input_of, state_of
 from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
-from rnnqc.passes.cells.emit_cell import Boundary, dimensions
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.fold_grid import FoldedGrid
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -123,7 +127,8 @@ class ReadQuantLstmCell(Pass):
             model.remove_dead()
             model.sort()
             infer_output_shapes(model, grids.known)
-        widths = [p["bits"] for c in model.cells.values() if c.op == CELL_OP for p in c.points.values()]
+        read_cells = [c for c in model.cells.values() if isinstance(c, QuantizedCell) and c.op == CELL_OP]
+        widths = [p.bits for c in read_cells for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
 
@@ -150,23 +155,30 @@ def _lower(
     h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
     c0 = state_of(read.initial_c, read.quantizers["cell_state"], "the initial cell state", grids)
     folded = fold_quant_lstm(read, x_grid)
+    points = _points_of(read)
     name, sizes = _name(model, node, read), _sizes(x, read)
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
     at = Boundary(x, None, h0, c0, *made)
-    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
-    cell.points = points_of(read)
-    cell.form = "integer" if tables is not None else "qcdq"
-    model.cells[name] = cell
+    bare = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
+    cell = QuantizedCell.of(bare, points)
     site = _integer_cell(model, graph, cell, folded, tables, at) if tables is not None else None
     if site is not None:
+        model.cells[name] = site.cell
         nodes = site.emit(model, None)
     else:
         outer = {"initial_h": read.quantizers["output"], "initial_c": read.quantizers["cell_state"]}
         outer |= {"input": absorbed} if absorbed is not None else {}
-        nodes = emit_exported_cell(model, graph, cell, read, at, outer)
+        nodes, model.cells[name] = emit_exported_cell(model, graph, cell, read, at, outer)
     model.insert_nodes(graph, node, [*before, *nodes, *after])
     model.remove_nodes(graph, [node])
     return site
+
+
+def _points_of(read: QuantLstm) -> dict[str, PointFormat]:
+    try:
+        return points_of(read)
+    except FormatError as error:
+        raise NotHandled("a quantizer has no format.", error.message, error.supported) from error
 
 
 def _cell(
@@ -202,13 +214,12 @@ def _cell(
     )
 
 
-def _integer_cell(model: Model, graph: Graph, cell: Cell, folded: FoldedGrid, tables: Tables, at: Boundary) -> ReadCell:
+def _integer_cell(
+    model: Model, graph: Graph, cell: QuantizedCell, folded: FoldedGrid, tables: Tables, at: Boundary
+) -> ReadCell:
     operands = integer_operands(model, graph, cell, folded, tables, True)
-    cell.integer = folded.numbers.__dict__.copy()
-    cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
-    for key in ("W", "R", "B"):
-        setattr(cell, key, cell.operands[key])
-    return ReadCell(cell, graph, folded.numbers, at, operands)
+    made = IntegerCell.of_quantized(cell, folded.numbers, operands.names, None)
+    return ReadCell(made, graph, folded.numbers, at, operands)
 
 
 def _name(model: Model, node: Node, read: QuantLstm) -> str:
@@ -231,9 +242,9 @@ def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: st
     given = ((read.initial_h, "initial_h"), (read.initial_c, "initial_c"))
     states = [_broadcast(b, v, x, read.hidden_size, n) for v, n in given]
     at = Boundary(x, None, *states, *made)
-    cell = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
-    cell.points = {"hidden": {"rounded_output": True}}
-    nodes = emit_exported_cell(model, graph, cell, read, at, {})
+    bare = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
+    cell = QuantizedCell.of(bare, {"hidden": PointFormat(rounded_output=True)})
+    nodes, _ = emit_exported_cell(model, graph, cell, read, at, {})
     model.insert_nodes(graph, node, [*before, *b.nodes, *nodes, *after])
     model.remove_nodes(graph, [node])
     model.release_cells([name])

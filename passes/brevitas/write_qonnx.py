@@ -7,16 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QonnxCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer, QonnxRounding
+from rnnqc.formats.point_format import CHAINED
+from rnnqc.formats.qonnx import DOMAINS, QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
-from rnnqc.passes.cells.emit_cell import Boundary, boundary_of
 from rnnqc.passes.formats.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
 from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.passes.invariants import Property
@@ -26,7 +27,7 @@ DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2
 OUTPUTS = ("outputs", "hidden_state", "cell_state")
 _SHOWN = 5
 # QONNX knows no ROUND_TO_ZERO, which Brevitas writes.
-_QUANT_ROUNDING_NAMES: Mapping[Rounding | QonnxRounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
+_QUANT_ROUNDING_NAMES: Mapping[Rounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
 
 
 class WriteQonnx(Pass):
@@ -55,7 +56,7 @@ class WriteQonnx(Pass):
         Raises:
             UsageError: A cell has formats, or a structure, that Brevitas' cell does not have.
         """
-        cells = [c for c in model.cells.values() if c.form == "qcdq"]
+        cells = [c for c in model.cells.values() if type(c) is QuantizedCell]
         for cell in cells:
             _check(cell)
         graphs = graphs_of_cells(model)
@@ -64,7 +65,7 @@ class WriteQonnx(Pass):
             graph = graphs[cell.name]
             b = _emit(model, graph, cell, boundary_of(model, graph, cell))
             replace_cell(model, graph, cell, b.nodes)
-            cell.form = "qonnx"
+            model.cells[cell.name] = QonnxCell.of_quantized(cell)
             remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, f"written as {CELL_OP} of {DOMAIN}."))
         if cells:
             model.import_domain(DOMAIN, DOMAIN_VERSION)
@@ -73,7 +74,7 @@ class WriteQonnx(Pass):
         return PassResult(bool(cells), tuple(remarks), {"cells": len(cells)})
 
 
-def _check(cell: Cell) -> None:
+def _check(cell: QuantizedCell) -> None:
     found = misfits(cell)
     if cell.sequence_lens is not None:
         found.insert(0, Misfit("sequence_lens", "an input of the layer", "whole sequences"))
@@ -92,7 +93,7 @@ def _check(cell: Cell) -> None:
     )
 
 
-def _emit(model: Model, graph: Graph, cell: Cell, at: Boundary) -> Builder:
+def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Builder:
     """The node of the cell between its boundary values, with the quantizers in front of it."""
     b = Builder(model, cell.name)
     w, r, bias = (constant_array(model.initializer(name, graph)) for name in (cell.W, cell.R, cell.B))
@@ -103,7 +104,7 @@ def _emit(model: Model, graph: Graph, cell: Cell, at: Boundary) -> Builder:
     def stored(name: str, array: npt.NDArray[np.float32]) -> Constant:
         return model.add_initializer(f"{cell.name}/{name}", np.asarray(array, np.float32), graph)
 
-    chained = cell.points["input"]["mode"] == "codes"
+    chained = cell.points["input"].mode == CHAINED
     zeros: Value | None = None
     inputs: list[Value] = [at.x if chained else _quant(b, q["output"], at.x, "quant_input")]
     for value, name, quantizer in (

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QuantizedCell, points_of
+from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
-from rnnqc.passes.cells.emit_cell import boundary_of
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.layout_ops import sources_of
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -54,23 +57,31 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
     return found
 
 
-def chain_input(model: Model, graph: Graph, cell: Cell) -> None:
-    """Lets the input of `cell` take the number format of the hidden states it consists of."""
+def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping[str, QuantizedCell]) -> QuantizedCell:
+    """The cell, its input in the number format of the hidden states it consists of, if it may take that.
+
+    Args:
+        model: The model.
+        graph: Its graph that the cell is in.
+        cell: The cell.
+        others: Cells by name with formats that the model does not know yet.
+    """
     point = cell.points["input"]
-    if point["bits"] is None or not point.get("chain"):
-        return
-    sources = chain_sources(model, boundary_of(model, graph, cell).x)
-    if not sources:
-        return
-    formats = [c.points.get("hidden") for c, _ in sources]
+    if point.format is None or not point.chain:
+        return cell
+    found = chain_sources(model, boundary_of(model, graph, cell).x)
+    if not found:
+        return cell
+    sources = [others.get(c.name, c) for c, _ in found]
+    formats = [points_of(c).get("hidden") for c in sources]
     first = formats[0]
-    if first is None or first.get("mode") != "static" or any(f != first for f in formats):
-        return
-    if first["signed"] != point["signed"] and any(c.op == CELL_OP for c, _ in sources):
-        return  # Brevitas chose that format: the recipe may have no arithmetic for it
-    if any(_may_keep_more(model, c) for c, _ in sources):
-        return
-    cell.points["input"] = {**first, "mode": "codes"}
+    if first is None or first.mode != STATIC or first.format is None or any(f != first for f in formats):
+        return cell
+    if first.format.signed != point.format.signed and any(c.op == CELL_OP for c in sources):
+        return cell  # Brevitas chose that format: the recipe may have no arithmetic for it
+    if any(_may_keep_more(model, c) for c in sources):
+        return cell
+    return cell.with_point("input", replace(first, mode=CHAINED))
 
 
 def _may_keep_more(model: Model, cell: Cell) -> bool:
@@ -78,7 +89,7 @@ def _may_keep_more(model: Model, cell: Cell) -> bool:
 
     A GRU keeps a share of the state that it begins with in every step.
     """
-    bound = cell.points["hidden"].get("bound")
+    bound = points_of(cell)["hidden"].bound
     if bound is None or cell.initial_h is None or not cell.type.reads_hidden:
         return False
     state = model.find(cell.initial_h)

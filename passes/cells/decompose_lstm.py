@@ -27,7 +27,9 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cells.emit_cell import Boundary, emit_cell
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.cells.padded_output import check_padded_output, padded_output_notes
 from rnnqc.passes.graph.lstm_node import (
     INITIAL_C,
@@ -177,14 +179,13 @@ def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) 
             parts[k].append(value)
             made.append(value)
         lens = input_or_none(node, SEQUENCE_LENS)
-        cell = _cell(model, layer, name, d, sizes, x, lens, states, made)
-        cell.node = path
+        cell = _cell(model, layer, name, path, d, sizes, x, lens, states, made)
         model.cells[name] = cell
         cells.append((cell, Boundary(x, lens, states[0], states[1], made[0], made[1], made[2])))
     new_nodes += outer.nodes
     outer.nodes = []
     for cell, at in cells:
-        new_nodes += emit_cell(model, cell, at).nodes
+        new_nodes += emit_cell(model, cell, at, FloatArithmetic()).nodes
     for k, (label, axis) in enumerate((("Y", 1), ("Y_h", 0), ("Y_c", 0))):
         target = outputs[k]
         if target is None:
@@ -207,6 +208,7 @@ def _cell(
     model: Model,
     layer: Layer,
     name: str,
+    path: str,
     d: int,
     sizes: Sequence[Size],
     x: Value,
@@ -229,7 +231,7 @@ def _cell(
         total[CANDIDATE] = bias[CANDIDATE]
     return Cell(
         name=name,
-        node=layer.name,
+        node=path,
         op=layer.type.op,
         hidden_size=h,
         input_size=layer.input_size,

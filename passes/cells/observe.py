@@ -18,8 +18,10 @@ from rnnqc.cells.base import FORGET, GATES, Cell
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
-from rnnqc.passes.cells.emit_cell import boundary_of, emit_cell
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.loop_driver import emit_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")
@@ -77,7 +79,7 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
             seen.append((point, builder.op("Identity", [value], "input.observed") if point == "input" else value))
         return value
 
-    builder = emit_cell(model, cell, at, note, products=True)
+    builder = emit_cell(model, cell, at, FloatArithmetic(note, products=True))
     if at.sequence_lens is not None:
         seen.append((LENGTHS, builder.op("Identity", [at.sequence_lens], f"{LENGTHS}.observed")))
     scan = next(n for n in builder.nodes if n.op == "Scan")

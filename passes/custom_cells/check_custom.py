@@ -6,7 +6,7 @@ Every product and every quantizer runs by itself, on values of its format.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import onnx
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
 from rnnqc.passes.analysis.custom_points import custom_cells_of
@@ -30,7 +31,6 @@ from rnnqc.passes.qcdq.without_quantizers import bypassed
 from rnnqc.recipes.recipe import Recipe
 
 Array = npt.NDArray[Any]
-Format = dict[str, Any]
 _VALUES, _INITIAL, _QUANTIZED = "value", "initial", "quantized"
 _ROUNDING = {("hidden.codes", "QuantizeLinear"), ("hidden.codes.units", "Div"), ("hidden.units", "Div")}
 """Where what a product multiplies is rounded: what the node's value is called, and its operator."""
@@ -48,7 +48,7 @@ class _Product:
 
     weights: list[Array] = field(default_factory=list)
     biases: list[Array] = field(default_factory=list)
-    codes: list[Format | None] = field(default_factory=list)
+    codes: list[PointFormat | None] = field(default_factory=list)
 
 
 class CustomCellsCheck(ConstantCheck):
@@ -61,7 +61,7 @@ class CustomCellsCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
-        self._points: dict[str, Format] = {}
+        self._points: dict[str, PointFormat] = {}
         self._products: dict[str, _Product] = {}
         self._seen = statistics.points if statistics is not None else {}
         for cell in custom_cells_of(model):
@@ -89,8 +89,7 @@ class CustomCellsCheck(ConstantCheck):
             else:
                 e = encoding_of(self._points[f"{site.path}.{VALUE}"])
                 if site.kind == _INITIAL and np.frexp(e.scale[0])[0] != 0.5:
-                    rounded = {**self._points[f"{site.path}.{VALUE}"], "rounding": Rounding.HALF_EVEN.value}
-                    e = encoding_of(rounded)
+                    e = replace(e, rounding=Rounding.HALF_EVEN)
                 quantizer = WrittenQuantizer(site.path, site.source, site.made)
                 check_static(found, flat, quantizer, f"{site.path}.{VALUE}", e)
         return found
@@ -116,7 +115,7 @@ class CustomCellsCheck(ConstantCheck):
 
     def _check_biases(self, found: Findings, flat: FlatModel) -> None:
         for path, product in self._products.items():
-            point = self._points.get(f"{path}.{BIAS}", {"bits": None})
+            point = self._points.get(f"{path}.{BIAS}", FLOAT)
             for name in [n for n in flat.tensors if alias(n)[0] == f"{path}.{BIAS}"]:
                 array, wanted = flat.constant(name), []
                 for bias in product.biases if point["bits"] is not None else []:
@@ -157,7 +156,7 @@ class CustomCellsCheck(ConstantCheck):
         moment = self._seen[f"{path}.{HIDDEN}"].second_moment if f"{path}.{HIDDEN}" in self._seen else None
         return encoding_of(point).dequantize(weight_codes(point, weights, moment))
 
-    def _values(self, code: Format | None, site: _Site, depth: int) -> Array:
+    def _values(self, code: PointFormat | None, site: _Site, depth: int) -> Array:
         """Float32 values `[N,K]` for a product, off the ties of their format; the first rows have one that is not 0."""
         rng = np.random.default_rng(0)
         if code is None or code["mode"] != "static":
@@ -175,7 +174,7 @@ def _distinct(arrays: Sequence[Array]) -> list[Array]:
     return [a for k, a in enumerate(arrays) if not any(a is b for b in arrays[:k])]
 
 
-def _on_format(code: Format | None, values: Array) -> Array:
+def _on_format(code: PointFormat | None, values: Array) -> Array:
     """Values in the format of what a product multiplies: of one scale, or of one for each row."""
     if code is None:
         return values.astype(np.float64)

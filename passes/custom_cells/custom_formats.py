@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
+from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.ir import constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
-from rnnqc.passes.formats.derived_formats import PRODUCT
+from rnnqc.passes.formats.derived_formats import PRODUCT, product_format
 from rnnqc.passes.formats.format_checks import check_mode
-from rnnqc.passes.formats.formats import grid_of_points, naming_point
-from rnnqc.passes.formats.point_format import FLOAT, check_point, format_of, on_grid
+from rnnqc.passes.formats.formats import scale_of_points
+from rnnqc.passes.formats.point_format import integer_format, naming_point, static_format
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.recipe import Recipe, Settings, rounding_of
 
-Format = dict[str, Any]
-ROWS = "dynamic-row"
 ROW_BITS = (8, 16)
 """Codes of rows that have a scale each."""
 _NAMED_ACTIVATIONS = (f".sigmoid.{VALUE}", f".tanh.{VALUE}")
@@ -40,16 +38,16 @@ class CustomFormats:
         settings: What the recipe says of each point.
     """
 
-    points: dict[str, Format] = field(default_factory=dict)
+    points: dict[str, PointFormat] = field(default_factory=dict)
     uncalibrated: list[str] = field(default_factory=list)
     lacking: bool = False
     follows: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Settings] = field(default_factory=dict)
 
-    def grid(self, point: str | None) -> Format | None:
+    def grid(self, point: str | None) -> PointFormat | None:
         """The format of a point with one scale; None for one without."""
         made = self.points.get(point or "", FLOAT)
-        return made if made.get("mode") == "static" and made["bits"] is not None else None
+        return made if made.static is not None else None
 
     @property
     def edges(self) -> int:
@@ -109,8 +107,8 @@ class _Resolver:
                     f"{self.cell.name}.{point}: same_as = {target!r}, which follows from another point itself.",
                     supported="a point with a format of its own",
                 )
-            rounding = format_of(self.settings[point])["rounding"]
-            points[point] = FLOAT if points[target]["bits"] is None else {**points[target], "rounding": rounding}
+            held = points[target]
+            points[point] = FLOAT if held.is_float else held.with_rounding(rounding_of(self.settings[point]))
             self.made.uncalibrated += [point] if target in self.made.uncalibrated else []
         for name, sites in self.cell.products.items():
             weight, bias = f"{name}.{WEIGHT}", f"{name}.{BIAS}"
@@ -121,8 +119,6 @@ class _Resolver:
         self.made.points = {p: points[p] for p in self.cell.points}
         multiplied = any(p.endswith(f".{HIDDEN}") for p in self.made.uncalibrated)
         self.made.lacking = multiplied and self.statistics is None
-        for point, made in self.made.points.items():
-            check_point(f"{self.cell.name}.{point}", made)
         return self.made
 
     def _measured(self, point: str, s: Settings) -> bool:
@@ -170,30 +166,30 @@ class _Resolver:
             return [target]
         return [] if state is None or state == point or point.endswith(_NAMED_ACTIVATIONS) else [state]
 
-    def _value(self, point: str, s: Settings) -> Format:
-        return on_grid(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT
+    def _value(self, point: str, s: Settings) -> PointFormat:
+        return _static(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT
 
-    def _hidden(self, point: str, s: Settings) -> Format:
+    def _hidden(self, point: str, s: Settings) -> PointFormat:
         if "scale" in s:
-            return on_grid(s, s["scale"])
+            return _static(s, s["scale"])
         found = self._calibrated(point, s) if s.get("mode") == "static" else None
-        return found or {**format_of(s), "mode": ROWS}
+        return found or PointFormat.of(integer_format(s))
 
-    def _calibrated(self, point: str, s: Settings) -> Format | None:
+    def _calibrated(self, point: str, s: Settings) -> PointFormat | None:
         group = [f"{self.cell.name}.{p}" for p in self.shares[self._label(point, s)]]
         seen = [p for p in group if self.statistics is not None and p in self.statistics.points]
         if not seen:
             self.made.uncalibrated.append(point)
             return None
-        scale, zero_point = grid_of_points(seen, s, self.statistics)
-        return on_grid({**s, "zero_point": zero_point}, scale)
+        scale, zero_point = scale_of_points(seen, s, self.statistics)
+        return _static({**s, "zero_point": zero_point}, scale)
 
-    def _weight(self, point: str, product: CustomProduct) -> Format:
+    def _weight(self, point: str, product: CustomProduct) -> PointFormat:
         s = {k: v for k, v in self.settings[point].items() if k not in _NOT_OF_WEIGHTS}
         columns = product.weights.shape[1]
         return weight_format(s, product.weights, np.ones(columns), f"{self.cell.name}.{point}", 1)
 
-    def _bias(self, name: str, product: CustomProduct) -> Format:
+    def _bias(self, name: str, product: CustomProduct) -> PointFormat:
         """On the grid of the sums of products, on that of the result, or on one of its own."""
         s, points = self.settings[f"{name}.{BIAS}"], self.made.points
         if not s.get("bits"):
@@ -201,30 +197,31 @@ class _Resolver:
         origin = self.cell.origins.get(id(self.cell.sum_of(product)))
         if s.get("mode") == PRODUCT:
             code = operand_format(self.cell, self.made, name, product)
-            weight = points[f"{name}.{WEIGHT}"]
-            if code is None or code.get("mode") != "static" or weight["bits"] is None:
+            weight = points[f"{name}.{WEIGHT}"].static
+            if code is None or code.static is None or weight is None:
                 return FLOAT
-            unit = np.asarray(weight["scale"], np.float64) * code["scale"][0]
-            scale = np.broadcast_to(unit, product.weights.shape[1]).astype(np.float32)
-            like = format_of({**s, "signed": True, "zero_point": 0})
-            return {**like, "scale": [float(v) for v in scale], "axis": 0, "mode": "static"}
+            return product_format(s, code.static, weight, product.weights.shape[1])
         if s.get("same_as"):
             target = self.made.grid(origin)
-            return FLOAT if target is None else {**target, "rounding": format_of(s)["rounding"]}
+            return FLOAT if target is None else target.with_rounding(rounding_of(s))
         bias = self.cell.bias_of(product)
         assert bias is not None
         values = np.asarray(constant_array(bias), np.float32).reshape(1, -1)
         found = weight_scales({**s, "granularity": "per-tensor"}, values, 1)
-        return on_grid(s, s["scale"]) if found is None else on_grid(s, float(found[0][0]))
+        return _static(s, s["scale"] if found is None else float(found[0][0]))
 
 
-def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> Format | None:
+def _static(s: Settings, scale: float) -> PointFormat:
+    return PointFormat.of(static_format(s, scale))
+
+
+def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> PointFormat | None:
     """The format of the codes of what a product multiplies; None for a float.
 
     Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.
     """
     held = formats.grid(cell.origins.get(id(product.x)))
     wanted = formats.points[f"{name}.{HIDDEN}"]
-    if held is not None and (wanted["bits"] is None or held["bits"] <= wanted["bits"]):
+    if held is not None and held.bits is not None and (wanted.bits is None or held.bits <= wanted.bits):
         return held
-    return None if wanted["bits"] is None else wanted
+    return None if wanted.is_float else wanted

@@ -6,19 +6,21 @@ unsigned bytes are exact on every processor. In float64 where int32 cannot hold 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format, IntegerFormat
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Graph, Model, Node, Value, shape_of
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CODES, HIGH, LOW, REAL, ROWS, SUMS, UNIT, mark_made, mark_taken
-from rnnqc.passes.formats.point_format import encoding_of, stored_multiplier
+from rnnqc.passes.formats.point_format import stored_multiplier
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.qcdq.emit_qcdq import (
     WIDEST,
@@ -27,6 +29,7 @@ from rnnqc.passes.qcdq.emit_qcdq import (
     emit_qcdq,
     emit_row_fake_quant,
     emit_weight,
+    is_usual,
 )
 from rnnqc.passes.render.emit_codes import row_codes, row_scales
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
@@ -38,28 +41,26 @@ BYTE = 255
 _OPSET_OF_PROPAGATION = 21
 _LARGEST_SUM = 2**31
 _FLOAT32_BITS = 24
-Format = Mapping[str, Any]
 
 
-def emit_grid(b: Builder, name: str, value: Value, point: Format, *, readable: bool) -> Value:
-    """`value` on the grid of a point with one scale.
+def emit_grid(b: Builder, name: str, value: Value, format_: Format, *, readable: bool) -> Value:
+    """`value` in a format with one scale.
 
     Args:
         b: Collects the nodes.
         name: Of the values.
         value: Float32.
-        point: Its format.
+        format_: Its format.
         readable: Whether to use QuantizeLinear and DequantizeLinear where they can say it. onnxruntime computes between
             them in ways of its own; and from operator set 21 on it moves them past views and refuses the model.
     """
-    emit = emit_qcdq if readable and has_quantize_linear(b.model, point) else emit_fake_quant
-    return emit(b, name, value, encoding_of(point))
+    emit = emit_qcdq if readable and has_quantize_linear(b.model, format_) else emit_fake_quant
+    return emit(b, name, value, format_)
 
 
-def has_quantize_linear(model: Model, point: Format) -> bool:
-    """Whether QuantizeLinear and DequantizeLinear can be used for values of a point."""
-    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
-    return bool(point["bits"] <= WIDEST and half_even and model.opset < _OPSET_OF_PROPAGATION)
+def has_quantize_linear(model: Model, format_: IntegerFormat) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used for values of a format."""
+    return is_usual(format_) and model.opset < _OPSET_OF_PROPAGATION
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class StoredWeight:
     """The weights of a product.
 
     Attributes:
-        encoding: Their format.
+        format: Their format.
         codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
         scale: `[N]` or one number.
         zero_point: Of the codes as they are stored, in the same form.
@@ -76,7 +77,7 @@ class StoredWeight:
             ones; 0 if they are no bytes.
     """
 
-    encoding: Encoding
+    format: Format
     codes: Value
     scale: Value
     zero_point: Value
@@ -86,11 +87,11 @@ class StoredWeight:
     @property
     def nbytes(self) -> int:
         """Size of codes and scales."""
-        return int(self.array.nbytes) + 4 * len(self.encoding.scale)
+        return int(self.array.nbytes) + 4 * len(self.format.scale)
 
 
 def store_weight(
-    model: Model, graph: Graph, path: str, product: CustomProduct, point: Format, moment: Any, *, integer: bool
+    model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
 ) -> StoredWeight:
     """Adds the weights of a product, as codes, to the graph that it stands in.
 
@@ -103,26 +104,25 @@ def store_weight(
         moment: Second moments of what they are multiplied with, or None.
         integer: Whether the product is one of codes.
     """
-    encoding, codes = encoding_of(point), weight_codes(point, product.weights, moment)
-    channels = () if encoding.axis is None else (len(encoding.scale),)
-    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point), channels)
+    format_, codes = point.complete, weight_codes(point, product.weights, moment)
+    scale, zero_point = format_.linear_parameters()
     stored, planes = codes, 0
-    if integer and encoding.bits <= WIDEST:
-        raised = MIDDLE if encoding.signed else 0
+    if integer and format_.bits <= WIDEST:
+        raised = MIDDLE if format_.signed else 0
         stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
         planes = 1
     elif integer and len(codes) * BYTE * BYTE < _LARGEST_SUM:
-        raised = WIDE_MIDDLE if encoding.signed else 0
+        raised = WIDE_MIDDLE if format_.signed else 0
         wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
         stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
         planes = 2
     arrays = {
         "codes": stored,
-        "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
+        "scale": scale,
         "zero_point": np.asarray(zero_point).astype(stored.dtype),
     }
     held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
-    return StoredWeight(encoding, **held, array=stored, planes=planes)
+    return StoredWeight(format_, **held, array=stored, planes=planes)
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,16 @@ class Site:
     def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
         """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
         facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
-        if weight.encoding.signed:
+        if weight.format.signed:
             facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
         part = HIGH if weight.planes > 1 else CODES
         self.mark_taken(nodes, weight.codes, "weight", part, **facts)
-        if weight.encoding.zero_point or any(weight.encoding.zero_points):
+        if weight.format.all_zero_points.any():
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
 
-    def mark_real(self, nodes: Iterable[Node], x: Value, point: Format | None, y: Value) -> None:
+    def mark_real(self, nodes: Iterable[Node], x: Value, point: PointFormat | None, y: Value) -> None:
         """Marks `y`, a product of real numbers, and the first of `nodes` that takes x, where that has one scale."""
-        if point is not None and point["mode"] == "static":
+        if point is not None and point.static is not None:
             self.mark_taken(nodes, x, "hidden", REAL)
         self.mark(y, "product", REAL)
 
@@ -171,7 +171,7 @@ def emit_product(
     site: Site,
     product: CustomProduct,
     weight: StoredWeight,
-    point: Format,
+    point: PointFormat,
     *,
     given: bool,
     apart: bool,
@@ -192,25 +192,25 @@ def emit_product(
     if integer:
         y = _integer_product(b, site, product, weight, point, given)
     else:
-        x, static = _on_grid(b, site, product.x, point, given), point["mode"] == "static"
-        dequantized = static and not apart and has_quantize_linear(b.model, point)
-        y = _real_product(b, x, weight, point, dequantized or (point["bits"] == WIDEST and not static))
+        x, static = _on_grid(b, site, product.x, point, given), point.static is not None
+        dequantized = static and not apart and has_quantize_linear(b.model, point.integers)
+        y = _real_product(b, x, weight, point, dequantized or (point.bits == WIDEST and not static))
         site.mark_real(b.nodes, x, point, y)
     site.mark_weight(b.nodes, weight)
     return y
 
 
 def _integer_product(
-    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: Format, given: bool
+    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: PointFormat, given: bool
 ) -> Value:
     """The product of `x [...,K]` as one of codes."""
-    x, static = product.x, point["mode"] == "static"
-    if static and not given and not _takes_bytes(point):
-        x = emit_grid(b, "hidden", x, point, readable=False)
+    x, held = product.x, point.static
+    if held is not None and not given and not _takes_bytes(held):
+        x = emit_grid(b, "hidden", x, held, readable=False)
     shape = shape_of(x)
     flat = shape is not None and len(shape) == 2
     rows = x if flat else b.op("Reshape", [x, b.i64([-1, product.weights.shape[0]])], "rows")
-    y = _static(b, site, rows, weight, encoding_of(point)) if static else _by_rows(b, site, rows, weight, point)
+    y = _static(b, site, rows, weight, held) if held is not None else _by_rows(b, site, rows, weight, point.integers)
     if flat:
         return y
     outer = b.op("Slice", [b.op("Shape", [x], "shape"), b.i64([0]), b.i64([-1]), b.i64([0])], "shape.outer")
@@ -219,7 +219,13 @@ def _integer_product(
 
 
 def emit_half_quantized(
-    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight | None, point: Format | None, *, given: bool
+    b: Builder,
+    site: Site,
+    product: CustomProduct,
+    weight: StoredWeight | None,
+    point: PointFormat | None,
+    *,
+    given: bool,
 ) -> Value:
     """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
 
@@ -235,32 +241,32 @@ def emit_half_quantized(
     w: Value = b.f32(product.weights)
     if weight is not None:
         held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
-        w = emit_weight(b, "weight", held, weight.encoding, written_out=True)
+        w = emit_weight(b, "weight", held, weight.format, written_out=True)
         site.mark_weight(b.nodes, weight)
     y = b.op("MatMul", [x, w], "product")
     site.mark_real(b.nodes, x, point, y)
     return y
 
 
-def _on_grid(b: Builder, site: Site, x: Value, point: Format, given: bool) -> Value:
+def _on_grid(b: Builder, site: Site, x: Value, point: PointFormat, given: bool) -> Value:
     """What is multiplied, as real numbers that its format can represent."""
-    if point["mode"] == "static":
-        return x if given else emit_grid(b, "hidden", x, point, readable=True)
-    middle = 2 ** (point["bits"] - 1)
-    made = emit_row_fake_quant(b, "hidden", x, {"bits": point["bits"], "signed": False, "zero_point": middle})
-    scaled, zero = made.inputs[0], 0 if point["signed"] else middle
+    if point.static is not None:
+        return x if given else emit_grid(b, "hidden", x, point.static, readable=True)
+    held = point.integers
+    middle = 2 ** (held.bits - 1)
+    made = emit_row_fake_quant(b, "hidden", x, IntegerFormat(held.bits, False, zero_point=middle))
+    scaled, zero = made.inputs[0], 0 if held.signed else middle
     site.mark_taken([scaled], scaled.inputs[0], "hidden", CODES, raised=-zero, zero=zero)
     site.mark_taken([scaled], scaled.inputs[1], "hidden", ROWS)
     return made
 
 
-def _takes_bytes(point: Format) -> bool:
-    """Whether one QuantizeLinear makes the codes of a value that is on no grid yet."""
-    half_even = Rounding(point["rounding"]) is Rounding.HALF_EVEN
-    return bool(point["bits"] == WIDEST and half_even and not point["narrow"])
+def _takes_bytes(held: Format) -> bool:
+    """Whether one QuantizeLinear makes the quantized values of what is on no grid yet."""
+    return held.bits == WIDEST and held.rounding is Rounding.HALF_EVEN and not held.narrow
 
 
-def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, readable: bool) -> Value:
+def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat, readable: bool) -> Value:
     """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
 
     Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
@@ -268,20 +274,21 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: Format, rea
     """
     depth = weight.array.shape[0]
     held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
-    w = emit_weight(b, "weight", held, weight.encoding, written_out=not readable)
-    wide = max(point["bits"], weight.encoding.bits) > WIDEST and point["mode"] == "static"
-    if not wide or point["bits"] + weight.encoding.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
+    w = emit_weight(b, "weight", held, weight.format, written_out=not readable)
+    bits = point.integers.bits
+    wide = max(bits, weight.format.bits) > WIDEST and point.static is not None
+    if not wide or bits + weight.format.bits - 2 + depth.bit_length() <= _FLOAT32_BITS:
         return b.op("MatMul", [x, w], "product")
     exact = [b.cast(v, np.float64, f"{n}.float64") for n, v in (("hidden", x), ("weight", w))]
     return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
 
 
-def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
     """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
     depth = weight.array.shape[0]
-    w = weight.encoding
+    w = weight.format
     narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
-    zeros = np.asarray(w.zero_points or (w.zero_point,))
+    zeros = np.atleast_1d(w.all_zero_points)
     largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))
     unit = np.float64(code.scale[0]) * np.asarray(w.scale, np.float64)
     unit = unit if w.axis is not None else unit.reshape(())
@@ -316,7 +323,7 @@ def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encodi
     return b.cast(scaled, np.float32, "product.real")
 
 
-def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Encoding) -> Value:
+def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
     """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
@@ -343,9 +350,9 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: 
     return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
 
 
-def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: Format) -> Value:
+def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, held: IntegerFormat) -> Value:
     """The product of `rows [N,K]` whose codes have a scale for each row."""
-    bits = point["bits"]
+    bits = held.bits
     if bits == WIDEST:
         units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
         acc = b.op("MatMulInteger", [units, weight.codes, b.u8(MIDDLE), weight.zero_point], "product")
@@ -360,7 +367,7 @@ def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, point: F
         for part, half in ((HIGH, high), (LOW, low)):
             site.mark(half, "product", part, np.int32)
     middle, kind = (MIDDLE, np.uint8) if bits == WIDEST else (WIDE_MIDDLE, np.float32)
-    zero = 0 if point["signed"] else middle
+    zero = 0 if held.signed else middle
     site.mark(units, "hidden", CODES, kind, raised=middle - zero, zero=zero)
     site.mark(row_scale, "hidden", ROWS, rank=1)
     made = b.op("Mul", [real, weight.scale], "product.real")

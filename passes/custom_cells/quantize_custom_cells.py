@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.point_format import FLOAT, STATIC, PointFormat
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
@@ -36,7 +38,6 @@ from rnnqc.passes.custom_cells.emit_custom_product import (
 )
 from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, runs_backwards
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
@@ -127,7 +128,7 @@ class QuantizeCustomCells(Pass):
         made: dict[str, Any] = {}
         for cell in cells:
             formats = custom_formats(cell, recipe, self.statistics)
-            found: dict[str, Any] = {f"{cell.name}.{p}": dict(point) for p, point in formats.points.items()}
+            found: dict[str, Any] = {f"{cell.name}.{p}": point for p, point in formats.points.items()}
             for name, sites in cell.products.items():
                 # Formats of what is multiplied count where it has none of its own.
                 path = f"{cell.name}.{name}"
@@ -135,7 +136,7 @@ class QuantizeCustomCells(Pass):
                 found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
                 seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
                 if seen is None or seen.second_moment is None:
-                    found[f"{path}.{WEIGHT}"].pop("compensation", None)
+                    found[f"{path}.{WEIGHT}"] = replace(found[f"{path}.{WEIGHT}"], compensation=False)
             settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
             made |= found
         return Resolution(settings, made)
@@ -152,7 +153,7 @@ class _Work:
         self.owner, self.model, self.cell = owner, model, cell
         self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
         self.products = self.edges = 0
-        self.widths = [p["bits"] for p in self.formats.points.values() if p["bits"] is not None]
+        self.widths = [p.bits for p in self.formats.points.values() if p.bits is not None]
         self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
         self.tagged: list[Node] = []
         self.text = ""
@@ -172,7 +173,7 @@ class _Work:
     def run(self) -> list[Remark]:
         cell, formats = self.cell, self.formats
         refusals = list(cell.refused)
-        suitable: list[tuple[str, CustomProduct, dict[str, Any] | None]] = []
+        suitable: list[tuple[str, CustomProduct, PointFormat | None]] = []
         for name, sites in cell.products.items():
             weight, codes = formats.points[f"{name}.{WEIGHT}"], [operand_format(cell, formats, name, p) for p in sites]
             for product, code in zip(sites, codes, strict=True):
@@ -185,7 +186,7 @@ class _Work:
         lacking = formats.lacking or (bool(formats.uncalibrated) and len(refusals) > len(cell.refused))
         if lacking or not (suitable or edges):
             return [self._remark(Outcome.FLOAT, self._refusal(refusals))]
-        stored = {id(p.node) for n, p, _ in suitable if formats.points[f"{n}.{WEIGHT}"]["bits"] is not None}
+        stored = {id(p.node) for n, p, _ in suitable if not formats.points[f"{n}.{WEIGHT}"].is_float}
         unreached = unreached_products(cell)
         known = [*cell.recurrence.products, *(n for n, _ in unreached)]
         float_bytes = constant_bytes(known)
@@ -216,7 +217,7 @@ class _Work:
         cell, recipe, statistics = self.cell, self.owner.recipe, self.owner.statistics
         paths = {p: f"{cell.name}.{p}" for p in self.used}
 
-        def by_path(formats: CustomFormats) -> dict[str, dict[str, Any]]:
+        def by_path(formats: CustomFormats) -> dict[str, PointFormat]:
             return {path: formats.points[p] for p, path in paths.items() if p in formats.points}
 
         sources = {f"{cell.name}.{p}": f"{cell.name}.{t}" for p, t in self.formats.follows.items() if p in paths}
@@ -229,7 +230,7 @@ class _Work:
             sources,
         )
 
-    def _operands(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> list[str]:
+    def _operands(self, name: str, product: CustomProduct, code: PointFormat | None) -> list[str]:
         """Points of a product that quantize something: what is on a grid already is not quantized again."""
         given = code is self.formats.grid(self.cell.origins.get(id(product.x)))
         return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
@@ -275,7 +276,7 @@ class _Work:
         missing = self.formats.uncalibrated
         return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
-    def _product(self, name: str, product: CustomProduct, code: dict[str, Any] | None) -> None:
+    def _product(self, name: str, product: CustomProduct, code: PointFormat | None) -> None:
         """Replaces one product."""
         cell, model = self.cell, self.model
         weight = self.formats.points[f"{name}.{WEIGHT}"]
@@ -308,7 +309,7 @@ class _Work:
         self.tagged.append(last)
         self.replaced.append(product.node)
 
-    def _label(self, name: str, product: CustomProduct, code: dict[str, Any] | None, given: bool) -> str:
+    def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
         """How the values of a product are called: with a number in steps whose codes have another format."""
         kinds = self.kinds.setdefault(name, [])
         origin = self.cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
@@ -319,9 +320,9 @@ class _Work:
         self.given[f"{label}.{HIDDEN}"] = origin
         return label
 
-    def _stored(self, path: str, product: CustomProduct, weight: dict[str, Any]) -> StoredWeight | None:
+    def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> StoredWeight | None:
         """Adds the weights of a product to the model; None where they stay float."""
-        if weight["bits"] is None:
+        if weight.is_float:
             return None
         seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
         moment = None if seen is None else seen.second_moment
@@ -338,15 +339,14 @@ class _Work:
 
     def _bias(self, name: str, product: CustomProduct) -> Value | None:
         """What is added to a product in its format, put into the Add that follows if there is one."""
-        point = self.formats.points.get(f"{name}.{BIAS}")
+        held = self.formats.points.get(f"{name}.{BIAS}", FLOAT).static
         bias = self.cell.bias_of(product)
-        if point is None or point["bits"] is None or bias is None:
+        if held is None or bias is None:
             return None
         key = (name, id(bias))
         if key not in self.biases:
             array = np.asarray(constant_array(bias), np.float32)
-            encoding = encoding_of({**point, "axis": array.ndim - 1} if point["axis"] is not None else point)
-            values = encoding.dequantize(encoding.quantize(array))
+            values = replace(held, axis=None if held.axis is None else array.ndim - 1).fake_quantize(array)
             self.biases[key] = self.model.add_initializer(f"{self.cell.name}.{name}.{BIAS}", values, self.cell.graph)
         made = self.biases[key]
         node = self.cell.sums.get(id(product.node))
@@ -356,12 +356,12 @@ class _Work:
 
     def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
         """Nodes that put `value` on the grid of a point."""
-        format_ = dict(self.formats.points[point])
-        if entering and not is_power_of_two(format_["scale"][0]):
+        held = self.formats.points[point].complete
+        if entering and not is_power_of_two(held.scale[0]):
             # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
-            format_["rounding"] = Rounding.HALF_EVEN.value
+            held = replace(held, rounding=Rounding.HALF_EVEN)
         b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
-        emit_grid(b, "initial" if entering else VALUE, value, format_, readable=not self.owner.integer)
+        emit_grid(b, "initial" if entering else VALUE, value, held, readable=not self.owner.integer)
         return b.nodes
 
     def _edge(self, point: str, value: Value) -> None:
@@ -414,16 +414,14 @@ class _Work:
             float_bytes: Of what was there before.
         """
         at = self.cell.recurrence
-        formats = {p: dict(s) for p, s in self.formats.points.items() if p in self.used and s["bits"] is not None}
-        for s in formats.values() if self.owner.integer else ():
-            if len(s.get("scale") or ()) > 1:
-                del s["scale"]
-                s.pop("zero_points", None)
+        used = {p: f for p, f in self.formats.points.items() if p in self.used and not f.is_float}
+        if self.owner.integer:
+            used = {p: f.without_channel_scales(zero_points=False) for p, f in used.items()}
         record: dict[str, Any] = {
             "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
-            "products": self.products, "points": {p: s["bits"] for p, s in self.formats.points.items()},
+            "products": self.products, "points": {p: f.bits for p, f in self.formats.points.items()},
             "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
-            "formats": formats, "given": self.given, "left": self.left,
+            "formats": {p: f.as_dict() for p, f in used.items()}, "given": self.given, "left": self.left,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
@@ -448,11 +446,11 @@ def activations_of(cell: CustomCell) -> dict[str, Activation]:
     return made
 
 
-def _without_zero_point(format_: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A format of rows without the zero point, which is that of their codes."""
-    if format_ is None or format_["mode"] == "static":
-        return format_
-    return {k: v for k, v in format_.items() if k != "zero_point"}
+def _without_zero_point(point: PointFormat | None) -> PointFormat | None:
+    """A format of rows without the zero point, which is that of their quantized values."""
+    if point is None or point.mode == STATIC:
+        return point
+    return replace(point, format=replace(point.integers, zero_point=0))
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:
@@ -462,9 +460,9 @@ def _exchange(node: Node, old: Value, new: Value) -> None:
             node.inputs[k] = new
 
 
-def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None, integer: bool) -> NotHandled | None:
+def _refusal_of_formats(weight: PointFormat, code: PointFormat | None, integer: bool) -> NotHandled | None:
     """Why products have no such formats of their operands; None if they have. In form qcdq one may stay float."""
-    bits = weight["bits"]
+    bits = weight.bits
     if integer or code is None if bits is None else not 2 <= bits <= WIDEST_WEIGHT:
         return NotHandled(
             f"the recipe gives its weights no 2 to {WIDEST_WEIGHT} bits.",
@@ -476,13 +474,13 @@ def _refusal_of_formats(weight: dict[str, Any], code: dict[str, Any] | None, int
     if code is None:
         found, action = "hidden.bits = none", "choose a recipe with 8-bit activations, such as int8"
         return NotHandled("the recipe gives hidden states no bits.", found, action)
-    if code["mode"] != "static" and (code["bits"] not in ROW_BITS or (bits or 0) > WIDEST):
+    if code.mode != STATIC and (code.bits not in ROW_BITS or (bits or 0) > WIDEST):
         return NotHandled(
             "the recipe gives its products formats that rows with a scale each do not have.",
-            f"hidden.bits = {code['bits']}, weight.bits = {bits or 'none'}",
+            f"hidden.bits = {code.bits}, weight.bits = {bits or 'none'}",
             "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
         )
-    if code["bits"] > WIDEST_WEIGHT:
-        found = f"hidden.bits = {code['bits']}"
+    if code.integers.bits > WIDEST_WEIGHT:
+        found = f"hidden.bits = {code.bits}"
         return NotHandled("the recipe gives hidden states more than 16 bits.", found, "choose up to 16 bits")
     return None

@@ -15,25 +15,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
-from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
+from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.types import GRU, LSTM
+from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.encoding import Encoding, Rounding
-from rnnqc.formats.grids import is_power_of_two
-from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded, encoding_of, stored_multiplier
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import CHAINED, ROWS
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
+from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 
 FloatArray = npt.NDArray[np.float32]
 GATE_LIMIT = 2.0**40
-STATE_LIMIT = 2.0**60
 RESIDUAL_BITS = 13
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset(
@@ -65,108 +66,6 @@ class TableSpec:
         return int(2**self.bits)
 
 
-_LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
-_GRU_ONLY = ("reset_scale", "reset_zero_point")
-_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
-# Attributes that are left out at their default: a library that does not know them runs files without them.
-_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
-
-
-@dataclass(frozen=True)
-class CellNumbers:
-    """The scalars of the integer form of one cell; JSON-ready.
-
-    Attributes:
-        x_mode: "dynamic_row", "static" or "codes".
-        x_scale: Scale of a static input.
-        x_zero_point: Zero point of the input's codes.
-        h_mode: "static" or "dynamic_row".
-        h_scale: Scale of static hidden codes.
-        h_zero_point: Zero point of the hidden codes.
-        cell_scale: Real value of one cell unit; 0 for a float cell.
-        cell_max: Largest cell code.
-        cell_index_scale: Float cell: codes of the output table per unit.
-        gate_kinds: How each gate is evaluated.
-        gate_min: Lower limit of each gate's pre-activation.
-        gate_max: Upper limit.
-        gate_table_offset: Entry at which each gate's table starts.
-        gate_table_size: Size of the gates' tables if all gates are look-ups in tables of one size, else 0.
-        gate_index_scale: Kind "relu_table": codes per unit.
-        gate_index_size: Kind "relu_table": number of codes.
-        cell_table_size: Entries of the output table, or 0.
-        zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
-        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
-        x_bits: Width of the input's codes, 8 or 16.
-        h_bits: Width of the hidden codes, 8 or 16.
-        reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
-        reset_zero_point: Their zero point.
-        h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
-            initial state, which may be larger; 0 where nothing is known of it.
-        h_is_data: Whether no tool can take the initial hidden state for a constant.
-    """
-
-    x_mode: str
-    x_scale: float
-    x_zero_point: int
-    h_mode: str
-    h_scale: float
-    h_zero_point: int
-    cell_scale: float
-    cell_max: float
-    cell_index_scale: float
-    gate_kinds: list[str]
-    gate_min: list[float]
-    gate_max: list[float]
-    gate_table_offset: list[int]
-    gate_table_size: int
-    gate_index_scale: list[float]
-    gate_index_size: list[int]
-    cell_table_size: int
-    zero_point_rows: int
-    w_group_size: int = 0
-    r_group_size: int = 0
-    x_bits: int = 8
-    h_bits: int = 8
-    reset_scale: float = 0.0
-    reset_zero_point: int = 128
-    h_bound: float = 0.0
-    h_is_data: bool = True
-
-    @property
-    def cell_is_wide(self) -> bool:
-        """Whether the limit of a quantized cell cannot be reached."""
-        return self.cell_max >= STATE_LIMIT
-
-    def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node."""
-        gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
-        left_out = {*_BODY_ONLY, *(() if cell.type is LSTM else _LSTM_ONLY), *_GRU_ONLY}
-        numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
-        common = {
-            "hidden_size": cell.hidden_size,
-            "direction": "reverse" if cell.reverse else "forward",
-            **numbers,
-            "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
-            "gate_alpha": [float(a.alpha) for a in gates],
-            "gate_beta": [float(a.beta) for a in gates],
-        }
-        output = cell.output_activation
-        if output is not None:
-            return {
-                **common,
-                "output_kind": output.kind,
-                "output_alpha": float(output.alpha),
-                "output_beta": float(output.beta),
-                "input_forget": int(cell.input_forget),
-                "one": 1.0,
-            }
-        if cell.type is not GRU:
-            return common
-        reset = {} if cell.linear_before_reset else {k: getattr(self, k) for k in _GRU_ONLY}
-        return {**common, "linear_before_reset": int(cell.linear_before_reset), **reset}
-
-
 @dataclass(frozen=True)
 class FoldedCell:
     """The integer form of one cell.
@@ -192,7 +91,7 @@ class FoldedCell:
     cell_table: TableSpec | None
 
 
-def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
+def fold_cell(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[str, FloatArray]) -> FoldedCell:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -205,7 +104,7 @@ def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, Floa
     """
     _check_only_known_grids(cell)
     h, names = cell.hidden_size, cell.type.gates
-    w_encoding, r_encoding = (_weight_encoding(cell, k) for k in ("W", "R"))
+    w_format, r_format = (_weight_format(cell, k) for k in ("W", "R"))
     x_mode, x_scale, x_zero = _activation_format(cell, "input")
     h_mode, h_scale, h_zero = _activation_format(cell, "hidden")
     reset_scale, reset_zero = _reset_format(cell, h_mode)
@@ -213,7 +112,7 @@ def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, Floa
     gates = _fold_gates(cell, cell_scale or 1.0)
     s_g = np.repeat(gates.step, h)
     columns = len(names) * h
-    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (w_encoding, r_encoding))
+    w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (w_format, r_format))
     code_scale = np.full(columns, h_scale or 1.0)
     if RESET_HIDDEN in cell.points and not cell.linear_before_reset:
         code_scale[CANDIDATE * h :] = reset_scale or 1.0
@@ -238,8 +137,8 @@ def fold_cell(cell: Cell, w: npt.NDArray[np.int8], parameters: Mapping[str, Floa
         gate_index_size=[2**RESIDUAL_BITS if k == RELU_TABLE else 0 for k in gates.kinds],
         cell_table_size=cell_table.size if cell_table is not None else 0,
         zero_point_rows=zero_point_rows_needed(w) if x_mode == "dynamic_row" else 0,
-        x_bits=cell.points["input"]["bits"],
-        h_bits=cell.points["hidden"]["bits"],
+        x_bits=cell.points["input"].integers.bits,
+        h_bits=cell.points["hidden"].integers.bits,
         reset_scale=reset_scale,
         reset_zero_point=reset_zero,
         h_bound=state_bound(cell),
@@ -275,7 +174,7 @@ class _Gates:
     tables: list[TableSpec] = field(default_factory=list)
 
 
-def _fold_gates(cell: Cell, c_unit: float) -> _Gates:
+def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
     made = _Gates()
     for k in range(len(cell.type.gates)):
         source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
@@ -304,7 +203,7 @@ def _fold_gates(cell: Cell, c_unit: float) -> _Gates:
     return made
 
 
-def _cell_table(cell: Cell, cell_scale: float) -> tuple[TableSpec | None, float]:
+def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | None, float]:
     """The table of the output activation and, for a float cell, its codes per unit."""
     output = cell.output_activation
     if output is None or output.kind not in (TABLE, RELU_TABLE):
@@ -316,22 +215,23 @@ def _cell_table(cell: Cell, cell_scale: float) -> tuple[TableSpec | None, float]
     return _table(cell, "hidden", output, INDEX_BITS, step, 1.0), 0.0 if cell_scale else 1.0 / step
 
 
-def _reset_format(cell: Cell, h_mode: str) -> tuple[float, int]:
+def _reset_format(cell: QuantizedCell, h_mode: str) -> tuple[float, int]:
     """Scale and zero point of the codes of `r * h` in a GRU with linear_before_reset = 0."""
     point = cell.points.get(RESET_HIDDEN)
     if point is None or cell.linear_before_reset:
         return 0.0, 128
     mode, scale, zero = _activation_format(cell, RESET_HIDDEN)
-    if mode != h_mode or point["bits"] != cell.points["hidden"]["bits"]:
+    hidden = cell.points["hidden"]
+    if mode != h_mode or point.bits != hidden.bits:
         raise NotHandled(
             "the hidden state and r * h have different formats.",
-            f"hidden: {cell.points['hidden']['bits']} bits, {h_mode}; {RESET_HIDDEN}: {point['bits']} bits, {mode}",
+            f"hidden: {hidden.bits} bits, {h_mode}; {RESET_HIDDEN}: {point.bits} bits, {mode}",
             "give both the same bits and mode, or use --form qcdq",
         )
     return scale, zero
 
 
-def state_bound(cell: Cell, *, some: bool = False) -> float:
+def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
     """Magnitude up to which the hidden codes hold every state that steps make; 0 where no initial one is given.
 
     Also 0 where the range of the codes does not follow from the activations alone: of all codes of hidden states, or,
@@ -340,7 +240,7 @@ def state_bound(cell: Cell, *, some: bool = False) -> float:
     points = [cell.points["hidden"]]
     if cell.type.reads_hidden and not cell.linear_before_reset:
         points.append(cell.points[RESET_HIDDEN])
-    bounds = [p.get("bound", 0.0) for p in points]
+    bounds = [p.bound or 0.0 for p in points]
     if cell.initial_h is None or not (any if some else all)(bounds):
         return 0.0
     bound = float(np.float32(max(bounds)))
@@ -363,114 +263,113 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
     return int(2 ** max(2, (needed - 1).bit_length()))
 
 
-def _check_only_known_grids(cell: Cell) -> None:
+def _check_only_known_grids(cell: QuantizedCell) -> None:
     """Raises NotHandled for a quantized value that this form keeps exact."""
     for name, point in cell.points.items():
-        on_grid = name.endswith(".activation") and ("scale" in point or point.get("table") == VITIS)
+        on_grid = name.endswith(".activation") and (point.static is not None or point.table == VITIS)
         exact = name in EXACT_POINTS or name in cell.type.product_points or on_grid
-        if point["bits"] is not None and exact:
+        if not point.is_float and exact:
             action = "leave it float, or use --form qcdq"
-            raise NotHandled(f"{name} is quantized.", f"{name}.bits = {point['bits']}", action)
-    if cell.points["hidden"].get("rounded_output"):
+            raise NotHandled(f"{name} is quantized.", f"{name}.bits = {point.bits}", action)
+    if cell.points["hidden"].rounded_output:
         raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
 
 
-def _weight_encoding(cell: Cell, name: str) -> Encoding:
+def _weight_format(cell: QuantizedCell, name: str) -> Format:
     point = cell.points[f"{name}.weight"]
-    if point["bits"] is None:
+    held = point.static
+    if held is None:
         raise NotHandled(
             f"{name} stays float in this recipe.",
             f"{name}.weight.bits = none",
             "quantize the weights, or use --form qcdq",
         )
-    if point["bits"] == 1 or not point["signed"] or point["zero_point"] or point.get("zero_points"):
+    if held.binary or not held.is_symmetric:
         raise NotHandled(
             f"{name} is not symmetric, or binary.",
-            f"{name}.weight: {point['bits']} bits, signed = {point['signed']}, zero_point = {point['zero_point']}",
+            f"{name}.weight: {point.bits} bits, signed = {held.signed}, zero_point = {held.zero_point}",
             "signed codes around 0 have an integer form; use --form qcdq",
         )
-    if point["bits"] > 8:
+    if held.bits > 8:
         raise NotHandled(
-            f"{name} has {point['bits']} bits.",
-            f"{name}.weight.bits = {point['bits']}",
+            f"{name} has {held.bits} bits.",
+            f"{name}.weight.bits = {held.bits}",
             "up to 8 bits have an integer form; use --form qcdq",
         )
-    return encoding_of(point)
+    return held
 
 
-def _activation_format(cell: Cell, name: str) -> tuple[str, float, int]:
-    point = cell.points[name]
-    if point["bits"] not in (8, 16) or point["signed"] or point["rounding"] != Rounding.HALF_EVEN.value:
+def _activation_format(cell: QuantizedCell, name: str) -> tuple[str, float, int]:
+    """How `name` becomes integers: the mode, the scale (0 for one of each row) and the zero point."""
+    point, held = cell.points[name], cell.points[name].format
+    if held is None or held.bits not in (8, 16) or held.signed or held.rounding is not Rounding.HALF_EVEN:
+        found = "float" if held is None else f"{point.bits} bits, signed = {held.signed}, {held.rounding.value}"
         raise NotHandled(
             f"the {name} has a format without integer form.",
-            f"{name}: "
-            + (
-                "float"
-                if point["bits"] is None
-                else f"{point['bits']} bits, signed = {point['signed']}, {point['rounding']}"
-            ),
+            f"{name}: {found}",
             "unsigned codes of 8 or 16 bits, rounded half to even, have one; use --form qcdq",
         )
-    if point["mode"] == "dynamic-row":
-        return "dynamic_row", 0.0, int(point["zero_point"])
-    mode = "codes" if point["mode"] == "codes" else "static"
-    return mode, float(point["scale"][0]), int(point["zero_point"])
+    if point.mode == ROWS:
+        return "dynamic_row", 0.0, held.zero_point
+    return "codes" if point.mode == CHAINED else "static", float(point.complete.scale[0]), held.zero_point
 
 
-def _gate_format(cell: Cell, k: int) -> tuple[float, int]:
+def _gate_format(cell: QuantizedCell, k: int) -> tuple[float, int]:
+    """Scale and bits of the pre-activation of a gate that is tabulated; 1 and 0 of another one."""
     activation = cell.gate_activation(k)
     if activation.kind != TABLE:
         return 1.0, 0
     name = cell.type.gates[k]
     point, value = cell.points[f"{name}.acc"], cell.points[f"{name}.activation"]
-    if point["bits"] is None or value["bits"] is None or point["rounding"] != Rounding.HALF_UP.value:
+    held = point.static
+    if held is None or value.is_float or held.rounding is not Rounding.HALF_UP:
+        rounding = None if held is None else held.rounding.value
         raise NotHandled(
             f"the {name.replace('_', ' ')} is not tabulated.",
-            f"{name}: acc.bits = {point['bits']}, activation.bits = {value['bits']}, {point.get('rounding')}",
+            f"{name}: acc.bits = {point.bits}, activation.bits = {value.bits}, {rounding}",
             "quantize pre-activation (rounding half_up) and activation, or use --form qcdq",
         )
-    if point["zero_point"] or not point["signed"]:
+    if not held.is_symmetric:
         raise NotHandled(
             f"the {name.replace('_', ' ')} has codes that are not around 0.",
-            f"{name}.acc: signed = {point['signed']}, zero_point = {point['zero_point']}",
+            f"{name}.acc: signed = {held.signed}, zero_point = {held.zero_point}",
             "symmetric pre-activations have an integer form; use --form qcdq",
         )
-    if point["bits"] > INDEX_BITS:
+    if held.bits > INDEX_BITS:
         raise NotHandled(
             f"the {name.replace('_', ' ')} has too large a table.",
-            f"{name}.acc.bits = {point['bits']}",
+            f"{name}.acc.bits = {held.bits}",
             f"pre-activations of up to {INDEX_BITS} bits have an integer form; use --form qcdq",
         )
-    return float(point["scale"][0]), int(point["bits"])
+    return held.scale[0], held.bits
 
 
-def _cell_format(cell: Cell) -> tuple[float, float]:
-    point = cell.points["cell_state"]
-    output = cell.activations[2]
-    if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"]["bits"] is None:
+def _cell_format(cell: QuantizedCell) -> tuple[float, float]:
+    """Scale and largest multiple of the cell state; zeros for a float one."""
+    held, output = cell.points["cell_state"].static, cell.activations[2]
+    if output.kind in (TABLE, RELU_TABLE) and cell.points["hidden.activation"].is_float:
         raise NotHandled(
             "the output activation is not tabulated.",
             "hidden.activation.bits = none",
             "tabulate it, or use --form qcdq",
         )
-    if point["bits"] is None:
+    if held is None:
         return 0.0, 0.0
     gate = cell.gate_activation(CELL)
-    if point["rounding"] != Rounding.HALF_EVEN.value or output.kind == RELU_TABLE or gate.kind != TABLE:
+    if held.rounding is not Rounding.HALF_EVEN or output.kind == RELU_TABLE or gate.kind != TABLE:
         raise NotHandled(
             "the cell state has a format without integer form.",
-            f"cell_state: {point['bits']} bits, {point['rounding']}, gate {gate.name}, output {output.name}",
+            f"cell_state: {held.bits} bits, {held.rounding.value}, gate {gate.name}, output {output.name}",
             "whole numbers rounded half to even, with tabulated activations, have one; use --form qcdq",
         )
     # float32 holds whole numbers of 24 bits: such a cell needs no limit but the one that keeps it finite.
-    wide = point["bits"] == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)
-    limit = STATE_LIMIT if wide else 2.0 ** (point["bits"] - 1) - 1
-    return float(point["scale"][0]), limit
+    wide = held.bits == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)
+    return held.scale[0], STATE_LIMIT if wide else 2.0 ** (held.bits - 1) - 1
 
 
-def _table(cell: Cell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
+def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
     linear = (
-        cell.points[f"{name}.activation"]["table"] == "piecewise-linear"
+        cell.points[f"{name}.activation"].table == "piecewise-linear"
         and activation.name in ("Sigmoid", "Tanh")
         and linear_length(activation, bits, step) is not None
     )

@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, GATES, INPUT, Cell
+from rnnqc.cells.base import FORGET, GATES, INPUT
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.cells.emit_step import rounds_output
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.passes.fold.fold_cell import EXACT_POINTS, FloatArray
-from rnnqc.passes.fold.grid_numbers import GATE_KINDS, RESET, Grid, GridNumbers, point_of, quantizers_of
 from rnnqc.passes.fold.grid_tables import GridTable, grid_table, on_activation_grid, place
-from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of, stored_multiplier
+from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
 
 WIDEST_CODES = 16
@@ -68,29 +69,25 @@ class FoldedGrid:
     hidden_bias: FloatArray | None = None
 
 
-def needs_grid(cell: Cell) -> bool:
+def needs_grid(cell: QuantizedCell) -> bool:
     """Whether a format of the cell is one that only the arithmetic "grid" has."""
     points, gates = cell.points, cell.type.gates
     exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
-    present = [n for n in exact & points.keys() if points[n]["bits"] is not None]
+    present = [n for n in exact & points.keys() if not points[n].is_float]
     activations = [p for n, p in points.items() if n.endswith(".activation")]
     signed = [points[f"{g}.acc"] for g in gates] + [points[n] for n in ("W.weight", "R.weight")]
     signed += [points["cell_state"]] if cell.type.cell_state else []
     return bool(
         present
-        or rounds_output(cell)
-        or any("scale" in a or a.get("table") == VITIS for a in activations)
-        or any(_is_asymmetric(p) for p in signed)
+        or cell.rounds_output
+        or any(a.static is not None or a.table == VITIS for a in activations)
+        or any(p.format is not None and not p.format.is_symmetric for p in signed)
     )
 
 
-def _is_asymmetric(point: Mapping[str, Any]) -> bool:
-    if point["bits"] is None:
-        return False
-    return bool(point["zero_point"] or any(point.get("zero_points", ())) or not point["signed"])
-
-
-def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> FoldedGrid:
+def fold_grid(
+    cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
+) -> FoldedGrid:
     """Folds the scales of a quantized cell.
 
     Args:
@@ -104,9 +101,9 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
     """
     gates = cell.type.gates
     of_codes = _codes(cell)
-    encodings = {name: _encoding(cell, name) for name in quantizers_of(cell.type)}
+    formats = {name: _format(cell, name) for name in quantizers_of(cell.type)}
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {n: Grid() if e is None else Grid.of(e, _raise(e) if n in of_codes else 0) for n, e in encodings.items()}
+    grids = {n: Grid() if f is None else Grid.of(f, _raise(f) if n in of_codes else 0) for n, f in formats.items()}
     if cell.input_forget:
         for kind in GATE_KINDS:
             grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
@@ -116,17 +113,17 @@ def fold_grid(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: 
         source = gates[INPUT] if cell.input_forget and k == FORGET else gate
         table = grid_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
         offsets.append(place(tables, table))
-    accumulator = cell.points["accumulator"]["bits"]
+    accumulator = cell.points["accumulator"].bits
     one = np.ones(1, np.float32)
     if cell.input_forget:
         one = on_activation_grid(cell.points[f"{gates[INPUT]}.activation"], one)
     numbers = GridNumbers.of(
-        "codes" if cell.points["input"]["mode"] == "codes" else "static",
+        "codes" if cell.points["input"].mode == CHAINED else "static",
         list(grids.values()),
         gate_table_offset=offsets,
         one=float(one[0]),
         accumulator_bits=0 if accumulator is None else int(accumulator),
-        rounded_output=rounds_output(cell),
+        rounded_output=cell.rounds_output,
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
     if RESET in of_codes:
@@ -156,49 +153,45 @@ class _Weight:
     scale: npt.NDArray[np.float64]
 
 
-def _weight(cell: Cell, name: str, codes: npt.NDArray[Any]) -> _Weight:
-    point = cell.points[f"{name}.weight"]
-    if point["bits"] is None or point["bits"] > WIDEST_WEIGHT:
+def _weight(cell: QuantizedCell, name: str, codes: npt.NDArray[Any]) -> _Weight:
+    held = cell.points[f"{name}.weight"].static
+    if held is None or held.bits > WIDEST_WEIGHT:
         raise NotHandled(
-            f"{name} stays float in this recipe." if point["bits"] is None else f"{name} has {point['bits']} bits.",
-            f"{name}.weight.bits = {'none' if point['bits'] is None else point['bits']}",
+            f"{name} stays float in this recipe." if held is None else f"{name} has {held.bits} bits.",
+            f"{name}.weight.bits = {'none' if held is None else held.bits}",
             f"weights of up to {WIDEST_WEIGHT} bits have an integer form; use --form qcdq",
         )
-    encoding = encoding_of(point)
     columns = len(cell.type.gates) * cell.hidden_size
-    shift = 0 if encoding.signed else 2 ** (encoding.bits - 1)
-    zero_point = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point) - shift, (columns,)).astype(
-        np.int32
-    )
+    shift = 0 if held.signed else 2 ** (held.bits - 1)
+    zero_point = np.broadcast_to(held.all_zero_points - shift, (columns,)).astype(np.int32)
     return _Weight(
-        (codes.astype(np.int32) - shift).astype(np.int8 if encoding.bits <= 8 else np.int16),
+        (codes.astype(np.int32) - shift).astype(np.int8 if held.bits <= 8 else np.int16),
         zero_point if zero_point.any() else None,
-        np.broadcast_to(np.asarray(encoding.scale, np.float64), (columns,)),
+        np.broadcast_to(np.asarray(held.scale, np.float64), (columns,)),
     )
 
 
-def _raise(encoding: Encoding) -> int:
-    """What makes the codes of a format unsigned."""
-    return int(2 ** (encoding.bits - 1)) if encoding.signed else 0
+def _raise(format_: Format) -> int:
+    """What makes the quantized values of a format unsigned."""
+    return int(2 ** (format_.bits - 1)) if format_.signed else 0
 
 
-def _codes(cell: Cell) -> tuple[str, ...]:
+def _codes(cell: QuantizedCell) -> tuple[str, ...]:
     """The quantizers of codes, which meet weights."""
     return (
         ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
     )
 
 
-def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
+def _format(cell: QuantizedCell, quantizer: str) -> Format | None:
     """The format of a quantizer; None for one that passes values on."""
     if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None
     name = point_of(cell, quantizer)
-    point = cell.points.get(name, {"bits": None})
+    point, held = cell.point(name), cell.point(name).static
     code, index = quantizer in _codes(cell), name == "cell_state" or name.endswith(".acc")
-    needed = code or index
-    if point["bits"] is None:
-        if not needed:
+    if point.is_float:
+        if not (code or index):
             return None
         raise NotHandled(
             f"{name} stays float in this recipe.",
@@ -206,10 +199,10 @@ def _encoding(cell: Cell, quantizer: str) -> Encoding | None:
             "give it bits and a scale, or use --form qcdq",
         )
     widest = WIDEST_CODES if code else INDEX_BITS if index else WIDEST_OTHER
-    if point["mode"] == "dynamic-row" or not 2 <= point["bits"] <= widest:
+    if held is None or not 2 <= held.bits <= widest:
         raise NotHandled(
             f"{name} has a format without integer form.",
-            f"{name}: {point['bits']} bits, {point['mode']}",
+            f"{name}: {point.bits} bits, {point.mode}",
             f"static scales and 2 to {widest} bits have one; use --form qcdq",
         )
-    return encoding_of(point)
+    return held

@@ -7,15 +7,18 @@ Brevitas multiplies float32 matrices in an order nobody specifies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.passes.fold.fold_grid import FoldedGrid
-from rnnqc.passes.fold.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
 from rnnqc.passes.fold.grid_tables import GridTable, place
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -39,7 +42,7 @@ def grid_of(name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_
     check_one_scale(name, quantizer)
     if quantizer.bipolar:
         raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned codes")
-    if isinstance(quantizer.rounding, QonnxRounding) and not on_grid:
+    if quantizer.rounding in QONNX_ONLY and not on_grid:
         found = f"rounding {quantizer.rounding.value}"
         raise NotHandled(f"{name} rounds as no cell of Brevitas does.", found, "use another rounding mode")
     if quantizer.bits > INDEX_BITS:
@@ -121,22 +124,26 @@ def fold_quant_lstm(node: QuantLstm, x: Grid) -> FoldedGrid:
     )
 
 
-def points_of(node: QuantLstm) -> dict[str, dict[str, Any]]:
-    """What reports say about the formats of the cell."""
+def points_of(node: QuantLstm) -> dict[str, PointFormat]:
+    """The formats of the cell, as reports describe them.
+
+    Raises:
+        NotHandled: A quantizer is none that a format describes.
+    """
     q = node.quantizers
-    points = {"input": q["output"].as_point(), "hidden": {**q["output"].as_point(), "rounded_output": True}}
+    points = {"input": q["output"].format(), "hidden": replace(q["output"].format(), rounded_output=True)}
     for key, parameters in (("W", node.W), ("R", node.R)):
         used = [p.quantizer for p in parameters if p.quantizer is not None]
-        scales = [float(s) for _, s in _columns(parameters)]
-        points[f"{key}.weight"] = {**used[0].as_point(1), "bits": max(p.bits for p in used), "scale": scales}
+        scale = tuple(float(s) for _, s in _columns(parameters))
+        points[f"{key}.weight"] = used[0].format(bits=max(p.bits for p in used), scale=scale, axis=1)
     for gate in GATES:
         source = "input" if node.cifg and gate == "forget" else gate
-        points[f"{gate}_gate.acc"] = q[f"{source}_acc"].as_point()
+        points[f"{gate}_gate.acc"] = q[f"{source}_acc"].format()
         activation = "cell_tanh" if gate == "cell" else f"{source}_sigmoid"
-        points[f"{gate}_gate.activation"] = q[activation].as_point()
+        points[f"{gate}_gate.activation"] = q[activation].format()
     for name in ("cell_state", "cell_state.kept", "cell_state.added"):
-        points[name] = q["cell_state"].as_point()
-    points["hidden.activation"] = q["hidden_state_tanh"].as_point()
+        points[name] = q["cell_state"].format()
+    points["hidden.activation"] = q["hidden_state_tanh"].format()
     return points
 
 

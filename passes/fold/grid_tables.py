@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import Grid
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.fold_cell import FloatArray, linear_length
-from rnnqc.passes.fold.grid_numbers import Grid
-from rnnqc.passes.formats.point_format import INDEX_BITS, encoding_of
+from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.lstm_node import NotHandled
 
 
@@ -62,7 +62,7 @@ def place(tables: list[GridTable], table: GridTable) -> int:
     return start
 
 
-def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) -> GridTable:
+def grid_table(cell: QuantizedCell, name: str, activation: Activation, argument: Grid) -> GridTable:
     """The table of an activation, its values on the grid of `<name>.activation` if that has one.
 
     Raises:
@@ -71,7 +71,7 @@ def grid_table(cell: Cell, name: str, activation: Activation, argument: Grid) ->
     point = cell.points[f"{name}.activation"]
     codes = np.arange(argument.low, argument.high + 1)
     bits = max(2, max(-argument.low, argument.high + 1, 1).bit_length())
-    kind = point.get("table", "exact") if point["bits"] is not None else "exact"
+    kind = point.table or "exact"
     n = linear_length(activation, bits, argument.scale) if activation.name in STEP_BITS else None
     if kind == VITIS and activation.name in STEP_BITS:
         values, steps = _vitis_values(name, activation, argument, codes)
@@ -101,9 +101,6 @@ def _vitis_values(
     return np.asarray(values), VitisSteps(activation.name, position, int(codes[0]), int(codes[-1]))
 
 
-def on_activation_grid(point: Mapping[str, Any], values: FloatArray) -> FloatArray:
+def on_activation_grid(point: PointFormat, values: FloatArray) -> FloatArray:
     """`values` in the format of an activation's point; themselves without one."""
-    if "scale" not in point:
-        return values
-    encoding = encoding_of(point)
-    return encoding.dequantize(encoding.quantize(values))
+    return values if point.static is None else point.static.fake_quantize(values)

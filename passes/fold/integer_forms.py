@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Model, Value
 from rnnqc.passes.fold.fold_cell import FloatArray, FoldedCell, fold_cell, state_bound
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
@@ -21,7 +22,9 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 Folded = FoldedCell | FoldedGrid
 
 
-def integer_form(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]) -> Folded:
+def integer_form(
+    cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
+) -> Folded:
     """The integer form in the first arithmetic that has the formats of the cell.
 
     Args:
@@ -50,11 +53,11 @@ def integer_form(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameter
         raise
 
 
-def _fold_as_brevitas(cell: Cell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedGrid:
+def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedGrid:
     """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
     lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
-    chained = point["mode"] == "codes"
-    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or "on_grid" in point)
+    chained = point.mode == CHAINED
+    x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
     folded = fold_quant_lstm(lstm, x)
     return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
 
@@ -65,7 +68,7 @@ def is_within(model: Model, state: Value, bound: float) -> bool:
     return held is not None and bool(np.all(np.abs(held) <= bound))
 
 
-def bound_to_exceed(model: Model, cell: Cell, state: Value | None) -> float:
+def bound_to_exceed(model: Model, cell: QuantizedCell, state: Value | None) -> float:
     """The bound of some hidden codes, if an initial state may lie beyond it; else 0."""
     bound = state_bound(cell, some=True)
     return bound if bound and state is not None and not is_within(model, state, bound) else 0.0

@@ -1,11 +1,11 @@
-"""What the integer form of a cell is made from, and what is wanted of it."""
+"""The constants that the integer form of a cell is made from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnnqc.cells.stages import OperandNames
 from rnnqc.ir import Value
-from rnnqc.passes.cells.emit_cell import Boundary
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,7 @@ class Operands:
     W_zero_point: Value | None = None
     R_zero_point: Value | None = None
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which results of the loop are needed: hidden states, their codes, cell states of all steps, the last one."""
-
-    y: bool
-    codes: bool
-    c_steps: bool
-    last_c: bool
-
-    @classmethod
-    def of(cls, at: Boundary, codes: Value | None) -> Wanted:
-        """What a cell with these boundary values needs, and `codes` `[T,B,H]` where an integer consumer follows."""
-        return cls(
-            y=at.y is not None or at.y_h is not None,
-            codes=codes is not None,
-            c_steps=at.y_c is not None and at.sequence_lens is not None,
-            last_c=at.y_c is not None and at.sequence_lens is None,
-        )
+    @property
+    def names(self) -> OperandNames:
+        """Their names."""
+        return OperandNames(**{k: v.name for k, v in vars(self).items() if v is not None})

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.passes.formats.point_format import FLOAT, format_of
-from rnnqc.recipes.recipe import Settings
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.passes.formats.point_format import integer_format, with_scale
+from rnnqc.recipes.recipe import Settings, rounding_of
 
-Points = dict[str, dict[str, Any]]
+Points = dict[str, PointFormat]
 PRODUCT = "product"
 
 
@@ -36,8 +38,8 @@ def waits_for(name: str, s: Settings, later: Sequence[str]) -> bool:
     return any(n == target or (name == "bias" and n.endswith(f".{target}")) for n in later)
 
 
-def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> dict[str, Any]:
-    """The resolved point of such a format.
+def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> PointFormat:
+    """The format of such a point.
 
     Args:
         cell: The cell.
@@ -50,34 +52,52 @@ def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> dict[str
         UsageError: `same_as` names no point with one scale.
     """
     if s.get("mode") == PRODUCT:
-        code, weight = made["input"], made["W.weight"]
-        if "scale" not in code or "scale" not in weight:
+        code, weight = made["input"].static, made["W.weight"].static
+        if code is None or weight is None:
             raise CompileError(
                 "mode = product without the scales of input and W.",
                 supported="static formats of input and W.weight",
                 action="give both bits and mode = static",
             )
-        columns = len(cell.type.gates) * cell.hidden_size
-        unit = np.broadcast_to(np.asarray(weight["scale"], np.float64) * code["scale"][0], columns)
-        scale, like = [float(v) for v in unit.astype(np.float32)], format_of({**s, "signed": True, "zero_point": 0})
-        return {**like, "scale": scale, "axis": 0, "mode": "static"}
-    target = s["same_as"]
+        return product_format(s, code, weight, len(cell.type.gates) * cell.hidden_size)
+    target, rounding = s["same_as"], rounding_of(s)
     if name == "bias" and target in ("input_product", "hidden_product", "acc"):
         gates = [made.get(f"{g}.{target}", FLOAT) for g in cell.type.gates]
-        gates = [g if "scale" in g else gates[0] for g in gates]  # the coupled forget gate has none
-        _check_target(target, gates[0])
-        scale = [float(v) for v in np.repeat([g["scale"][0] for g in gates], cell.hidden_size)]
-        like = {k: gates[0][k] for k in ("bits", "signed", "narrow", "zero_point")}
-        return {**like, "scale": scale, "axis": 0, "mode": "static", "rounding": format_of(s)["rounding"]}
-    _check_target(target, made.get(target, FLOAT))
-    like = {k: made[target][k] for k in ("bits", "signed", "narrow", "scale", "zero_point", "axis", "mode")}
-    own = {"table": s["table"]} if "table" in s and name.endswith("activation") else {}
-    return {**like, "rounding": format_of(s)["rounding"], **own}
+        gates = [g if g.scale else gates[0] for g in gates]  # the coupled forget gate has none
+        first = _one_scale(target, gates[0])
+        scale = tuple(float(v) for v in np.repeat([g.scale[0] for g in gates], cell.hidden_size))
+        return PointFormat.of(replace(first, scale=scale, axis=0, rounding=rounding))
+    like = replace(_one_scale(target, made.get(target, FLOAT)), rounding=rounding)
+    return replace(
+        PointFormat.of(like),
+        mode=made[target].mode,
+        table=s.get("table") if name.endswith("activation") else None,
+    )
 
 
-def _check_target(target: str, point: Mapping[str, Any]) -> None:
-    if "scale" not in point or len(point["scale"]) != 1:
+def product_format(s: Settings, code: Format, weight: Format, columns: int) -> PointFormat:
+    """The format of a sum of products of quantized values: one scale for each of the output columns.
+
+    Args:
+        s: What the recipe says about it.
+        code: Of what the weights are multiplied with, with one scale.
+        weight: Of the weights.
+        columns: Number of output channels.
+
+    Raises:
+        FormatError: The products of the scales are no scales.
+    """
+    unit = np.broadcast_to(np.asarray(weight.scale, np.float64) * code.scale[0], columns)
+    asked = integer_format({**s, "signed": True, "zero_point": 0})
+    return PointFormat.of(with_scale(asked, [float(v) for v in unit.astype(np.float32)], axis=0))
+
+
+def _one_scale(target: str, point: PointFormat) -> Format:
+    """The format of a point with one scale, as another one takes it."""
+    if len(point.scale) != 1:
         raise UsageError(
             f"same_as = {target!r}, which is no point of this cell with one scale of its own.",
             supported="a point with a static format that does not follow from another one",
         )
+    assert point.bits is not None
+    return replace(point.complete, bits=point.bits, zero_points=())

@@ -17,7 +17,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, constant_array, graph_info, info
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_cell import boundary_of
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.recipes.recipe import Settings
 
 DYNAMIC = "dynamic-row"
@@ -83,8 +83,8 @@ def equalize_input(
     equalized.dtype, equalized.shape = x.dtype, None if isinstance(x, Constant) else x.shape
     first = next(n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name)
     model.insert_nodes(graph, first, builder.nodes)
-    cell.x = equalized.name
-    cell.W = model.add_initializer(f"{cell.name}/W.equalized", scaled).name
+    weight = model.add_initializer(f"{cell.name}/W.equalized", scaled).name
+    model.cells[cell.name] = replace(cell, x=equalized.name, W=weight)
     name = f"{cell.name}.input"
     return replace(statistics, points={**statistics.points, name: divided(statistics.points[name], scales)})
 

@@ -1,17 +1,16 @@
-"""From a recipe, the weights and statistics to the number formats of every cell of a model.
+"""Resolve the formats of every cell of a model from a recipe, the weights and statistics.
 
 A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights
 (rnnqc/formats/weight_scales.py), from the activation, or by the recipe's `range` from the statistics of a calibration
-(rnnqc/recipes/ranges.py), where points of one `share` are taken together.
-Formats that are those of another point (`same_as`, mode "product") come last.
+(rnnqc/recipes/ranges.py), where points of one `share` are taken together. Formats that are those of another point
+(`same_as`, mode "product") come last.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +20,22 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.vitis_tables import STEP_BITS, UNIT, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.formats.encoding import symmetric_scale
-from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.format_request import MAX_CODE
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.passes.formats.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
 from rnnqc.passes.formats.format_checks import check_members, check_mode
 from rnnqc.passes.formats.point_format import (
-    FLOAT,
     accumulator_scale,
     cell_state_is_float,
-    check_point,
-    format_of,
     hidden_bound,
-    on_grid,
+    integer_format,
+    naming_point,
+    static_format,
     weight_point,
 )
-from rnnqc.passes.formats.weight_formats import Scales, grid_format, weight_scales
-from rnnqc.recipes.ranges import RangeRule, grid_of_statistics
+from rnnqc.passes.formats.weight_formats import Scales, format_request, weight_scales
+from rnnqc.recipes.ranges import RangeRule, scale_of_statistics
 from rnnqc.recipes.recipe import Recipe, Settings, keys_of, rounding_of
 from rnnqc.recipes.sharing import merge_for_sharing
 
@@ -63,6 +62,10 @@ def resolve_formats(
     """
     resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
     return {cell.name: resolver.points_or_none(cell) for cell in cells}
+
+
+def _static(s: Settings, scale: float) -> PointFormat:
+    return PointFormat.of(static_format(s, scale))
 
 
 class _NeverRanError(Exception):
@@ -123,10 +126,7 @@ class _Resolver:
                 with naming_point(f"{cell.name}.{name}"):
                     made[name] = derived_format(cell, name, self._settings(cell, name), made)
             later = [n for n in later if n not in ready]
-        made = {p.name: made[p.name] for p in cell.type.points}
-        for name, settings in made.items():
-            check_point(f"{cell.name}.{name}", settings)
-        return made
+        return {p.name: made[p.name] for p in cell.type.points}
 
     def _settings(self, cell: Cell, point: str) -> Settings:
         return self.settings[cell.name][point]
@@ -139,80 +139,87 @@ class _Resolver:
         names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
         return str(s["share"]).format(**names)
 
-    def _point(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
-        kind = name.rpartition(".")[2]
+    def _point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        """The format of a point that does not follow from another one."""
+        kind, mode = name.rpartition(".")[2], s.get("mode")
         if s["bits"] == 1 and kind != "weight":
             raise UsageError(
                 "bits = 1, and it is no weight.",
                 supported="binary codes of weights, 2 bits or more elsewhere",
                 action=f"--set '{cell.name}.{name}.bits=2' or more",
             )
-        mode = s.get("mode")
-        if kind == "weight":
-            array = self.arrays[cell.name][name[0]]
-            slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
-            return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
         if name == "accumulator":
-            return {"bits": s["bits"]}
-        if name == "bias":
-            whole = {**s, "granularity": "per-tensor"}
-            found = weight_scales(whole, self.arrays[cell.name]["B"][np.newaxis], len(cell.type.gates))
-            return on_grid(s, s["scale"]) if found is None else on_grid(s, found[0][0])
-        if name == "cell_state" and cell_state_is_float(cell, s, f"{cell.name}.{name}"):
-            return FLOAT
+            return PointFormat(s["bits"])
         if kind == "acc" and mode in (None, "activation"):
             scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
-            return FLOAT if scale is None else on_grid({**s, "signed": True, "zero_point": 0}, scale)
-        if kind == "activation":
-            return self._activation(cell, name, s)
-        if kind == "hidden":
-            return self._hidden(cell, name, s)
-        if name == "input":
-            chain = {"chain": bool(s.get("chain", False))}
-            if mode == "static" or (mode is None and ("scale" in s or "range" in s)):
-                return {**self._grid(cell, name, s), **chain}
-            return {**format_of(s), "mode": "dynamic-row", **chain}
-        if name == "cell_state":
-            # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
-            s = {"signed": True, "narrow": mode != "static" and s.get("levels", MAX_CODE) == MAX_CODE, **s}
-        return self._grid(cell, name, s)
+            return FLOAT if scale is None else _static({**s, "signed": True, "zero_point": 0}, scale)
+        own = {
+            "weight": self._weight,
+            "bias": self._bias,
+            "activation": self._activation,
+            "hidden": self._hidden,
+            "input": self._input,
+            "cell_state": self._cell_state,
+        }
+        return own.get(kind, self._measured_point)(cell, name, s)
 
-    def _activation(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+    def _weight(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        array = self.arrays[cell.name][name[0]]
+        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
+        return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
+
+    def _bias(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        whole = {**s, "granularity": "per-tensor"}
+        found = weight_scales(whole, self.arrays[cell.name]["B"][np.newaxis], len(cell.type.gates))
+        return _static(s, s["scale"] if found is None else found[0][0])
+
+    def _input(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        chain, mode = bool(s.get("chain", False)), s.get("mode")
+        if mode == "static" or (mode is None and ("scale" in s or "range" in s)):
+            return replace(self._measured_point(cell, name, s), chain=chain)
+        return PointFormat.of(integer_format(s), chain=chain)
+
+    def _cell_state(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        if cell_state_is_float(cell, s, f"{cell.name}.{name}"):
+            return FLOAT
+        # The arithmetic "tables", which has no static mode, saturates at plus and minus one number.
+        narrow = s.get("mode") != "static" and s.get("levels", MAX_CODE) == MAX_CODE
+        return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
+
+    def _activation(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         table, gate, gates = s.get("table", "piecewise-linear"), name.rpartition(".")[0], cell.type.gates
         activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
         assert activation is not None
         if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:
             s = {**s, "scale": UNIT}
-        grid = self._grid(cell, name, s) if "scale" in s or s.get("mode") == "static" else {"bits": s["bits"]}
-        return {**grid, "table": table}
+        static = "scale" in s or s.get("mode") == "static"
+        return replace(self._measured_point(cell, name, s) if static else PointFormat(s["bits"]), table=table)
 
-    def _hidden(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+    def _hidden(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         mode = s.get("mode", "bounded")
-        if "scale" not in s and mode == "bounded":
-            bound = hidden_bound(cell)
-            if bound is None:
-                return self._row_scales(s)
-            like = grid_format({**s, "zero_point": None})
-            made = {**on_grid(s, float(like.finished(symmetric_scale(bound, s["bits"])))), "bound": bound}
-        elif "scale" not in s and mode == "dynamic-row":
+        bound = hidden_bound(cell) if mode == "bounded" else None
+        if "scale" in s or mode not in ("bounded", "dynamic-row"):
+            made = self._measured_point(cell, name, s)
+        elif bound is None:
             return self._row_scales(s)
         else:
-            made = self._grid(cell, name, s)
-        return {**made, "rounded_output": True} if s.get("rounded_output") else made
+            like = format_request({**s, "zero_point": None})
+            made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
+        return replace(made, rounded_output=bool(s.get("rounded_output")))
 
-    def _row_scales(self, s: Settings) -> dict[str, Any]:
+    def _row_scales(self, s: Settings) -> PointFormat:
         if s.get("rounded_output"):
             raise UsageError(
                 "rounded_output = true with scales that follow from rows.",
                 supported="rounded outputs of hidden states with one scale",
                 action="choose mode = static, or leave rounded_output out",
             )
-        return {**format_of(s), "mode": "dynamic-row"}
+        return PointFormat.of(integer_format(s))
 
-    def _grid(self, cell: Cell, name: str, s: Settings) -> dict[str, Any]:
+    def _measured_point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         """A static format whose scale is given, or follows from statistics."""
         if "scale" in s:
-            return on_grid(s, s["scale"])
+            return _static(s, s["scale"])
         path = f"{cell.name}.{name}"
         label = self._share(cell, name) or path
         if cell.name in self.silent:
@@ -221,10 +228,10 @@ class _Resolver:
         if key not in self.grids:
             self.grids[key] = self._measured(self.shares.get(label, [(cell.name, name)]), s)
         scale, zero_point = self.grids[key]
-        return on_grid({**s, "zero_point": zero_point}, scale)
+        return _static({**s, "zero_point": zero_point}, scale)
 
     def _measured(self, members: Sequence[tuple[str, str]], s: Settings) -> tuple[float, int]:
-        return grid_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
+        return scale_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
 
     def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
         """Scales and zero points of a weight; None where they are given, or those of groups."""
@@ -245,7 +252,7 @@ class _Resolver:
         return self.weights[key]
 
 
-def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
+def scale_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
     """Scale and zero point of a point, or of several that share them, by the recipe's `range`.
 
     Args:
@@ -279,19 +286,7 @@ def grid_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | N
         limit=s.get("limit"),
         rounding=rounding_of(s),
     )
-    return grid_of_statistics(merged, rule, grid_format(s))
-
-
-@contextlib.contextmanager
-def naming_point(path: str) -> Iterator[None]:
-    """Puts the quantization point in front of the messages of what goes wrong inside."""
-    try:
-        yield
-    except CompileError as error:
-        if path not in error.message:
-            error.message = f"Quantization point {path!r}: {error.message}"
-            error.args = (str(error),)
-        raise
+    return scale_of_statistics(merged, rule, format_request(s))
 
 
 def _unused(cell: Cell, point: str) -> bool:

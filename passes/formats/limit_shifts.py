@@ -1,6 +1,6 @@
-"""Lowers fix positions of a cell's products until fixed-point hardware can shift between them.
+"""Lower fix positions of a cell's products until fixed-point hardware can shift between them.
 
-The limits are those of rnnqc/formats/shift_limits.py.
+The limits are in rnnqc/formats/shift_limits.py.
 
 Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
 """
@@ -8,12 +8,14 @@ Done for weights with `shift_limits`, once all formats of the cell are known, al
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.fix_position import position_of, scale_of
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.formats.shift_limits import ProductPositions, within_shift_limits
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 
@@ -31,30 +33,32 @@ class ShiftRemark:
     found: str
 
 
-def limit_shifts(cell: Cell) -> list[ShiftRemark]:
-    """Changes the formats in `cell.points` of products whose shifts are not allowed; says what was changed.
+def limit_shifts(cell: QuantizedCell) -> tuple[QuantizedCell, list[ShiftRemark]]:
+    """The cell with formats of its products whose shifts are allowed, and what was changed.
 
     Where output channels of a gate have fix positions of their own, the result becomes as coarse as the coarsest of
     them asks for.
     """
     remarks: list[ShiftRemark] = []
+    points = dict(cell.points)
     for key, source in MULTIPLIED.items():
-        if cell.points[f"{key}.weight"].get("shift_limits"):
+        if points[f"{key}.weight"].shift_limits:
             for number in range(len(cell.type.gates)):
-                remarks += _limit(cell, f"{key}.weight", source, number)
-    return remarks
+                remarks += _limit(cell, points, f"{key}.weight", source, number)
+    return (replace(cell, points=points) if remarks else cell), remarks
 
 
-def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
-    points, gate = cell.points, cell.type.gates[number]
+def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
+    """Changes the formats of one product in `points`; says what was changed."""
+    gate = cell.type.gates[number]
     codes = _meets(cell, source, number)
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
-    if any("scale" not in points[p] for p in (*names.values(), codes)):
+    if not all(points[p].scale for p in (*names.values(), codes)):
         return
-    if source == "input" and "scale" in points["bias"]:
+    if source == "input" and points["bias"].scale:
         names["bias"] = "bias"
-    scales = {role: _of_gate(cell, name, number) for role, name in names.items()}
-    if not all(is_power_of_two(s) for s in (*points[codes]["scale"], *(s for v in scales.values() for s in v))):
+    scales = {role: _of_gate(cell, points[name], number) for role, name in names.items()}
+    if not all(is_power_of_two(s) for s in (*points[codes].scale, *(s for v in scales.values() for s in v))):
         at = ", ".join((*names.values(), codes))
         yield ShiftRemark(
             f"{cell.name}.{names['output']}: shifts have no limits where scales are no powers of two.", at
@@ -66,7 +70,7 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, position_of(points[codes]["scale"][0]), output, b)
+        before = ProductPositions(w, position_of(points[codes].scale[0]), output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -86,7 +90,7 @@ def _limit(cell: Cell, weight: str, source: str, number: int) -> Iterator[ShiftR
     made["output"] = [output] * len(made["output"])
     for role, name in names.items():
         if made[role] != found[role]:
-            _set(cell, name, number, made[role])
+            points[name] = _of_positions(cell, name, points[name], number, made[role])
 
 
 def _meets(cell: Cell, source: str, number: int) -> str:
@@ -95,19 +99,18 @@ def _meets(cell: Cell, source: str, number: int) -> str:
     return RESET_HIDDEN if source == "hidden" and resets_first and number == CANDIDATE else source
 
 
-def _of_gate(cell: Cell, name: str, number: int) -> list[float]:
+def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:
     """Scales of the columns of a gate; of a point with one scale as many times that."""
-    scale, size = cell.points[name]["scale"], cell.hidden_size
+    scale, size = point.scale, cell.hidden_size
     return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
 
 
-def _set(cell: Cell, name: str, number: int, positions: Sequence[int]) -> None:
-    point, size = dict(cell.points[name]), cell.hidden_size
+def _of_positions(cell: Cell, name: str, point: PointFormat, number: int, positions: Sequence[int]) -> PointFormat:
+    """The format of a point with other fix positions of one gate."""
+    size, held = cell.hidden_size, point.complete
     values = [scale_of(p) for p in positions]
     if name.endswith("_product"):
-        point["scale"] = values[:1]
-    else:
-        scale = list(point["scale"]) * (len(cell.type.gates) * size if len(point["scale"]) == 1 else 1)
-        scale[number * size : (number + 1) * size] = values
-        point |= {"scale": scale, "axis": 1 if name.endswith("weight") else 0}
-    cell.points[name] = point
+        return replace(point, format=replace(held, scale=tuple(values[:1])))
+    scale = list(held.scale) * (len(cell.type.gates) * size if len(held.scale) == 1 else 1)
+    scale[number * size : (number + 1) * size] = values
+    return replace(point, format=replace(held, scale=tuple(scale), axis=1 if name.endswith("weight") else 0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnqc.errors import CompileError
+from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
 from rnnqc.recipes.recipe import KEYS_OF_RULES, RANGE_KEYS, Recipe, Settings, keys_of, override_text
 
 DATA_KEYS = ("compensation", "bias_correction", "equalize")
@@ -18,7 +19,8 @@ class Resolution:
 
     Attributes:
         settings: By point, what the recipe says.
-        formats: By point, what is made of it, without keys that have no effect there.
+        formats: By point its `PointFormat`, without options that have no effect there; the name of a float type that
+            weights are stored in; or a list of formats, one for each use.
         others: Anything else that follows from the recipe.
     """
 
@@ -91,32 +93,29 @@ def _why(
 
 def _in_one_form(formats: Mapping[str, Any]) -> dict[str, Any]:
     """The formats with equal scales of all channels as one."""
-    made = dict(formats)
-    for point, found in formats.items():
-        if isinstance(found, Mapping) and len(set(found.get("scale") or ())) == 1:
-            made[point] = {**found, "scale": list(found["scale"][:1]), "axis": None}
-    return made
+    return {
+        point: found.with_one_scale() if isinstance(found, PointFormat) else found for point, found in formats.items()
+    }
 
 
 def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:
     """Why a key changes nothing at one point; "" where that is not known."""
-    s, format_ = made.settings[point], made.formats.get(point)
-    format_ = format_ if isinstance(format_, Mapping) else {"bits": None}
+    s, held = made.settings[point], made.formats.get(point)
     if before.get(key) == s.get(key) and (key in before or s.get(key) is None):
         return "the recipe says so already"
-    if format_["bits"] is None:
+    if isinstance(held, str):
+        return f"the weights are stored as {held}"
+    if not isinstance(held, PointFormat) or held.is_float:
         return "the point is float"
-    if format_.get("store"):
-        return f"the weights are stored as {format_['store']}"
     if key in DATA_KEYS and not calibrated:
         return "there is no calibration data"
     if s.get("same_as"):
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
-    if format_.get("mode") == "codes":
+    if held.mode == CHAINED:
         return "it reads the quantized values of the layer before directly (chain), unless chain = false"
-    if key == "bits" and s.get("table") and "scale" not in format_:
+    if key == "bits" and s.get("table") and held.static is None:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
-    if key == "zero_point" and format_.get("mode") == "dynamic-row":
+    if key == "zero_point" and held.mode == ROWS:
         return "each row has a zero point of its own (mode = dynamic-row)"
     scaled = key in (*RANGE_KEYS, "share")
     if scaled and "scale" in s:

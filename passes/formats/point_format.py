@@ -1,13 +1,10 @@
-"""From a recipe's settings to the number formats of one cell.
-
-A cell's `points` hold, for each quantization point, JSON-ready values: `{"bits": None}` for a point that stays
-float, or `bits`, `signed`, `narrow`, `scale` (a list), `zero_point`, `axis`, `rounding`, `mode` ("static",
-"dynamic-row", "codes"), for activations `table`, and for weights `group_size` or `wide_channels` where there are some.
-"""
+"""From a recipe's settings to the format of a quantization point."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,59 +15,63 @@ from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.cells.equations import UPDATE
 from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding, Rounding
-from rnnqc.formats.grids import multiplier_and_shift
+from rnnqc.formats.format import Format, FormatError, IntegerFormat
+from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
+from rnnqc.formats.scales import multiplier_and_shift
 from rnnqc.formats.weights import group_scales, mixed_scales
 from rnnqc.recipes.recipe import Settings, require, rounding_of
 
-FLOAT: dict[str, Any] = {"bits": None}
 CELL_LIMIT = 2.0
 INDEX_BITS = 16
 """Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
 PACKED_BITS = 4
-WIDE_BITS = 8
 
 
-def check_point(path: str, point: Mapping[str, Any]) -> None:
-    """Raises CompileError if the settings make no number format, naming the quantization point."""
-    if point["bits"] is None or ("scale" not in point and "mode" not in point):
-        return
-    try:
-        encoding_of({"scale": [1.0], **point, "axis": None} if "scale" not in point else point)
-    except CompileError as error:
-        raise CompileError(
-            f"Quantization point {path!r}: {error.message}", supported=error.supported, action=f"--set '{path}...'"
-        ) from error
+def integer_format(s: Settings) -> IntegerFormat:
+    """The format that settings ask for, without its scale.
 
-
-def encoding_of(point: Mapping[str, Any]) -> Encoding:
-    """The static number format of a resolved point.
-
-    Weights in groups, and those with wide channels, are stored as codes of 8 bits.
+    Raises:
+        FormatError: They make none.
     """
-    wide = point.get("group_size") or point.get("wide_channels")
-    return Encoding(
-        bits=WIDE_BITS if wide else point["bits"],
-        signed=point["signed"],
-        scale=tuple(point["scale"]),
-        zero_point=point["zero_point"],
-        narrow=point["narrow"],
-        axis=point.get("axis"),
-        rounding=Rounding(point["rounding"]),
-        zero_points=tuple(point.get("zero_points", ())),
+    signed = bool(s.get("signed", True))
+    zero_point = int(s.get("zero_point", 0 if signed else 2 ** (s["bits"] - 1)))
+    if s["bits"] == 1 and not signed:
+        raise FormatError(
+            f"bits = 1 with signed = false, zero_point = {zero_point}.",
+            supported="binary codes -1 and +1: signed, zero_point = 0",
+        )
+    return IntegerFormat(
+        s["bits"],
+        signed,
+        zero_point=zero_point,
+        narrow=bool(s.get("narrow", False)),
+        rounding=rounding_of(s),
     )
 
 
-def format_of(s: Settings) -> dict[str, Any]:
-    """A number format without its scale."""
-    signed = bool(s.get("signed", True))
-    return {
-        "bits": s["bits"],
-        "signed": signed,
-        "narrow": bool(s.get("narrow", False)),
-        "zero_point": int(s.get("zero_point", 0 if signed else 2 ** (s["bits"] - 1))),
-        "rounding": rounding_of(s).value,
-    }
+def encoding_of(point: Mapping[str, Any]) -> Format:
+    """The static format of a point, or of what a file says of one."""
+    return (point if isinstance(point, PointFormat) else PointFormat.from_dict(point)).complete
+
+
+@contextlib.contextmanager
+def naming_point(path: str) -> Iterator[None]:
+    """Puts the quantization point in front of the messages of what goes wrong inside."""
+    try:
+        yield
+    except CompileError as error:
+        if path not in error.message:
+            error.message = f"Quantization point {path!r}: {error.message}"
+        if isinstance(error, FormatError) and not error.action:
+            error.action = f"--set '{path}...'"
+        error.args = (str(error),)
+        raise
+
+
+def with_scale(format_: IntegerFormat, scale: Sequence[float], **others: Any) -> Format:
+    """A complete format: `format_` with its scales and, where channels have them, `axis` and `zero_points`."""
+    values = {f.name: getattr(format_, f.name) for f in fields(IntegerFormat)}
+    return Format(scale=tuple(scale), **{**values, **others})
 
 
 def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
@@ -87,9 +88,13 @@ def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]
     return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
-def on_grid(s: Settings, scale: float) -> dict[str, Any]:
-    """A number format with one scale."""
-    return {**format_of(s), "scale": stored_scales(s, scale), "axis": None, "mode": "static"}
+def static_format(s: Settings, scale: float) -> Format:
+    """The format that settings ask for, with one scale.
+
+    Raises:
+        FormatError: They make none.
+    """
+    return with_scale(integer_format(s), stored_scales(s, scale))
 
 
 def weight_point(
@@ -98,8 +103,8 @@ def weight_point(
     sensitivity: npt.NDArray[np.float64],
     path: str,
     scales: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
-) -> dict[str, Any]:
-    """The resolved point of a weight matrix.
+) -> PointFormat:
+    """The format of a weight matrix.
 
     Args:
         s: What the recipe says.
@@ -109,7 +114,7 @@ def weight_point(
         scales: Scales and zero points, `[n]` or `[1]`; None where the scale is given, or that of groups.
 
     Raises:
-        CompileError: Settings contradict each other.
+        CompileError: Settings contradict each other, or make no format.
     """
     per_tensor = s.get("granularity", "per-channel") == "per-tensor"
     group_size, wide = s.get("group_size"), s.get("wide_channels", 0.0)
@@ -121,24 +126,22 @@ def weight_point(
         scale, zero_points = scales
     else:
         scale = group_scales(array, s["bits"])
-    point = {
-        **format_of({"signed": True, **s, "zero_point": int(zero_points[0]) if per_tensor else s.get("zero_point", 0)}),
-        "scale": stored_scales(s, scale),
-        "axis": None if per_tensor else 1,
-        "mode": "static",
-    }
-    if zero_points.any() and not per_tensor:
-        point["zero_points"] = [int(v) for v in zero_points]
-    if group_size:
-        point["group_size"] = group_size
+    zero_point = int(zero_points[0]) if per_tensor else s.get("zero_point", 0)
+    own = tuple(int(v) for v in zero_points) if zero_points.any() and not per_tensor else ()
+    asked = integer_format({"signed": True, **s, "zero_point": zero_point})
+    made = with_scale(asked, stored_scales(s, scale), axis=None if per_tensor else 1, zero_points=own)
     if wide:
-        mixed = mixed_scales(array, encoding_of(point), WIDE_BITS, wide, sensitivity)
-        point["scale"] = stored_scales(s, mixed)
-        point["wide_channels"] = wide
-    for key in ("compensation", "bias_correction", "shift_limits"):
-        if s.get(key):
-            point[key] = True
-    return point
+        made = replace(made, scale=tuple(stored_scales(s, mixed_scales(array, made, WIDE_BITS, wide, sensitivity))))
+    return PointFormat(
+        s["bits"],
+        replace(made, bits=WIDE_BITS) if group_size or wide else made,
+        STATIC,
+        group_size=group_size or 0,
+        wide_channels=wide or 0.0,
+        compensation=bool(s.get("compensation")),
+        bias_correction=bool(s.get("bias_correction")),
+        shift_limits=bool(s.get("shift_limits")),
+    )
 
 
 def _check_weight(s: Settings, path: str) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.formats.compensation import bias_correction, compensate_groups, compensate_matrix
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.weights import quantize_groups, quantize_matrix
-from rnnqc.passes.formats.point_format import encoding_of
 
 FloatArray = npt.NDArray[np.float32]
 # The points whose values W and R are multiplied with.
@@ -36,7 +35,7 @@ class QuantizedParameters:
 
 
 def quantize_parameters(
-    cell: Cell, arrays: Mapping[str, FloatArray], statistics: Statistics | None = None
+    cell: QuantizedCell, arrays: Mapping[str, FloatArray], statistics: Statistics | None = None
 ) -> QuantizedParameters:
     """Quantizes the parameters of a cell whose points are resolved.
 
@@ -54,16 +53,16 @@ def quantize_parameters(
     candidate = slice(CANDIDATE * cell.hidden_size, None)
     for key, source in MULTIPLIED.items():
         point, name = cell.points[f"{key}.weight"], f"{cell.name}.{source}"
-        if point["bits"] is None:
+        if point.is_float:
             continue
         codes[key] = weight_codes(point, arrays[key], _moment(seen.get(name)))
         other = f"{cell.name}.{RESET_HIDDEN}"
         apart = key == "R" and other in seen  # the columns of a GRU's candidate meet other values
         if apart:
             codes[key][:, candidate] = weight_codes(point, arrays[key], _moment(seen[other]))[:, candidate]
-        if not point.get("bias_correction") or name not in seen:
+        if not point.bias_correction or name not in seen:
             continue
-        error = encoding_of(point).dequantize(codes[key]) - arrays[key]
+        error = point.complete.dequantize(codes[key]) - arrays[key]
         correction = _correction(error, seen[name])
         if apart:
             correction[candidate] = _correction(error[:, candidate], seen[other])
@@ -71,16 +70,13 @@ def quantize_parameters(
             biases["hidden_bias"] = np.asarray(biases["hidden_bias"] + correction[candidate], np.float32)
             correction[candidate] = 0.0
         biases["B"] = np.asarray(biases["B"] + correction, np.float32)
-    if cell.points["bias"]["bits"] is not None:
-        encoding = encoding_of(cell.points["bias"])
-        biases["B"] = encoding.dequantize(encoding.quantize(biases["B"]))
+    held = cell.points["bias"].static
+    if held is not None:
+        biases["B"] = held.fake_quantize(biases["B"])
         if "hidden_bias" in biases:
-            per_channel = encoding.axis is not None
-            of_gate = encoding
-            if per_channel:
-                zero_points = encoding.zero_points[candidate]
-                of_gate = replace(encoding, scale=encoding.scale[candidate], zero_points=zero_points)
-            biases["hidden_bias"] = of_gate.dequantize(of_gate.quantize(biases["hidden_bias"]))
+            if held.axis is not None:
+                held = replace(held, scale=held.scale[candidate], zero_points=held.zero_points[candidate])
+            biases["hidden_bias"] = held.fake_quantize(biases["hidden_bias"])
     return QuantizedParameters(codes, biases)
 
 
@@ -95,22 +91,22 @@ def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[n
     return np.array(bias_correction(error, seen.channel_mean), np.float64)
 
 
-def weight_codes(point: Mapping[str, Any], array: FloatArray, moment: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-    """Codes of a weight matrix `[K,n]` in the format of its resolved point, as `encoding_of(point)` stores them.
+def weight_codes(point: PointFormat, array: FloatArray, moment: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+    """Quantized values of a weight matrix `[K,n]` in the format of its point.
 
     Args:
-        point: With `compensation` and a moment the codes are chosen together.
+        point: With `compensation` and a moment the values are chosen together.
         array: The weights.
         moment: Second moments of the values that the matrix is multiplied with.
     """
-    if not point.get("compensation"):
-        moment = None
-    if point.get("group_size"):
-        scale, rounding = np.asarray(point["scale"], np.float32), Rounding(point["rounding"])
+    held, bits = point.complete, point.bits
+    assert bits is not None
+    moment = moment if point.compensation else None
+    if point.group_size:
+        scale = np.asarray(held.scale, np.float32)
         if moment is None:
-            return quantize_groups(array, scale, point["bits"], point["group_size"], rounding)
-        return compensate_groups(array, scale, point["bits"], point["group_size"], rounding, moment)
+            return quantize_groups(array, scale, bits, point.group_size, held.rounding)
+        return compensate_groups(array, scale, bits, point.group_size, held.rounding, moment)
     if moment is None:
-        return quantize_matrix(encoding_of(point), array)
-    narrow = point["bits"] if point.get("wide_channels") else None
-    return compensate_matrix(encoding_of(point), array, moment, narrow)
+        return quantize_matrix(held, array)
+    return compensate_matrix(held, array, moment, bits if point.wide_channels else None)

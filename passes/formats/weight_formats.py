@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.grids import MAX_CODE, GridFormat
-from rnnqc.formats.weight_scales import WeightRule, weight_grids
-from rnnqc.passes.formats.point_format import FLOAT, check_point, weight_point
+from rnnqc.formats.format_request import MAX_CODE, FormatRequest
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.weight_scales import WeightRule, fit_weights
+from rnnqc.passes.formats.point_format import naming_point, weight_point
 from rnnqc.recipes.recipe import Settings
 
 FloatArray = npt.NDArray[np.float32]
@@ -18,8 +17,8 @@ Scales = tuple[FloatArray, npt.NDArray[np.int64]]
 
 def weight_format(
     s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.float64], path: str, gates: int
-) -> dict[str, Any]:
-    """The resolved point of a weight matrix that shares its scales with no other.
+) -> PointFormat:
+    """The format of a weight matrix that shares its scales with no other.
 
     Args:
         s: What the recipe says.
@@ -33,9 +32,9 @@ def weight_format(
     """
     if not s.get("bits"):
         return FLOAT
-    point = weight_point(s, array, sensitivity, path, weight_scales(s, array, gates))
-    check_point(path, point)
-    return point
+    scales = weight_scales(s, array, gates)
+    with naming_point(path):
+        return weight_point(s, array, sensitivity, path, scales)
 
 
 def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
@@ -46,12 +45,12 @@ def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
     rule = WeightRule(
         s.get("range", "min-max"), s.get("granularity", "per-channel"), s.get("percentile"), s.get("limit"), gates
     )
-    return weight_grids(array, rule, grid_format(s))
+    return fit_weights(array, rule, format_request(s))
 
 
-def grid_format(s: Settings) -> GridFormat:
+def format_request(s: Settings) -> FormatRequest:
     """The format of a point, but for scale and zero point."""
-    return GridFormat(
+    return FormatRequest(
         bits=s["bits"],
         signed=bool(s.get("signed", True)),
         narrow=bool(s.get("narrow", False)),

@@ -1,4 +1,12 @@
-"""Names of recurrences and of what is in them: how they are made, and what passes add to names of values."""
+"""Names of recurrences and of what is in them: how passes make them, and how they are read again.
+
+What is rendered from a cell adds branches, a step and a number to the names of its values:
+
+    encoder.forward/int8/within_bound/step_3/cell_state.kept_2
+    cell            branches          step   value         number
+
+`branch_path` and `step_path` write that, `alias` and `plain_name` read it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +17,13 @@ from typing import TypeVar
 from rnnqc.ir import safe_name
 
 Key = TypeVar("Key", bound=Hashable)
+SIGNED, UNSIGNED = "int8", "uint8"
+"""Branches by the kind of the integer weights."""
 WITHIN, BEYOND = "within_bound", "beyond_bound"
-"""Kinds of loops: where the hidden states that they start from may lie."""
+"""Branches by where the hidden states that a loop starts from may lie."""
+_BRANCHES = (SIGNED, UNSIGNED, WITHIN, BEYOND)
 _NUMBER, _STEP = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)")
-_KIND = re.compile(rf"/(u?int8|{WITHIN}|{BEYOND})(?=/)")
+_KIND = re.compile(rf"/({'|'.join(_BRANCHES)})(?=/)")
 
 
 def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Iterable[str] = ()) -> dict[Key, str]:
@@ -41,11 +52,20 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
     return {key: found[key] for key in wanted}
 
 
-def alias(name: str) -> tuple[str, int]:
-    """A name of a value without what passes add to it, and the step of an unrolled loop in it (0 without).
+def branch_path(path: str, branch: str) -> str:
+    """The path of the values of a branch; raises ValueError for a branch that `alias` does not know."""
+    if branch not in _BRANCHES:
+        raise ValueError(branch)
+    return f"{path}/{branch}" if path else branch
 
-    They add a number that makes it unique, the step, the kind of the integer operands, and that of the loop.
-    """
+
+def step_path(path: str, step: int) -> str:
+    """The path of the values of one step of an unrolled loop."""
+    return f"{path}/step_{step}"
+
+
+def alias(name: str) -> tuple[str, int]:
+    """A name of a value without branches, step and number, and the step in it (0 without)."""
     step = _STEP.search(name)
     return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import make_activation
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, shape_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 
@@ -96,7 +96,7 @@ def is_trunc(node: Node) -> bool:
     return node.op == TRUNC_OP and node.domain in DOMAINS
 
 
-def rounding_of(node: Node, default: str) -> Rounding | QonnxRounding:
+def rounding_of(node: Node, default: str) -> Rounding:
     """The rounding mode of a Quant or Trunc node.
 
     Raises:
@@ -177,7 +177,7 @@ def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:
     return _quantizer(name, scale, zero_point, bits, signed, narrow, mode)
 
 
-def _rounding(name: str, mode: str | bytes) -> Rounding | QonnxRounding:
+def _rounding(name: str, mode: str | bytes) -> Rounding:
     text = str(mode.decode() if isinstance(mode, bytes) else mode).upper()
     if text not in ROUNDINGS:
         raise NotHandled(f"{name} rounds in an unknown way.", f"rounding_mode {text!r}", f"use {', '.join(ROUNDINGS)}")

@@ -16,7 +16,7 @@ def drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
     doomed: list[Node] = []
     outputs = {id(v) for v in graph.outputs}
     local = {id(v) for n in graph.nodes for v in n.outputs}
-    bound = {v for c in model.cells.values() for v in (c.y, c.y_h, c.y_c, c.y_codes)}
+    bound = {v for c in model.cells.values() for v in c.outputs}
     for node in graph.nodes:
         if node.op != "Identity" or node.domain or not _own(node):
             continue
@@ -69,8 +69,5 @@ def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
 
 def rename_in_cells(model: Model, old: str, new: str) -> None:
     """Makes every cell of the model name the value `new` instead of `old`."""
-    for cell in model.cells.values():
-        for key, value in list(vars(cell).items()):
-            if value == old and key not in ("name", "node", "op", "form"):
-                setattr(cell, key, new)
-        cell.operands = {k: new if v == old else v for k, v in cell.operands.items()}
+    for name, cell in model.cells.items():
+        model.cells[name] = cell.renamed(old, new)

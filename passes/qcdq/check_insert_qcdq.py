@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,9 +11,10 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.grids import MAX_CODE
+from rnnqc.formats.format_request import MAX_CODE
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.cells.cell_graphs import chain_input, graphs_of_cells, parameters_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
@@ -45,42 +45,40 @@ class InsertQcdqCheck(ConstantCheck):
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
-        cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
-        self._cells = {c.name: copy.deepcopy(c) for c in cells}
+        cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
+        self._cells = {c.name: c for c in cells}
         self._arrays = {c.name: dict(parameters_of(model, c)) for c in cells}
         self._recipe, self._statistics = recipe, statistics
 
     def findings(self, after: Model) -> Findings:
         """Compares formats, quantizers, weights and biases of every cell that the pass has quantized."""
         found = Findings()
-        cells = {n: replace(c) for n, c in self._cells.items() if n in after.cells}
+        cells = {n: c for n, c in self._cells.items() if n in after.cells}
         arrays = {n: dict(a) for n, a in self._arrays.items()}
         statistics = self._statistics
         for cell in cells.values():
             statistics = self._equalized(found, after, cell, arrays[cell.name], statistics)
         formats = resolve_formats(list(cells.values()), self._recipe, arrays, statistics)
         graphs = graphs_of_cells(after)
-        for cell in cells.values():
-            cell.points = formats[cell.name] or {}
-            if cell.points and cell.name in graphs:
-                chain_input(after, graphs[cell.name], cell)
-                limit_shifts(cell)
         flat = FlatModel(after.proto, list(cells))
-        for cell in cells.values():
-            made = after.cells[cell.name]
-            if made.form == "qcdq":
-                _check_points(found, cell, made)
-                check_quantizers(found, flat, cell, cell.points)
-                self._check_weights(found, flat, cell, arrays[cell.name])
-                parameters = quantize_parameters(cell, arrays[cell.name], statistics)
-                _check_parameters(found, flat, made, cell, parameters)
+        for name, cell in cells.items():
+            made, points = after.cells[name], formats[name]
+            if type(made) is QuantizedCell:
+                expected = QuantizedCell.of(cell, points or {})
+                if points and name in graphs:
+                    expected, _ = limit_shifts(chain_input(after, graphs[name], expected, {}))
+                _check_points(found, expected, made)
+                check_quantizers(found, flat, expected, expected.points)
+                self._check_weights(found, flat, expected, arrays[name])
+                parameters = quantize_parameters(expected, arrays[name], statistics)
+                _check_parameters(found, flat, made, expected, parameters)
         return found
 
     def without_loss(self, after: Model) -> onnx.ModelProto | None:
         """Every quantizer lets its values pass, and weights and biases are the floats."""
         passed: dict[str, str] = {}
         constants: dict[str, npt.NDArray[Any]] = {}
-        cells = {n: c for n, c in after.cells.items() if c.form == "qcdq" and n in self._cells}
+        cells = {n: c for n, c in after.cells.items() if type(c) is QuantizedCell and n in self._cells}
         flat = FlatModel(after.proto, list(cells))
         for name, cell in cells.items():
             arrays = dict(self._arrays[name])
@@ -113,7 +111,7 @@ class InsertQcdqCheck(ConstantCheck):
         arrays["W"] = (arrays["W"] / factor[:, None].astype(np.float64)).astype(np.float32)
         return statistics
 
-    def _check_weights(self, found: Findings, flat: FlatModel, cell: Cell, arrays: Arrays) -> None:
+    def _check_weights(self, found: Findings, flat: FlatModel, cell: QuantizedCell, arrays: Arrays) -> None:
         """No weight is further from its float than half a step of its own scale; the largest one has the top code."""
         for name, key in WEIGHTS.items():
             what, point = f"{cell.name}.{name}", cell.points.get(name, FLOAT)
@@ -135,7 +133,7 @@ class InsertQcdqCheck(ConstantCheck):
 
 
 def _check_parameters(
-    found: Findings, flat: FlatModel, made: Cell, cell: Cell, parameters: QuantizedParameters
+    found: Findings, flat: FlatModel, made: QuantizedCell, cell: QuantizedCell, parameters: QuantizedParameters
 ) -> None:
     """Compares weights, their scales and codes, and biases with what their formats make of the floats."""
     for name, key in WEIGHTS.items():
@@ -175,7 +173,7 @@ def check_reach(
     findings.array(f"scale of {what}", scale, np.where(tiny, 1.0, largest / top), node=what, ulps=1.0)
 
 
-def _check_points(found: Findings, expected: Cell, made: Cell) -> None:
+def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:
     """Compares the formats that the cell says it has with the ones it should have."""
     for name in dict.fromkeys((*expected.points, *made.points)):
         a, b = made.points.get(name, FLOAT), expected.points.get(name, FLOAT)

@@ -13,8 +13,8 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.cells.emit_step import ACCUMULATORS
+from rnnqc.formats.format import Format
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.graph.flat_model import FlatModel
@@ -97,13 +97,13 @@ def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Po
             findings.word(f"quantizer of {cell.name}.{name}", "missing", "there", node=cell.name)
 
 
-def check_static(findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, e: Encoding) -> None:
+def check_static(findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, e: Format) -> None:
     """Compares a quantizer with its format: bits."""
     values = _values(e)
     _compare(findings, flat, quantizer, what, values, e.dequantize(e.quantize(values)), np.zeros(values.shape))
 
 
-def _values(e: Encoding) -> Array:
+def _values(e: Format) -> Array:
     """Float32 values `[N,1]` at every code, between codes, and beyond the ends."""
     low, high = e.minimum - e.zero_point - 3, e.maximum - e.zero_point + 4
     if e.bits <= _NARROW:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import QONNX_ONLY, Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 
@@ -34,6 +34,12 @@ def emit_rounding(b: Builder, units: Value, rounding: Rounding, name: str, real:
         up = b.op("Floor", [raised], f"{name}.up")
         negative = b.op("Less", [units, b.model.constant(0.0, real)], f"{name}.negative")
         return b.op("Where", [negative, up, b.op("Round", [units], f"{name}.even")], f"{name}.rounded")
+    if rounding in QONNX_ONLY:
+        size: Value = b.op("Abs", [units], f"{name}.size")
+        if rounding is Rounding.HALF_TOWARD_ZERO:
+            size = b.op("Sub", [size, b.model.constant(0.5, real)], f"{name}.size.lowered")
+        sign = b.op("Sign", [units], f"{name}.sign")
+        return b.op("Mul", [sign, b.op("Ceil", [size], f"{name}.size.rounded")], f"{name}.rounded")
     sign = b.op("Sign", [units], f"{name}.sign")
     size = b.op("Mul", [units, sign], f"{name}.size")  # OpenVINO drops an Abs of what is computed from constants
     if rounding is Rounding.HALF_AWAY:

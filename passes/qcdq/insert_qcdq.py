@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,19 @@ import numpy.typing as npt
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import STEP_BITS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
-from rnnqc.passes.cells.emit_cell import boundary_of, emit_cell
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_cell import linear_length
 from rnnqc.passes.fold.fold_grid import FoldedGrid
@@ -32,7 +37,6 @@ from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input,
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
@@ -41,6 +45,7 @@ from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_q
 from rnnqc.recipes.clipping import find_clipping
 from rnnqc.recipes.recipe import Points, Recipe, Settings, keys_of
 
+Arrays = Mapping[str, npt.NDArray[np.float32]]
 EXACT, LINEAR = "exact", "piecewise-linear"
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
@@ -71,24 +76,18 @@ class InsertQcdq(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
-        cells = [c for c in model.cells.values() if c.form == "float" and not c.kept]
-        if self.recipe.overrides:
-            known = points_of_types(cells) | points_of_recurrences(model)
-            if known:
-                check_overrides(self.recipe, known)
-        remarks: list[Remark] = []
-        if cells and self.statistics is not None:
-            self.statistics.check_fits(cells)
+        cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
+        self._check(model, cells)
         graphs = graphs_of_cells(model)
         effects = effects_of_overrides(
             self.recipe, lambda recipe: self._resolution(model, graphs, cells, recipe), self.statistics is not None
         )
         statistics = self._equalized(model, graphs, cells)
+        cells = [model.cells[c.name] for c in cells]
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
-        for cell, note in _give_formats(model, graphs, cells, formats):
-            action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
-            remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action))
+        given, notes = with_formats(model, graphs, cells, formats)
+        remarks = [self._of_shift(*note) for note in notes]
         clipped = find_clipping(
             self.recipe,
             _by_path(formats),
@@ -96,55 +95,79 @@ class InsertQcdq(Pass):
             activations_of(cells),
             lambda recipe: _by_path(resolve_formats(cells, recipe, arrays, statistics)),
         )
-        count = 0
+        made: list[QuantizedCell] = []
         for cell in cells:
-            if not cell.points:
-                cell.kept = "the recipe needs calibration data, and none reached it."
-                action = "calibrate with data that runs it, or choose a recipe that needs none"
-                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, "no statistics", action))
-                continue
-            if all(p["bits"] is None for p in cell.points.values()):
-                cell.points, cell.kept = {}, "the recipe quantizes nothing in it."
-                found = "bits = none at every quantization point"
-                action = "choose another recipe, or give points bits with --set"
-                remarks.append(self.remark(Outcome.FLOAT, cell.node, cell.op, cell.kept, found, action))
-                continue
-            graph = graphs[cell.name]
-            at = boundary_of(model, graph, cell)
-            parameters = quantize_parameters(cell, arrays[cell.name], statistics)
-            weights = _stored_weights(model, graph, cell, parameters)
-            for key, array in parameters.biases.items():
-                if array is not arrays[cell.name][key]:
-                    name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
-                    setattr(cell, key, name)
-            quantizer, split = qcdq_quantizer(cell.points, weights), None
-            bound = bound_to_exceed(model, cell, at.initial_h)
-            if bound and _saturates(cell, parameters, arrays[cell.name]):
-                remarks.append(self._of_saturating_states(cell, bound))
-            elif bound:
-                split = hidden_splitter(cell.points, bound)
-                quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
-            made = emit_cell(model, cell, at, quantizer, split=split, **emit_flags(cell))
-            replace_cell(model, graph, cell, made.nodes)
-            cell.W, cell.R = (
-                weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R))
-            )
-            cell.form = "qcdq"
-            count += 1
-        if count:
+            quantized = given.get(cell.name)
+            remark = self._of_kept(model, cell, quantized)
+            if quantized is not None and remark is None:
+                parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
+                remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
+                made.append(quantized)
+            remarks += [] if remark is None else [remark]
+        if made:
             model.remove_dead()
             model.sort()
-        widths = [p["bits"] for c in cells for p in c.points.values() if p["bits"] is not None]
-        saturating = any(c.points.get("accumulator", {"bits": None})["bits"] is not None for c in cells)
+        widths = [p.bits for c in made for p in c.points.values() if p.bits is not None]
+        saturating = any(not c.point("accumulator").is_float for c in made)
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics = Lossy(10.0) if usual else None
-        counts = {"cells": count}
-        return PassResult(count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
+        counts = {"cells": len(made)}
+        return PassResult(bool(made), tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
+
+    def _check(self, model: Model, cells: Sequence[Cell]) -> None:
+        """Raises UsageError for overrides of nothing, and CompileError for statistics of another model."""
+        if self.recipe.overrides:
+            known = points_of_types(cells) | points_of_recurrences(model)
+            if known:
+                check_overrides(self.recipe, known)
+        if cells and self.statistics is not None:
+            self.statistics.check_fits(cells)
+
+    def _of_kept(self, model: Model, cell: Cell, quantized: QuantizedCell | None) -> Remark | None:
+        """Why the cell stays float, of which the model keeps a note; None if it is quantized."""
+        if quantized is None:
+            reason, found = "the recipe needs calibration data, and none reached it.", "no statistics"
+            action = "calibrate with data that runs it, or choose a recipe that needs none"
+        elif all(p.is_float for p in quantized.points.values()):
+            reason, found = "the recipe quantizes nothing in it.", "bits = none at every quantization point"
+            action = "choose another recipe, or give points bits with --set"
+        else:
+            return None
+        model.kept[cell.name] = reason
+        return self.remark(Outcome.FLOAT, cell.node, cell.op, reason, found, action)
+
+    def _quantize(
+        self, model: Model, graph: Graph, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters
+    ) -> Remark | None:
+        """Rewrites one cell, whose formats are resolved; a warning where its initial states may saturate."""
+        remark = None
+        at = boundary_of(model, graph, cell)
+        weights = _stored_weights(model, graph, cell, parameters)
+        for key, array in parameters.biases.items():
+            if array is not arrays[key]:
+                name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
+                cell = replace(cell, **{key: name})
+        quantizer, split = qcdq_quantizer(cell.points, weights), None
+        bound = bound_to_exceed(model, cell, at.initial_h)
+        if bound and _saturates(cell, parameters, arrays):
+            remark = self._of_saturating_states(cell, bound)
+        elif bound:
+            split = hidden_splitter(cell.points, bound)
+            quantizer = whole_quantizer(quantizer, cell.points, split) if cell.type.reads_hidden else quantizer
+        emitted = emit_cell(model, cell, at, FloatArithmetic(quantizer, split=split, **emit_flags(cell)))
+        replace_cell(model, graph, cell, emitted.nodes)
+        w, r = (weights[p].codes.name if p in weights else n for p, n in (("W.weight", cell.W), ("R.weight", cell.R)))
+        model.cells[cell.name] = replace(cell, W=w, R=r)
+        return remark
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
         return InsertQcdqCheck(model, self.recipe, self.statistics)
+
+    def _of_shift(self, cell: Cell, note: ShiftRemark) -> Remark:
+        action = f"--set '{cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
+        return self.remark(Outcome.NOTE, cell.node, cell.op, note.reason, note.found, action)
 
     def _of_saturating_states(self, cell: Cell, bound: float) -> Remark:
         return self.remark(
@@ -188,39 +211,42 @@ class InsertQcdq(Pass):
     def _resolution(
         self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], recipe: Recipe
     ) -> Resolution:
-        """What a recipe comes to; gives the cells its formats."""
+        """What a recipe comes to."""
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, recipe, arrays, self.statistics)
-        for _ in _give_formats(model, graphs, cells, formats):
-            pass
+        given, _ = with_formats(model, graphs, cells, formats)
         settings: dict[str, Settings] = {}
         made: dict[str, Any] = {}
         for cell in cells:
             names = [p.name for p in cell.type.points]
             found = recipe.settings_of_points(cell.name, names, functools.partial(targets_of, cell))
             settings |= {f"{cell.name}.{p}": s for p, s in found.items()}
-            made |= {f"{cell.name}.{p}": self._effective(cell, p, point) for p, point in cell.points.items()}
+            if (quantized := given.get(cell.name)) is not None:
+                points = quantized.points.items()
+                made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}
         scales = self._channel_scales(model, graphs, cells, recipe)
         return Resolution(settings, made, {name: s.tolist() for name, s in scales.items()})
 
-    def _effective(self, cell: Cell, name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
         """A format without what has had its effect on others, and without what needs data that there is not."""
-        idle = {"chain", "shift_limits"}
+        made = replace(point, chain=None, shift_limits=False)
         if name in ("W.weight", "R.weight"):
             points = self.statistics.points if self.statistics is not None else {}
             source = f"{cell.name}.{MULTIPLIED[name[0]]}"
             seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            idle |= set() if any(s.second_moment is not None for s in seen) else {"compensation"}
-            idle |= set() if any(s.channel_mean is not None for s in seen) else {"bias_correction"}
-        made = {k: v for k, v in point.items() if k not in idle}
-        if "table" in made:
-            if "scale" not in made and made["bits"] is not None:
-                made["bits"] = 0  # values of the table itself
-            made["table"] = _table(cell, name, made["table"])
+            made = replace(
+                made,
+                compensation=made.compensation and any(s.second_moment is not None for s in seen),
+                bias_correction=made.bias_correction and any(s.channel_mean is not None for s in seen),
+            )
+        if made.table is not None:
+            made = replace(made, table=_table(cell, name, made.table))
+            if made.format is None and made.bits is not None:
+                made = replace(made, bits=0)  # values of the table itself
         return made
 
 
-def _saturates(cell: Cell, parameters: QuantizedParameters, arrays: Mapping[str, npt.NDArray[np.float32]]) -> bool:
+def _saturates(cell: QuantizedCell, parameters: QuantizedParameters, arrays: Arrays) -> bool:
     """Whether the arithmetic that the cell's formats have holds no hidden states beyond their codes."""
     w, r = (parameters.codes.get(k, arrays[k]) for k in ("W", "R"))
     others = {k: arrays[k] for k in ("P",) if k in arrays}
@@ -230,30 +256,30 @@ def _saturates(cell: Cell, parameters: QuantizedParameters, arrays: Mapping[str,
         return False
 
 
-def _table(cell: Cell, name: str, kind: str) -> str:
+def _table(cell: QuantizedCell, name: str, kind: str) -> str:
     """How an activation is tabulated: exactly where the table of that name does not exist."""
     gate, gates = name.rpartition(".")[0], cell.type.gates
     activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
     if activation is None or activation.name not in STEP_BITS:
         return EXACT
     argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
-    if kind != LINEAR or len(argument.get("scale") or ()) != 1:
+    if kind != LINEAR or len(argument.scale) != 1:
         return kind
-    codes = encoding_of(argument)
-    bits = max(2, max(-codes.minimum, codes.maximum + 1, 1).bit_length())
-    return kind if linear_length(activation, bits, codes.scale[0]) is not None else EXACT
+    held = argument.complete
+    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
+    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT
 
 
-def _give_formats(
+def with_formats(
     model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], formats: Mapping[str, FormatsOfCell | None]
-) -> Iterator[tuple[Cell, ShiftRemark]]:
-    """Gives the cells their formats, and the codes of the layer before; yields what hardware could not shift."""
-    for cell in cells:
-        cell.points = formats[cell.name] or {}
-    for cell in cells:
-        if cell.points:
-            chain_input(model, graphs[cell.name], cell)
-            yield from ((cell, note) for note in limit_shifts(cell))
+) -> tuple[dict[str, QuantizedCell], list[tuple[Cell, ShiftRemark]]]:
+    """The cells with their formats, and with those of the layer before; and what hardware could not shift."""
+    given = {c.name: QuantizedCell.of(c, points) for c in cells if (points := formats[c.name])}
+    notes: list[tuple[Cell, ShiftRemark]] = []
+    for name, cell in given.items():
+        given[name], found = limit_shifts(chain_input(model, graphs[name], cell, given))
+        notes += ((cell, note) for note in found)
+    return given, notes
 
 
 def check_overrides(recipe: Recipe, cells: Points) -> None:
@@ -291,18 +317,18 @@ def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
     return {f"{c.name}.{gate}.acc": c.gate_activation(k) for c in cells for k, gate in enumerate(c.type.gates)}
 
 
-def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, Mapping[str, Any]]:
+def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, PointFormat]:
     return {f"{cell}.{p}": made for cell, points in formats.items() for p, made in (points or {}).items()}
 
 
-def emit_flags(cell: Cell) -> dict[str, Any]:
-    """How `emit_cell` puts together a cell of a recipe, whose points are resolved."""
-    products = any(cell.points[p]["bits"] is not None for p in cell.type.product_points)
+def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
+    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
+    products = any(not cell.points[p].is_float for p in cell.type.product_points)
     return {"products": products, "bias_last": not misfits(cell)}
 
 
 def _stored_weights(
-    model: Model, graph: Graph, cell: Cell, parameters: QuantizedParameters
+    model: Model, graph: Graph, cell: QuantizedCell, parameters: QuantizedParameters
 ) -> dict[str, QuantizedWeight]:
     """Codes of W and R as initializers of the cell's own graph.
 
@@ -310,14 +336,8 @@ def _stored_weights(
     """
     weights: dict[str, QuantizedWeight] = {}
     for key, codes in parameters.codes.items():
-        encoding = encoding_of(cell.points[f"{key}.weight"])
-        channels = () if encoding.axis is None else (len(encoding.scale),)
-        zero_points = np.asarray(encoding.zero_points or encoding.zero_point)
-        arrays = {
-            "codes": codes,
-            "scale": np.asarray(encoding.scale, np.float32).reshape(channels),
-            "zero_point": np.broadcast_to(zero_points, channels).astype(encoding.dtype),
-        }
+        scale, zero_point = cell.points[f"{key}.weight"].complete.linear_parameters()
+        arrays = {"codes": codes, "scale": scale, "zero_point": zero_point}
         stored = {k: model.add_initializer(f"{cell.name}/{key}.{k}", a, graph) for k, a in arrays.items()}
         weights[f"{key}.weight"] = QuantizedWeight(**stored)
     return weights

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
-from rnnqc.passes.cells.emit_cell import Boundary
-from rnnqc.passes.fold.fold_cell import CellNumbers
-from rnnqc.passes.fold.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.emit_grid_cell import emit_grid_cell
-from rnnqc.passes.render.emit_integer_cell import emit_integer_cell
+from rnnqc.passes.render.fixed_point_arithmetic import FixedPointArithmetic
+from rnnqc.passes.render.lut_arithmetic import LutArithmetic
 
 # Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
 DIRECTION_AXES = {
@@ -24,7 +25,6 @@ DIRECTION_AXES = {
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
 _TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
-Numbers = CellNumbers | GridNumbers
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     )  # fmt: skip
     constants = {f.name for f in fields(Operands)}
     w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
-    emitted = emit_integer(scratch, _anonymous(site.cell), site.numbers, at, w, formal.get("Y_codes"), dispatch=True)
+    emitted = emit_integer(
+        scratch, replace(site.cell, name=""), site.numbers, at, w, formal.get("Y_codes"), dispatch=True
+    )
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
     )
@@ -95,16 +97,15 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers; see `emit_integer_cell` and `emit_grid_cell`."""
+    """The nodes of the integer cell in the arithmetic of its numbers."""
+    return emit_cell(model, cell, at, arithmetic_of(numbers, w, dispatch=dispatch), codes).nodes
+
+
+def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmetic:
+    """The arithmetic of an integer cell with these scalars and constants; see `LutArithmetic` for `dispatch`."""
     if isinstance(numbers, GridNumbers):
-        return emit_grid_cell(model, cell, numbers, at, w, codes)
-    return emit_integer_cell(model, cell, numbers, at, w, codes, dispatch=dispatch)
-
-
-def stored_numbers(cell: Cell) -> Numbers:
-    """The numbers of an integer cell, from `Cell.integer`."""
-    kind = GridNumbers if cell.integer.get("arithmetic") in (GRID, GRID32) else CellNumbers
-    return kind(**cell.integer)
+        return FixedPointArithmetic(numbers, w)
+    return LutArithmetic(numbers, w, dispatch)
 
 
 def _checked(head: Builder, bias: Value, number: int) -> Value:
@@ -128,12 +129,6 @@ def _scratch(model: Model) -> Model:
     scratch = Model(proto)
     scratch.constant_prefix = ""
     return scratch
-
-
-def _anonymous(cell: Cell) -> Cell:
-    copy = Cell.from_dict(cell.as_dict())
-    copy.name = ""
-    return copy
 
 
 def _live(nodes: list[Node], results: list[Value]) -> list[Node]:

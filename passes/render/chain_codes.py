@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import BYTE, GridNumbers
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Graph, Model, Node, Value
+from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.cell_graphs import chain_sources, replace_cell
-from rnnqc.passes.cells.emit_cell import Boundary
-from rnnqc.passes.fold.grid_numbers import BYTE, GridNumbers
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.cell_function import emit_integer
 from rnnqc.passes.render.fold_scales import pass_codes
@@ -21,7 +22,7 @@ NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
 class ReadCell:
     """An integer cell, and what its nodes are made from."""
 
-    cell: Cell
+    cell: IntegerCell
     graph: Graph
     numbers: GridNumbers
     at: Boundary
@@ -42,13 +43,13 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
             continue
         site.at = replace(site.at, x=pass_codes(model, site.graph, site.cell, site.at.x, codes))
         site.numbers = replace(site.numbers, x_mode="codes")
-        site.cell.x = site.at.x.name
-        site.cell.integer = site.numbers.__dict__.copy()
-        site.cell.points["input"]["mode"] = "codes"
+        point = replace(site.cell.points["input"], mode=CHAINED)
+        site.cell = replace(site.cell, x=site.at.x.name, numbers=site.numbers).with_point("input", point)
         changed |= {n: sites[n] for n in (name, *(s.cell.name for s in sources if s is not None))}
     for name, site in changed.items():
         target = codes.get(name)
-        site.cell.y_codes = target.name if target is not None else None
+        site.cell = replace(site.cell, y_codes=target.name if target is not None else None)
+        model.cells[name] = site.cell
         replace_cell(model, site.graph, site.cell, site.emit(model, target))
 
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.lut_numbers import STATE_LIMIT, CellNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.emit_cell import Boundary, lens64, positive_zeros, state_shape
-from rnnqc.passes.fold.fold_cell import STATE_LIMIT, CellNumbers
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.loop_driver import Loop
+from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.qcdq.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes
 
@@ -20,16 +22,14 @@ def without_nan(b: Builder, value: Value, name: str) -> Value:
     return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
 
 
-def input_codes(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> tuple[Sequence[Value], Value | None]:
+def input_codes(b: Builder, loop: Loop, numbers: CellNumbers) -> tuple[Sequence[Value], Value | None]:
     """Codes of the sequence and the scales `[T*B]` of its rows.
 
     With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
     meet rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are `[T,B,I]`,
     without scales. 16-bit codes are two planes, of their high and low bytes.
     """
-    x = at.x
-    if cell.reverse and at.sequence_lens is not None:
-        x = b.op("ReverseSequence", [x, lens64(b, at.sequence_lens)], "x.reversed", batch_axis=1, time_axis=0)
+    x = loop.sequence(b)
     if numbers.x_mode == "codes":
         return [x], None
     x = without_nan(b, x, "x")
@@ -39,7 +39,7 @@ def input_codes(b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary) -> t
             given = wide_codes(b, x, b.f32(numbers.x_scale), b.f32(numbers.x_zero_point), "x.codes")
             return separate_planes(b, given, "x.codes"), None
         return [b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes")], None
-    rows = b.op("Reshape", [x, b.i64([-1, cell.input_size])], "x.rows")
+    rows = b.op("Reshape", [x, b.i64([-1, loop.cell.input_size])], "x.rows")
     limits = [
         b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
         for op, name, low, high in (
@@ -203,24 +203,22 @@ def limited(b: Builder, state: Value, name: str) -> Value:
     return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
 
 
-def initial_states(
-    b: Builder, cell: Cell, numbers: CellNumbers, at: Boundary, bounded: BoundedHidden | None = None
-) -> list[Value]:
+def initial_states(b: Builder, loop: Loop, numbers: CellNumbers, bounded: BoundedHidden | None = None) -> list[Value]:
     """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
 
     Args:
         b: Collects the nodes.
-        cell: The cell.
-        numbers: Its scalars.
-        at: Its boundary.
+        loop: The loop.
+        numbers: The scalars of the cell.
         bounded: The initial hidden state, if it is known to lie within the bound.
     """
+    cell, at = loop.cell, loop.at
     made = [initial_hidden(b, cell, numbers, at) if bounded is None else bounded.within(b)]
     if cell.type.cell_state:
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):
         return [v for v in made if v is not None]
-    shape = state_shape(b, cell, at.x)
+    shape = loop.state_shape(b)
     if made[0] is None and carries_codes(cell, numbers):
         made[0] = (
             zero_planes(b, numbers.h_zero_point, shape, "hidden.zeros")

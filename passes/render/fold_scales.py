@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
-from rnnqc.passes.cells.emit_cell import Boundary, boundary_of
 from rnnqc.passes.fold.fold_cell import FoldedCell, with_zero_point_rows
 from rnnqc.passes.fold.fold_grid import FoldedGrid
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
@@ -68,30 +70,31 @@ class FoldScales(Pass):
         """Folds every quantized cell."""
         remarks: list[Remark] = []
         folded: dict[str, Folded] = {}
-        cells = [c for c in model.cells.values() if c.form == "qcdq" and not c.kept]
+        cells = [c for c in model.cells.values() if type(c) is QuantizedCell and c.name not in model.kept]
         graphs = graphs_of_cells(model)
         for cell in cells:
             result = _try_fold(model, graphs[cell.name], cell)
             if isinstance(result, NotHandled):
-                cell.kept = reason = "quantized, not integer: " + result.reason
+                model.kept[cell.name] = reason = "quantized, not integer: " + result.reason
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
             else:
                 folded[cell.name] = result
         tables = Tables(model, functions=self.functions)
         codes: dict[str, Value] = {}
-        sites: list[tuple[Cell, Graph, Boundary]] = []
+        sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            if cell.points["input"]["mode"] == "codes":
+            entering = cell.points["input"]
+            if entering.mode == CHAINED:
                 sources = chain_sources(model, at.x) or []
-                short = cell.points["input"]["bits"] <= SHORT_BITS
+                short = entering.integers.bits <= SHORT_BITS
                 if sources and short and all(c.name in folded for c, _ in sources):
-                    at = Boundary(pass_codes(model, graph, cell, at.x, codes), *_rest(at))
-                    cell.x = at.x.name
+                    at = replace(at, x=pass_codes(model, graph, cell, at.x, codes))
+                    cell = replace(cell, x=at.x.name)
                 else:
                     # The same codes, from the float hidden states.
-                    cell.points["input"] |= {"mode": "static", "on_grid": True}
+                    cell = cell.with_point("input", replace(entering, mode=STATIC, on_grid=True))
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
@@ -101,21 +104,17 @@ class FoldScales(Pass):
             replace_cell(
                 model, graph, cell, emit_integer(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
             )
-            cell.form = "integer"
-            cell.integer = numbers.__dict__.copy()
-            cell.operands = {k: v.name for k, v in operands.__dict__.items() if v is not None}
-            cell.y_codes = target.name if target is not None else None
-            for key in ("W", "R", "B", "P", "hidden_bias"):
-                setattr(cell, key, cell.operands.get(key))
+            y_codes = target.name if target is not None else None
+            model.cells[cell.name] = IntegerCell.of_quantized(cell, numbers, operands.names, y_codes)
         if sites:
             model.remove_dead()
             model.sort()
-        widths = [p["bits"] for c, _, _ in sites for p in c.points.values() if p["bits"] is not None]
+        widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
 
 
-def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
+def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:
     """The integer form in the first arithmetic that has the formats of the cell; raises NotHandled."""
     named = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
     held = {k: constant_array(model.initializer(n, graph)) for k, n in named.items() if n is not None}
@@ -130,7 +129,7 @@ def _fold(model: Model, graph: Graph, cell: Cell) -> Folded:
     return _of_initial_state(model, folded, boundary_of(model, graph, cell).initial_h)
 
 
-def _try_fold(model: Model, graph: Graph, cell: Cell) -> Folded | NotHandled:
+def _try_fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded | NotHandled:
     try:
         return _fold(model, graph, cell)
     except NotHandled as refusal:
@@ -161,10 +160,6 @@ def _is_data(value: Value) -> bool:
         if producer.op not in ("Shape", "Size", "If"):
             pending += [v for v in producer.inputs if v.name]
     return False
-
-
-def _rest(at: Boundary) -> tuple[Value | None, ...]:
-    return at.sequence_lens, at.initial_h, at.initial_c, at.y, at.y_h, at.y_c
 
 
 def integer_operands(

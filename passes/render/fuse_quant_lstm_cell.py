@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import (
     CONFIGURATION,
     PLACES,
@@ -17,17 +18,18 @@ from rnnqc.cells.fused_nodes import (
     name_of_body,
     places_of,
 )
+from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.packing import factorize, pack
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.cells.emit_cell import boundary_of
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function, stored_numbers
+from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function
 
 
 class FuseQuantLstmCell(Pass):
@@ -58,16 +60,15 @@ class FuseQuantLstmCell(Pass):
     def run(self, model: Model) -> PassResult:
         """Fuses every integer cell; refuses a model of which some are fused already."""
         graphs = graphs_of_cells(model)
-        cells = [c for c in model.cells.values() if c.form == "integer"]
+        cells = [c for c in model.cells.values() if type(c) is IntegerCell]
         if not cells:
             return PassResult(False, (), {"cells": 0, "functions": 0})
-        if any(c.form == "fused" for c in model.cells.values()):
+        if any(isinstance(c, FusedCell) for c in model.cells.values()):
             raise CompileError(
                 f"{model.source}: some cells are fused already.", action="lower the float model in one go"
             )
-        for cell in cells:
-            _pack(model, graphs[cell.name], cell)
-        sites = [_site(model, graphs[c.name], c) for c in cells]
+        packed = [_packed(model, graphs[c.name], c) for c in cells]
+        sites = [_site(model, graphs[c.name], c) for c in packed]
         groups: dict[int, list[CellSite]] = {}
         for site in sites:
             groups.setdefault(_number(cell_function(model, site)), []).append(site)
@@ -103,19 +104,19 @@ class FuseQuantLstmCell(Pass):
         )
 
 
-def _pack(model: Model, graph: Graph, cell: Cell) -> None:
-    """Stores those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
+def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
+    """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
     for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
-        point, name = cell.points.get(f"{key}.weight", {}), cell.operands[key]
+        point, name = cell.point(f"{key}.weight"), getattr(cell.operands, key)
         codes = constant_array(model.initializer(name, graph))
         if (
             codes is None
             or codes.dtype != np.int8
-            or (point.get("bits") or PACKED_BITS + 1) > PACKED_BITS
-            or point.get("wide_channels")
+            or (point.bits or PACKED_BITS + 1) > PACKED_BITS
+            or point.wide_channels
         ):
             continue
-        size = point.get("group_size", 0)
+        size: Any = point.group_size
         if size:
             factors = factorize(codes, size)
             if factors is None:
@@ -125,15 +126,17 @@ def _pack(model: Model, graph: Graph, cell: Cell) -> None:
             arrays = {key: pack(codes)}
         else:
             continue
-        for operand, array in arrays.items():
-            cell.operands[operand] = model.add_initializer(f"{cell.name}/{operand}.packed", array, graph).name
-        setattr(cell, key, cell.operands[key])
-        cell.integer[size_key] = size
+        names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
+        sizes: dict[str, Any] = {size_key: size}
+        stored: dict[str, Any] = {key: names[key]}
+        numbers, operands = replace(cell.numbers, **sizes), replace(cell.operands, **names)
+        cell = replace(cell, numbers=numbers, operands=operands, **stored)
+    return cell
 
 
-def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
+def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
     at = boundary_of(model, graph, cell)
-    operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.items()}
+    operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.as_dict().items()}
     codes = model.find(cell.y_codes) if cell.y_codes is not None else None
     inputs: dict[str, Value | None] = {
         **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
@@ -151,7 +154,7 @@ def _site(model: Model, graph: Graph, cell: Cell) -> CellSite:
             inputs.update(before)
             outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
             lifts += [node for node in after.values() if node is not None]
-    return CellSite(cell, graph, stored_numbers(cell), inputs, outputs, axes, lifts)
+    return CellSite(cell, graph, cell.numbers, inputs, outputs, axes, lifts)
 
 
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:
@@ -173,12 +176,12 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
         lift.outputs.clear()
     model.remove_nodes(site.graph, site.lifts)
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
-    for field, value in (
-        ("initial_h", site.inputs["initial_h"]), ("initial_c", site.inputs["initial_c"]),
-        ("y", site.outputs["Y"]), ("y_h", site.outputs["Y_h"]), ("y_c", site.outputs.get("Y_c")),
-    ):  # fmt: skip
-        setattr(cell, field, None if value is None else value.name)
-    cell.form = "fused"
+    made = {
+        "initial_h": site.inputs["initial_h"], "initial_c": site.inputs["initial_c"],
+        "y": site.outputs["Y"], "y_h": site.outputs["Y_h"], "y_c": site.outputs.get("Y_c"),
+    }  # fmt: skip
+    names = {k: None if v is None else v.name for k, v in made.items()}
+    model.cells[cell.name] = FusedCell.of_integer(replace(cell, **names))  # type: ignore[arg-type]
 
 
 def _number(function: onnx.FunctionProto) -> int:

@@ -30,6 +30,7 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.point_marks import copied_marks
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.point_names import step_path
 from rnnqc.passes.invariants import Property
 
 LARGEST_LENGTH = 20000
@@ -204,7 +205,7 @@ def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> N
     current: list[Value] = list(plan.states)
     collected: list[list[Value]] = [[] for _ in plan.outputs]
     for step in range(plan.length):
-        copier = _Copier(model, cell, f"{name}/step_{step}", step)
+        copier = _Copier(model, cell, step_path(name, step), step)
         for formal, actual in zip(body.inputs[:lead], fixed, strict=True):
             copier.values[id(formal)] = actual if actual is not None else model.constant(step, np.int64)
         for formal, actual in zip(body.inputs[lead : lead + states], current, strict=True):

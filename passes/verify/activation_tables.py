@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GRID32
+from rnnqc.cells.stages import points_of
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import STEP_BITS, VITIS, vitis_values
-from rnnqc.formats.encoding import Encoding
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.fold.fold_cell import RESIDUAL_BITS, linear_length
-from rnnqc.passes.fold.grid_numbers import GRID32
 from rnnqc.passes.formats.point_format import INDEX_BITS
 
 Array = npt.NDArray[Any]
@@ -43,7 +45,7 @@ def table_values(activation: Activation, kind: str, codes: Array, step: float, b
     return np.asarray(activation(codes * step), np.float64)
 
 
-def activated(cell: Cell, name: str, argument: Array, own: Encoding | None, arithmetic: str) -> Array | None:
+def activated(cell: Cell, name: str, argument: Array, own: Format | None, arithmetic: str) -> Array | None:
     """The activation of real arguments as the tables of a cell define it; None for one that is no table.
 
     Args:
@@ -56,8 +58,7 @@ def activated(cell: Cell, name: str, argument: Array, own: Encoding | None, arit
     gates = cell.type.gates
     activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation
     assert activation is not None
-    point = cell.points.get(f"{name}.activation", {"bits": None})
-    kind = str(point.get("table", "exact"))
+    kind = points_of(cell).get(f"{name}.activation", FLOAT).table or "exact"
     if activation.kind == RELU_TABLE and not arithmetic:
         bits = RESIDUAL_BITS if name in gates else INDEX_BITS
         step = activation.limit / 2 ** (bits - 1)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.fold.grid_numbers import GRID, GRID32
-from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.cells.grid_numbers import GRID, GRID32
+from rnnqc.cells.stages import IntegerCell, points_of
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.graph.flat_model import FlatModel
 
 Array = npt.NDArray[Any]
@@ -56,12 +57,10 @@ def state_name(cell: Cell) -> str:
     return "cell_state" if cell.type.cell_state else "hidden_state"
 
 
-def encoding(cell: Cell, point: str) -> Encoding | None:
+def encoding(cell: Cell, point: str) -> Format | None:
     """The static format of a point with one scale; None without one."""
-    held = cell.points.get(point, {"bits": None})
-    if held["bits"] is None or len(held.get("scale") or ()) != 1:
-        return None
-    return encoding_of(held)
+    held = points_of(cell).get(point, FLOAT)
+    return held.static if not held.is_float and len(held.scale) == 1 else None
 
 
 def acc_point(cell: Cell, k: int) -> str:
@@ -79,13 +78,14 @@ class CellSide:
 
     def __init__(self, flat: FlatModel, cell: Cell) -> None:
         self.flat, self.cell = flat, cell
+        self.numbers: Mapping[str, Any] = vars(cell.numbers) if isinstance(cell, IntegerCell) else {}
         self.form = (
             REAL
             if cell.form not in ("integer", "fused")
-            else (GRID if cell.integer.get("arithmetic") in (GRID, GRID32) else LUT)
+            else (GRID if self.numbers.get("arithmetic") in (GRID, GRID32) else LUT)
         )
         self.bias_last = self._named("products") is not None
-        self.real = np.dtype(np.float64 if cell.integer.get("arithmetic") == GRID else np.float32)
+        self.real = np.dtype(np.float64 if self.numbers.get("arithmetic") == GRID else np.float32)
         self._places = {port: self._find(port) for port in self.ports()}
 
     def ports(self) -> list[str]:
@@ -129,7 +129,7 @@ class CellSide:
     @property
     def carries_codes(self) -> bool:
         """Whether the loop hands hidden states from step to step as codes."""
-        mode = self.cell.integer.get("h_mode", "static")
+        mode = self.numbers.get("h_mode", "static")
         return self.form != REAL and mode == "static" and not self.cell.type.reads_hidden
 
     def exact_name(self, name: str) -> str | None:
@@ -153,7 +153,7 @@ class CellSide:
         if kind == PREACTIVATION:
             k = cell.type.gates.index(gate)
             return 1.0 / float(steps[k]), float(halves[k])
-        scale = cell.integer["cell_scale"] or 1.0
+        scale = self.numbers["cell_scale"] or 1.0
         in_units = {STATE, "cell_state", "cell_state.kept", "cell_state.added"}
         if cell.type.cell_state:
             in_units.add(f"{cell.type.gates[CELL]}.{GATE}")
@@ -231,7 +231,7 @@ class CellSide:
 
     @property
     def _takes_codes(self) -> bool:
-        return self.form != REAL and self.cell.integer.get("x_mode") == "codes"
+        return self.form != REAL and self.numbers.get("x_mode") == "codes"
 
     def _in_time(self, array: Array) -> Array:
         """`[T,B,...]` of one step."""
@@ -259,7 +259,7 @@ class CellSide:
 
     @property
     def _hidden_zero(self) -> int:
-        n = self.cell.integer
+        n = self.numbers
         return int(n["grid_zero_point"][1] if self.form == GRID else n["h_zero_point"])
 
     @property
@@ -298,7 +298,7 @@ class CellSide:
             carried = self.flat.carried[cell.name]
             return (carried[0], None) if carried else None
         if port in OUTPUTS:
-            name = getattr(cell, port.removeprefix("output "))
+            name = getattr(cell, port.removeprefix("output "), None)
             return (name, None) if name in self.flat.makers else None
         gate, _, kind = port.rpartition(".")
         if kind == PREACTIVATION:
@@ -345,7 +345,7 @@ class CellSide:
         if (port == NEXT and array.dtype == np.uint8) or port == CODES:
             return self._real_of_codes(array)
         if port == NEXT and self.form == GRID and not self.cell.type.reads_hidden:
-            return array.astype(np.float64) * float(self.cell.integer["grid_scale"][1])
+            return array.astype(np.float64) * float(self.numbers["grid_scale"][1])
         factor, offset = self.units(port)
         return np.asarray((array.astype(np.float64) - offset) / factor)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import FusedCell, QonnxCell, QuantizedCell
 from rnnqc.errors import CompileError
 from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
 from rnnqc.passes.verify.cell_sides import REAL, CellSide
@@ -73,21 +74,22 @@ def compare_steps(
         found.cells += 1
         found.compared += step.compared
         found.passed_over += step.passed_over
-    fused = [cells_after[n] for n in names if cells_after[n].form == "fused" and cells_before[n].form != "fused"]
+    made = [cells_after[n] for n in names if not isinstance(cells_before[n], FusedCell)]
+    fused = [cell for cell in made if isinstance(cell, FusedCell)]
     if fused:
         calls = FlatModel(after, [], functions=True)
         found.wrong += [text for cell in fused if (text := _native_difference(calls, cell)) is not None]
     return found
 
 
-def _native_difference(calls: FlatModel, cell: Cell) -> str | None:
+def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:
     """Where a fused node alone has other bits with the native library; its attributes say what the kernel computes."""
     rng, batch = np.random.default_rng(0), cell.static_batch or _BATCH
     steps = cell.static_length or _STEPS
     shape = (steps, batch, cell.input_size)
     x: Array = (rng.normal(0, 1, shape) * 10.0 ** rng.uniform(-1, 1, (steps, batch, 1))).astype(np.float32)
     feeds: dict[str, Array] = {cell.x: x}
-    if cell.integer.get("x_mode") == "codes":
+    if cell.numbers.x_mode == "codes":
         feeds[cell.x] = rng.integers(0, 256, shape).astype(np.uint8)
     node = next(n for n in calls.makers.values() if n.name == cell.name)
     has_axis = any(a.name == "state_direction_axis" and a.i for a in node.attribute)
@@ -112,5 +114,6 @@ def _native_difference(calls: FlatModel, cell: Cell) -> str | None:
 
 
 def _are_comparable(before: Cell, after: Cell) -> bool:
-    forms = [c.form for c in (before, after)]
-    return "qonnx" not in forms and forms != ["float", "qcdq"]
+    if isinstance(before, QonnxCell) or isinstance(after, QonnxCell):
+        return False
+    return isinstance(before, QuantizedCell) == isinstance(after, QuantizedCell)

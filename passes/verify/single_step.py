@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, OUTPUT, Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.grid_numbers import GRID, GRID32
+from rnnqc.cells.lut_numbers import STATE_LIMIT
+from rnnqc.cells.stages import points_of
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.fold.fold_cell import STATE_LIMIT
-from rnnqc.passes.fold.grid_numbers import GRID, GRID32
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, PIECEWISE, activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
@@ -145,8 +147,8 @@ class SingleStep:
         if port != SQUASHED and not port.endswith(f".{GATE}"):
             return np.inf
         activation = cell.output_activation if port == SQUASHED else cell.gate_activation(cell.type.gates.index(name))
-        point = cell.points.get(f"{name}.activation", {})
-        piecewise = point.get("table") == PIECEWISE and "scale" not in point and activation is not None
+        point = points_of(cell).get(f"{name}.activation", FLOAT)
+        piecewise = point.table == PIECEWISE and not point.scale and activation is not None
         return LINEAR_ERROR.get(activation.name, np.inf) if piecewise and activation is not None else np.inf
 
     def _note_missing(self, common: Collection[str]) -> None:
@@ -217,7 +219,7 @@ class SingleStep:
             table = self._table(gate, self._clipped(feeds[f"{gate}.{PREACTIVATION}"]), acc_point(self.cell, k), value)
         elif port == SQUASHED:
             table = self._table("hidden", a["cell_state"], "cell_state", value)
-        elif port in ("cell_state", OUTPUTS[2]) and self.after.cell.integer.get("cell_scale") == 0.0:
+        elif port in ("cell_state", OUTPUTS[2]) and self.after.numbers.get("cell_scale") == 0.0:
             value = np.clip(value, -STATE_LIMIT, STATE_LIMIT)
         elif port == CODES or (port == NEXT and self.after.carries_codes):
             e = encoding(self.cell, "hidden")
@@ -246,7 +248,7 @@ class SingleStep:
     def _table(self, name: str, argument: Array, point: str, reference: Array) -> Array | None:
         """What tables give, which is near the function; None where there is no table."""
         cell = self.cell
-        form = str(self.after.cell.integer.get("arithmetic", ""))
+        form = str(self.after.numbers.get("arithmetic", ""))
         values = activated(cell, name, argument, encoding(cell, point), form)
         if values is None:
             return None
@@ -267,7 +269,7 @@ class SingleStep:
                 judged &= (near > NEAR_TIE) & (np.abs(units) < 2.0 ** (WIDEST + 1))
         return judged
 
-    def _ties(self, port: str) -> list[tuple[str, Encoding]]:
+    def _ties(self, port: str) -> list[tuple[str, Format]]:
         """The values, before they are rounded, that a value follows from."""
         cell = self.cell
         state = state_name(cell)

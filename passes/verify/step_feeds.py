@@ -11,8 +11,11 @@ import numpy.typing as npt
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.formats.encoding import Encoding
-from rnnqc.passes.fold.fold_cell import RESIDUAL_BITS, STATE_LIMIT
+from rnnqc.cells.lut_numbers import STATE_LIMIT
+from rnnqc.cells.stages import points_of
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import CHAINED, FLOAT, ROWS
+from rnnqc.passes.fold.fold_cell import RESIDUAL_BITS
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
@@ -99,7 +102,7 @@ class StepFeeds:
         """
         rng, e = self._rng, encoding(self.cell, point)
         if e is None and activation is not None and activation.kind in (TABLE, RELU_TABLE):
-            e = Encoding(bits, True, (activation.limit / 2 ** (bits - 1),))
+            e = Format(bits, True, scale=(activation.limit / 2 ** (bits - 1),))
         if e is None:
             return np.concatenate([rng.normal(0, 3, 512), [30.0, -30.0, 1e3, -1e3, 0.0, 0.5, -0.5]])
         low, high = e.minimum - e.zero_point, e.maximum - e.zero_point
@@ -114,18 +117,18 @@ class StepFeeds:
 
     def _operand(self, point: str, rows: int, columns: int) -> Array:
         """Values for a product, whose codes are the same before and after."""
-        rng, settings = self._rng, self.cell.points.get(point, {"bits": None})
+        rng, settings = self._rng, points_of(self.cell).get(point, FLOAT)
         e = encoding(self.cell, point)
-        if e is None or settings.get("mode") == "dynamic-row":
+        if e is None or settings.mode == ROWS:
             return np.asarray(rng.normal(0, 1, (rows, columns)) * 10.0 ** rng.uniform(-2, 1, (rows, 1)))
         low, high = e.minimum - e.zero_point, e.maximum - e.zero_point
-        fixed = settings.get("mode") == "codes" or settings.get("on_grid") or settings.get("rounded_output")
+        fixed = settings.mode == CHAINED or settings.on_grid or settings.rounded_output
         if fixed:
             values = rng.integers(low, high + 1, (rows, columns)).astype(np.float64)
         else:
             values = rng.integers(low - 2, high + 3, (rows, columns)) + rng.choice(_FRACTIONS, (rows, columns))
         values *= rng.choice((1.0, 0.0), (rows, columns), p=(0.9, 0.1))
-        bound = settings.get("bound")
+        bound = settings.bound
         real = values * float(e.scale[0])
         return np.asarray(real if bound is None else np.clip(real, -bound, bound))
 

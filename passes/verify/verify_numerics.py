@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class VerifyNumerics(Instrument):
         if self._runs is None or not self._runs.is_of(proto):
             self._runs = self._runs_of(proto)
         self._constants = pass_.constant_check(model)
-        self._cells = copy.deepcopy(model.cells)
+        self._cells = dict(model.cells)
 
     def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
         """Runs both models and compares every output; then the constants."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rnnqc.formats.packing import pack
 from rnnqc.ir import Graph, Model, Node, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.formats.point_format import PACKED_BITS, encoding_of
+from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.recipes.recipe import Settings
@@ -119,25 +119,21 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
         return value
     moment = np.mean(matrix.moments, axis=0) if matrix.moments else None
     point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, matrix.gates)
-    encoding = encoding_of(point)
-    codes = weight_codes(point, array, moment)
-    per_channel = encoding.axis is not None
-    zero_point = np.asarray(encoding.zero_points or encoding.zero_point)
-    if encoding.bits <= PACKED_BITS:
-        if not encoding.signed:
-            codes, zero_point = codes.astype(np.int16) - RAISED, zero_point - RAISED
-        packed = constant("packed", np.ascontiguousarray(pack(codes).T)[None])
+    held, codes = point.complete, weight_codes(point, array, moment)
+    scale, zero_point = held.linear_parameters()
+    if held.bits <= PACKED_BITS:
+        raised = RAISED if held.signed else 0  # what makes the nibbles unsigned
+        nibbles = pack(codes.astype(np.int16) + raised - RAISED)
+        packed = constant("packed", np.ascontiguousarray(nibbles.T)[None])
         low = builder.op("Mod", [packed, builder.u8(16)], "low")
         high = builder.op("BitShift", [packed, builder.u8(4)], "high", direction="RIGHT")
         stored: Value = builder.op("Concat", [low, high], "codes", axis=1)
         if rows % 2:
             stored = builder.op("Slice", [stored, builder.i64([0]), builder.i64([rows]), builder.i64([1])], "rows")
-        zero = np.full(rows if per_channel else (), zero_point + RAISED, np.uint8)
+        zero_point = (zero_point.astype(np.int16) + raised).astype(np.uint8)
     else:
         stored = constant("codes", np.ascontiguousarray(codes.T)[None])
-        zero = np.full(rows if per_channel else (), zero_point, encoding.dtype)
-    scale = np.asarray(encoding.scale, np.float32).reshape(rows if per_channel else ())
-    inputs = [stored, constant("scale", scale), constant("zero_point", zero)]
-    value = builder.op("DequantizeLinear", inputs, "float", **({"axis": 1} if per_channel else {}))
+    inputs = [stored, constant("scale", scale), constant("zero_point", zero_point)]
+    value = builder.op("DequantizeLinear", inputs, "float", **({} if held.axis is None else {"axis": 1}))
     _place(matrix.graph, builder.nodes)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,14 +171,14 @@ class QuantizeWeights(Pass):
         for point, (array, gates) in weights.items():
             s = settings[point]
             if is_float16(s):
-                formats[point] = {"bits": 16, "store": s["store"]}
+                formats[point] = s["store"]
                 continue
             if s.get("bits"):
                 _check_settings(s, point)
             made = weight_format(s, array, np.ones(array.shape[1]), point, gates)
             cell, _, matrix = point.removesuffix(".weight").rpartition(".")
             moment = self.moments.get(f"{cell}.{MULTIPLIED[matrix]}")
-            formats[point] = {k: v for k, v in made.items() if k != "compensation" or moment is not None}
+            formats[point] = made if moment is not None else replace(made, compensation=False)
         return Resolution(settings, formats)
 
     def constant_check(self, model: Model) -> ConstantCheck:

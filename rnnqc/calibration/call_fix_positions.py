@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.data.statistics import SPANS
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import best_positions, widest_positions
+from rnnqc.formats.rounding import Rounding
 
 Array = npt.NDArray[Any]
 BLOCK = 2**15  # values at a time, so that they stay in the cache

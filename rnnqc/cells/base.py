@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT
@@ -15,6 +15,7 @@ __all__ = [
     "QuantizationPoint", "Size", "fixed",
 ]  # fmt: skip
 
+C = TypeVar("C", bound="Cell")
 Size = int | str | None
 """A dimension: its size, its name, or None."""
 LSTM_POINTS = LSTM.points
@@ -26,9 +27,12 @@ def fixed(size: Size) -> int | None:
     return size if isinstance(size, int) else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cell:
-    """One direction of one recurrent layer, found in a model and decomposed.
+    """One direction of one recurrent layer: its equations, sizes, parameters and boundary.
+
+    What later passes add are types of their own (`rnnqc.cells.stages`). A pass that changes a cell puts a new one into
+    `Model.cells`.
 
     Names are those of values of the graph that holds the cell; parameters are initializers of the main graph. Every
     node of the cell carries the cell's name in its metadata, so the cell survives saving and loading.
@@ -56,17 +60,13 @@ class Cell:
         R: Initializer `[H, GH]` float32.
         B: Initializer `[GH]` float32, the two ONNX biases added.
         P: Initializer `[3H]` float32, or None.
-        points: What a recipe says about each quantization point, once resolved.
-        form: `float`, `qcdq`, `integer`, `fused` or `qonnx`.
-        kept: Why a pass left the cell in this form; not stored in files.
-        integer: Scalars of the integer form.
-        operands: Initializers and values of the integer form, by input name of `QuantLSTMCell`.
-        y_codes: Output value `[T,B,H]` of hidden codes, or None.
         linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
         hidden_bias: GRU with linear_before_reset: initializer `[H]` float32, the part of the hidden gate's bias that
             the reset gate multiplies; it is not in B.
         batch: The name of the batch size where an input of the model has a dimension of that name, else None.
     """
+
+    form: ClassVar[str] = "float"
 
     name: str
     node: str
@@ -90,12 +90,6 @@ class Cell:
     R: str
     B: str
     P: str | None
-    points: dict[str, dict[str, Any]] = field(default_factory=dict)
-    form: str = "float"
-    kept: str = ""
-    integer: dict[str, Any] = field(default_factory=dict)
-    operands: dict[str, str] = field(default_factory=dict)
-    y_codes: str | None = None
     linear_before_reset: bool = False
     hidden_bias: str | None = None
     batch: str | None = None
@@ -128,28 +122,22 @@ class Cell:
         number = self.type.output_activation
         return None if number is None else self.activations[number]
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values. The per-channel scales of an integer form stand in its multipliers, and are left out."""
-        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "kept"}
-        if self.form in ("integer", "fused"):
-            for point in data["points"].values():
-                if len(point.get("scale") or []) > 1:
-                    del point["scale"]
-        return data
+    @property
+    def rounds_output(self) -> bool:
+        """Whether hidden states are rounded where they are made, and not where they are used."""
+        return False
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """The inverse of `as_dict`."""
-        known = {f.name for f in fields(cls)}
-        values = {k: v for k, v in data.items() if k in known}
-        values["activations"] = tuple(Activation(**a) for a in data["activations"])
-        return cls(**values)
+    def without_dead_outputs(self: C, alive: Collection[str]) -> C:
+        """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
+        gone: dict[str, Any] = {k: None for k in ("y", "y_h", "y_c") if getattr(self, k) not in alive}
+        return replace(self, **gone)
+
+    def renamed(self: C, old: str, new: str) -> C:
+        """The cell after a value or initializer that it refers to has got another name."""
+        found: dict[str, Any] = {n: new for n in VALUES if getattr(self, n, None) == old}
+        return replace(self, **found) if found else self
 
 
-def _plain(value: Any) -> Any:
-    """A copy of containers, with dictionaries for dataclasses."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([v if type(v) in (float, int) else _plain(v) for v in value])
-    return asdict(value) if isinstance(value, Activation) else value
+PARAMETERS = ("W", "R", "B", "P", "hidden_bias")
+VALUES = ("x", "sequence_lens", "initial_h", "initial_c", "y", "y_h", "y_c", *PARAMETERS)
+"""Fields that name values and initializers."""

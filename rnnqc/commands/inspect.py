@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from rnnqc.cells.forms import CUSTOM
 from rnnqc.commands.common import OK, Commands, json_text
 from rnnqc.commands.terminal import err, escape, out
-from rnnqc.errors import Outcome, Remark, located
+from rnnqc.errors import explained
+
+if TYPE_CHECKING:
+    from rnnqc.lowering.inspection import Inspection
+    from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode
 
 
 def add(commands: Commands) -> None:
@@ -24,79 +29,77 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.evaluation.invalid_model_errors import blaming_invalid
-    from rnnqc.ir import Model
-    from rnnqc.lowering.executable import brings_its_own
-    from rnnqc.lowering.layer_hints import layer_hints
-    from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
-    from rnnqc.passes.analysis.custom_products import described
-    from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
-    from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
-    from rnnqc.passes.pipeline import normal_form
-    from rnnqc.proto.files import load_proto
+    from rnnqc.lowering.inspection import inspect_layers
 
-    with blaming_invalid(a.model), located(a.model):
-        model = Model.load(a.model)
-        opset = model.opset
-        independent = independent_outputs(model)
-        earlier = lowered_nodes(model)
-        PassManager(normal_form(keep_codes=brings_its_own(model))).run(model)
-        present = recurrent_nodes(model)
-        remarks = [*ReadQuantLstmCell()(model).remarks, *DecomposeLstm()(model).remarks]
-        refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
-        notes: dict[str, list[Remark]] = {}
-        for remark in remarks:
-            if remark.outcome is Outcome.NOTE and remark.action:
-                notes.setdefault(remark.node, []).append(remark)
-    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
-    cells: dict[str, list[str]] = {}
-    for cell in model.cells.values():
-        cells.setdefault(cell.node, []).append(cell.name)
+    found = inspect_layers(a.model)
     if a.json:
-        entries = [
-            {
-                "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
-                "lowering": n.status, "form": n.form, "cells": cells.get(n.path, []),
-                "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
-                "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in notes.get(n.path, [])],
-            }
-            for n in nodes
-        ]  # fmt: skip
-        print(json_text({"model": a.model, "opset": opset, "nodes": entries, "independent_outputs": independent}))
+        print(json_text(_as_dict(a.model, found)))
         return OK
-    out(f"{escape(a.model)}: operator set {opset}, {len(nodes)} recurrent node(s)")
-    table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
-    for n in nodes:
-        at = n.attributes
-        options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
-        options += ["input_forget"] if at.get("input_forget") else []
-        options += at.get("activations", [])
-        options += [at["type"]] if at.get("type") else []
-        others = sum(p.endswith(".value") for p in at.get("points", ()))
-        parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
-        verdict = {
-            "lowered": "will be lowered: " + (" ".join(cells.get(n.path, [])) or parts),
-            "float": f"float: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
-            "quantized": f"stays as it is: {n.refusal[0]} Found: {n.refusal[1]}. Resolution: {n.refusal[2]}.",
-            "done": f"done ({n.form})" + (f": {described(at)}" if n.form == "products" else ""),
-        }[n.status]
-        for r in notes.get(n.path, []):
-            verdict += f". Note: {r.reason} Found: {r.found}. Resolution: {r.action}."
-        table.add_row(
-            *map(escape, (n.path, n.op, *_sizes(at), str(at.get("direction") or ""), " ".join(options), verdict))
-        )
-    if nodes:
-        out(table)
-    else:
-        for text in layer_hints(load_proto(Path(a.model))):
-            err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
-    if independent:
-        err(f"[yellow]rnnqc:[/yellow] {escape(warning_of(independent))}")
+    out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
+    if found.nodes:
+        _print_nodes(found)
+    for text in _warnings(a.model, found):
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK
 
 
+def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
+    nodes = [
+        {
+            "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
+            "lowering": n.status, "form": n.form, "cells": found.cells.get(n.path, []),
+            "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+            "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in found.notes.get(n.path, [])],
+        }
+        for n in found.nodes
+    ]  # fmt: skip
+    return {"model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs}
+
+
+def _warnings(model: str, found: Inspection) -> list[str]:
+    from rnnqc.lowering.layer_hints import layer_hints
+    from rnnqc.passes.graph.constant_outputs import warning_of
+    from rnnqc.proto.files import load_proto
+
+    hints = [] if found.nodes else layer_hints(load_proto(Path(model)))
+    return hints + ([warning_of(found.constant_outputs)] if found.constant_outputs else [])
+
+
+def _print_nodes(found: Inspection) -> None:
+    table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
+    for n in found.nodes:
+        cells = [n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), _options(n.attributes)]
+        table.add_row(*map(escape, [*cells, _verdict(n, found)]))
+    out(table)
+
+
+def _options(at: Mapping[str, Any]) -> str:
+    options = [*at.get("inputs", []), *([f"clip={at['clip']:g}"] if at.get("clip") else [])]
+    options += ["input_forget"] if at.get("input_forget") else []
+    options += at.get("activations", [])
+    return " ".join([*options, *([at["type"]] if at.get("type") else [])])
+
+
+def _verdict(n: RecurrentNode, found: Inspection) -> str:
+    """How lowering would handle a node, with the notes about it."""
+    from rnnqc.passes.analysis.custom_products import described
+
+    at = n.attributes
+    others = sum(p.endswith(".value") for p in at.get("points", ()))
+    parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
+    verdict = {
+        "lowered": "will be lowered: " + (" ".join(found.cells.get(n.path, [])) or parts),
+        "float": f"float: {explained(*n.refusal)}",
+        "quantized": f"stays as it is: {explained(*n.refusal)}",
+        "done": f"done ({n.form})" + (f": {described(at)}" if n.form == CUSTOM else ""),
+    }[n.status]
+    for r in found.notes.get(n.path, []):
+        verdict += f". Note: {explained(r.reason, r.found, r.action)}"
+    return verdict
+
+
 def _sizes(attributes: Mapping[str, Any]) -> list[str]:
-    """I, H, T and B for the table; of a recurrence of other equations H are the widths of all states, `64+256`."""
+    """I, H, T and B for the table; of a custom cell H are the widths of all states, `64+256`."""
     keys = ("input_size", "hidden_size", "sequence_length", "batch")
     unknown = "-" if "products" in attributes else "?"
     found = {k: str(attributes[k]) for k in keys if attributes.get(k) is not None}

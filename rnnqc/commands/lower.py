@@ -33,15 +33,15 @@ from rnnqc.errors import CompileError, UsageError
 if TYPE_CHECKING:
     from rnnqc.lowering.failures import Failure
     from rnnqc.lowering.report import Lowered, Report
-    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
+    from rnnqc.search.trials import Bounds
 
 PATIENCE = 4.0
-"""How many times as long as the lowering the SQNR may be measured, where --min-sqnr does not ask for it."""
+"""The SQNR is measured for at most so many times the time of the lowering, unless --min-sqnr asks for it."""
 EXIT_CODES = {"--strict": STRICT, "--form qonnx": BAD_INPUT}
 """By the option whose check fails; those of other options are CHECK_FAILED."""
 MODELS = 60
-"""How many models the report of a lowering measures sensitivities with; `rnnqc report` has an option for it."""
+"""The report of a lowering measures sensitivities with at most so many models; `rnnqc report` has an option."""
 
 
 def add(commands: Commands) -> None:

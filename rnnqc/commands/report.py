@@ -18,9 +18,9 @@ from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:
-    from rnnqc.reporting.budget import Bounds
     from rnnqc.reporting.evidence import Evidence
     from rnnqc.reporting.subject import Options, Subject
+    from rnnqc.search.trials import Bounds
 
 MODELS = 150
 
@@ -117,7 +117,7 @@ def bounds_of(a: argparse.Namespace, models: int) -> Bounds:
     Raises:
         UsageError: No model may be measured.
     """
-    from rnnqc.reporting.budget import Bounds
+    from rnnqc.search.trials import Bounds
 
     check_positive("--models", a.models)
     return Bounds(models if a.models is None else a.models, math.inf if a.seconds is None else a.seconds)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
-    from rnnqc.measure.verify import LevelComparison, OutputComparison
+    from rnnqc.measure.compare import LevelComparison
+    from rnnqc.measure.differences import OutputComparison
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from rnnqc.errors import CompileError, UsageError, located
 if TYPE_CHECKING:
     import onnx
 
-    from rnnqc.measure.comparison_feeds import Level
-    from rnnqc.measure.verify import LevelComparison, OutputComparison
+    from rnnqc.measure.compare import LevelComparison
+    from rnnqc.measure.differences import OutputComparison
+    from rnnqc.measure.feeds import Level
 
 FEEDS, STREAM = 2, 16
 """Generated feeds of each kind, or calls of a stream."""
@@ -39,7 +40,9 @@ def add(commands: Commands) -> None:
         text = f"fail (exit code 1) if an output, or output NAME, {measure.help}"
         add_repeated(parser, measure.option, f"[NAME=]{measure.unit}", text)
     parser.add_argument(
-        "--native", action="store_true", help="also fail if the native library gives other bits than standard operators"
+        "--native",
+        action="store_true",
+        help="also fail if the native library is not bit-exact with the standard operators",
     )
     parser.add_argument("--json", action="store_true", help="every figure, of every step")
     parser.set_defaults(command=run)
@@ -89,13 +92,13 @@ class _Found:
     @property
     def worst(self) -> dict[str, tuple[str, OutputComparison]]:
         """Of each output the comparison with the least SQNR, with the name of its level."""
-        from rnnqc.measure.verify import worst_level
+        from rnnqc.measure.compare import worst_level
 
         return worst_level(self.levels)
 
     def failures(self, thresholds: Thresholds) -> list[str]:
         """A sentence for everything that is not as asked for."""
-        from rnnqc.evaluation.comparison import unlike_texts
+        from rnnqc.measure.differences import unlike_texts
 
         unlike = dict.fromkeys(text for level in self.levels for text in unlike_texts(level.outputs))
         return [*unlike, *thresholds.violations(self.levels), *_other_bits(self.native)]
@@ -179,7 +182,7 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
     """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
     from rnnqc.data.feeds import open_feeds, with_dimensions_of
     from rnnqc.data.streaming import checked, state_pairs
-    from rnnqc.measure.comparison_feeds import FeedGenerator, Level, generated_levels
+    from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
 
     carried = state_pairs(state, reference)
     if data is not None:
@@ -191,7 +194,7 @@ def _levels(data: str | None, reference: Any, candidate: Any, state: Sequence[st
 
 def _compared(a: argparse.Namespace, reference: Any, candidate: Any, levels: Sequence[Level]) -> _Found:
     """Compares the models, and with --native the lowered one without and with the native library."""
-    from rnnqc.measure.verify import LevelComparison, compare_levels, compare_models, compare_native
+    from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native
 
     names = (a.float_model, a.quantized_model)
     feeds = [feed for level in levels for feed in level.feeds]
@@ -214,8 +217,8 @@ def _other_bits(native: Sequence[OutputComparison]) -> list[str]:
         if not c.same_bits:
             step = next((t for t, share in enumerate(c.steps.equal) if share < 1.0), None) if c.steps else None
             where = f", first at {c.steps.unit} {step}" if c.steps and step is not None else ""
-            share = f"{1 - c.equal:.2%} of values{where}"
-            texts.append(f"output {c.name!r}: the native library gives other bits ({share}).")
+            share = f"{1 - c.equal:.2%} of values differ{where}"
+            texts.append(f"output {c.name!r}: the native library is not bit-exact ({share}).")
     return texts
 
 
@@ -223,10 +226,10 @@ def _print_native(native: Sequence[OutputComparison], optimized: Sequence[Output
     """What of the two ways to run a model was compared, and is the same."""
     inner = len(native) - len(optimized)
     cells = f"all outputs and the {inner} inner results of its cells" if inner else "all outputs"
-    out(f"native library: the same bits in {cells}, without onnxruntime's graph optimizations")
+    out(f"native library: bit-exact in {cells}, without onnxruntime's graph optimizations")
     other = [c for c in optimized if not c.same_bits]
     if not other:
-        out("with onnxruntime's graph optimizations: the same bits in all outputs")
+        out("with onnxruntime's graph optimizations: bit-exact in all outputs")
         return
     texts = ", ".join(f"{escape(c.name)} by up to {c.max_abs:.3g}" for c in other)
     out(
@@ -254,7 +257,7 @@ def _print_levels(compared: Sequence[LevelComparison]) -> None:
 
 
 def _print(comparison: Sequence[OutputComparison]) -> None:
-    columns = ["output", "SQNR dB", "max |difference|", "cosine", "equal"]
+    columns = ["output", "SQNR dB", "max abs difference", "cosine", "equal"]
     codes = any(c.equal_codes is not None for c in comparison)
     table = Table(*columns, *(["equal codes"] if codes else []), box=None, pad_edge=False)
     for c in comparison:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from rnnqc.cells.base import Cell
 from rnnqc.data.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.errors import Remark, UsageError
-from rnnqc.formats.grids import is_power_of_two
 from rnnqc.formats.histogram import HALF, Histogram
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.proto.files import write_atomically
 
 Vector = npt.NDArray[np.float64]

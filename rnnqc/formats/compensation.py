@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.weights import group_multipliers, quantize_matrix, quantize_with_multipliers
 
 FloatArray = npt.NDArray[np.float32]
@@ -33,7 +34,7 @@ COLUMNS = 1024
 
 
 @dataclass(frozen=True)
-class Grid:
+class Lattice:
     """The values each entry of a matrix `[K,n]` may take: `step * (code - zero_point)` for whole codes in a range.
 
     Attributes:
@@ -53,39 +54,41 @@ class Grid:
     stride: IntArray
 
     @classmethod
-    def of_encoding(cls, encoding: Encoding, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Grid:
-        """The grid of a number format.
+    def of_format(cls, format_: Format, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Lattice:
+        """The lattice of a number format.
 
         Args:
-            encoding: One scale, or one for each column.
+            format_: One scale, or one for each column.
             shape: K and n.
             limit: Largest magnitude of a code less the zero point, one for each column, where that is less than the
                 format allows.
         """
         row = (1, shape[1])
-        low, high = (np.full(row, float(v)) for v in (encoding.minimum, encoding.maximum))
-        zero = np.broadcast_to(np.asarray(encoding.zero_points or encoding.zero_point, np.float64), row)
+        low, high = (np.full(row, float(v)) for v in (format_.minimum, format_.maximum))
+        zero = np.broadcast_to(format_.all_zero_points.astype(np.float64), row)
         if limit is not None:
             bound = np.asarray(limit, np.float64).reshape(1, -1)
             low, high = np.maximum(low, zero - bound), np.minimum(high, zero + bound)
-        step = np.broadcast_to(np.asarray(encoding.scale, np.float32).astype(np.float64), row)
-        stride = np.array([2 if encoding.bits == 1 else 1])
+        step = np.broadcast_to(np.asarray(format_.scale, np.float32).astype(np.float64), row)
+        stride = np.array([2 if format_.bits == 1 else 1])
         return cls(step, low, high, zero, np.zeros(shape[0], np.int64), stride)
 
     @classmethod
-    def of_groups(cls, scale: FloatArray, multipliers: npt.NDArray[np.uint8], bits: int, size: int, rows: int) -> Grid:
-        """The grid of symmetric codes of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
+    def of_groups(
+        cls, scale: FloatArray, multipliers: npt.NDArray[np.uint8], bits: int, size: int, rows: int
+    ) -> Lattice:
+        """The lattice of symmetric codes of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
         step = multipliers.astype(np.float64) * np.asarray(scale, np.float32).astype(np.float64)
         top = np.full(step.shape, 2.0 ** (bits - 1) - 1)
         return cls(step, -top, top, np.zeros(step.shape), np.arange(rows) // size, np.ones(len(step), np.int64))
 
-    def columns(self, chosen: slice) -> Grid:
-        """The grid of some of the columns."""
+    def columns(self, chosen: slice) -> Lattice:
+        """The lattice of some of the columns."""
         names = ("step", "low", "high", "zero_point")
         return replace(self, **{n: np.ascontiguousarray(getattr(self, n)[:, chosen]) for n in names})
 
     def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
-        """Of values `[n]` of one row, the nearest values of the grid."""
+        """Of values `[n]` of one row, the nearest values of the lattice."""
         s = self.part[row]
         step, low, zero, stride = self.step[s], self.low[s], self.zero_point[s], self.stride[s]
         above = round_to_integer((values / step + (zero - low)) / stride, Rounding.HALF_EVEN)
@@ -93,7 +96,7 @@ class Grid:
         return np.asarray((codes - zero) * step)
 
     def codes(self, values: DoubleArray) -> IntArray:
-        """Codes of values on the grid, `[K,n]`."""
+        """Codes of values on the lattice, `[K,n]`."""
         p = self.part
         return np.asarray(np.rint(values / self.step[p]) + self.zero_point[p]).astype(np.int64)
 
@@ -122,7 +125,7 @@ def bias_correction(error: npt.ArrayLike, mean: npt.ArrayLike) -> FloatArray:
 def compensate(
     array: npt.ArrayLike,
     plain: npt.ArrayLike,
-    grid: Grid,
+    lattice: Lattice,
     moment: npt.ArrayLike,
     damping: float = DAMPING,
     sweeps: int = SWEEPS,
@@ -132,7 +135,7 @@ def compensate(
     Args:
         array: The weights, `[K,n]`.
         plain: Codes by plain rounding, where to fall back to.
-        grid: What may be chosen.
+        lattice: What may be chosen.
         moment: Uncentred second moments of the inputs, `[K,K]`; any positive factor, zeros for dead inputs.
         damping: See `DAMPING`.
         sweeps: How often each code is chosen again at most.
@@ -144,7 +147,7 @@ def compensate(
     damped = g + damping * np.eye(len(g))
     orders = [(order, factor) for order in _orders(g) if (factor := _factor(damped, order)) is not None]
     for chosen in _slices(w.shape[1], COLUMNS):
-        part = grid.columns(chosen)
+        part = lattice.columns(chosen)
         target = w[:, chosen].astype(np.float64)
         first = part.values(codes[:, chosen])
         best, least = first.copy(), squared_error(first - target, damped)
@@ -160,23 +163,23 @@ def compensate(
 
 
 def compensate_matrix(
-    encoding: Encoding, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
+    format_: Format, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
     """Codes of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
 
     Args:
-        encoding: One scale, or one for each column.
+        format_: One scale, or one for each column.
         array: `[K,n]`.
         moment: As for `compensate`.
         narrow_bits: Channels whose plain codes fit into so many bits keep to them: those between wide channels.
     """
-    plain = quantize_matrix(encoding, array)
+    plain = quantize_matrix(format_, array)
     limit = None
     if narrow_bits is not None:
         top = 2 ** (narrow_bits - 1) - 1
-        limit = np.where(np.abs(plain.astype(np.int64)).max(axis=0) <= top, top, encoding.maximum)
-    grid = Grid.of_encoding(encoding, array.shape, limit)
-    return compensate(array, plain, grid, moment).astype(encoding.dtype)
+        limit = np.where(np.abs(plain.astype(np.int64)).max(axis=0) <= top, top, format_.maximum)
+    lattice = Lattice.of_format(format_, array.shape, limit)
+    return compensate(array, plain, lattice, moment).astype(format_.dtype)
 
 
 def compensate_groups(
@@ -195,8 +198,8 @@ def compensate_groups(
     multipliers = group_multipliers(array, scale, bits, group_size, rounding)
     plain = quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
     factors = multipliers[np.arange(len(array)) // group_size].astype(np.int64)
-    grid = Grid.of_groups(scale, multipliers, bits, group_size, len(array))
-    return (compensate(array, plain // factors, grid, moment) * factors).astype(np.int8)
+    lattice = Lattice.of_groups(scale, multipliers, bits, group_size, len(array))
+    return (compensate(array, plain // factors, lattice, moment) * factors).astype(np.int8)
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:
@@ -230,13 +233,13 @@ def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
     return np.asarray(upper) if np.isfinite(upper).all() else None
 
 
-def _round_in_order(target: DoubleArray, grid: Grid, order: IntArray, factor: DoubleArray) -> DoubleArray:
-    """Values of the grid `[K,n]`; rows are rounded in `order`, later ones make good what earlier ones lose."""
+def _round_in_order(target: DoubleArray, lattice: Lattice, order: IntArray, factor: DoubleArray) -> DoubleArray:
+    """Values of the lattice `[K,n]`; rows are rounded in `order`, later ones make good what earlier ones lose."""
     work, values = target[order], np.empty_like(target)
     for rows in _slices(len(order), BLOCK):
         lost = np.empty((rows.stop - rows.start, work.shape[1]))
         for k, row in enumerate(range(rows.start, rows.stop)):
-            values[order[row]] = grid.nearest(int(order[row]), work[row])
+            values[order[row]] = lattice.nearest(int(order[row]), work[row])
             lost[k] = work[row] - values[order[row]]
             inside = slice(row + 1, rows.stop)
             work[inside] -= np.outer(factor[row, inside], lost[k])
@@ -244,7 +247,9 @@ def _round_in_order(target: DoubleArray, grid: Grid, order: IntArray, factor: Do
     return values
 
 
-def _choose_again(target: DoubleArray, values: DoubleArray, grid: Grid, g: DoubleArray, sweeps: int) -> DoubleArray:
+def _choose_again(
+    target: DoubleArray, values: DoubleArray, lattice: Lattice, g: DoubleArray, sweeps: int
+) -> DoubleArray:
     """Values with each entry the best one given all others of its channel, as far as `sweeps` go."""
     values = values.copy()
     strong = np.diagonal(g) > 0.0
@@ -256,7 +261,7 @@ def _choose_again(target: DoubleArray, values: DoubleArray, grid: Grid, g: Doubl
             for k, row in enumerate(range(rows.start, rows.stop)):
                 if not strong[row]:
                     continue
-                wanted = grid.nearest(row, values[row] - pull[row] / g[row, row])
+                wanted = lattice.nearest(row, values[row] - pull[row] / g[row, row])
                 change[k] = wanted - values[row]
                 if change[k].any():
                     values[row] = wanted

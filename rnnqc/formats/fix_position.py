@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Rounding, round_to_integer
+from rnnqc.formats.rounding import Rounding, round_to_integer
 
 VITIS_ROUNDINGS: Mapping[int, Rounding] = {
     2: Rounding.HALF_UP,

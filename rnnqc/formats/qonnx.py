@@ -3,55 +3,41 @@
     code(x)  = clamp(round(fl(fl(x / scale) + zero_point)), minimum, maximum)
     value(x) = fl(fl(code - zero_point) * scale)
 
-`Encoding` in rnnqc/formats/encoding.py, which follows ONNX QuantizeLinear, adds the zero point after rounding: the two
-differ at ties and wherever the sum itself is rounded.
+`Format` in rnnqc/formats/format.py, which follows ONNX QuantizeLinear, adds the zero point after rounding. They differ
+at ties, and wherever the sum itself is rounded.
 """
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Rounding, round_to_integer
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.rounding import Rounding, round_to_integer
 
 FloatArray = npt.NDArray[np.float32]
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
 
-class QonnxRounding(enum.Enum):
-    """Roundings of QONNX that `Rounding` does not have: quantizers of cells do without."""
-
-    AWAY = "away"
-    """Away from zero."""
-    HALF_TOWARD_ZERO = "half_toward_zero"
-
-
-ROUNDINGS: dict[str, Rounding | QonnxRounding] = {
+ROUNDINGS: Mapping[str, Rounding] = {
     "ROUND": Rounding.HALF_EVEN,
     "HALF_EVEN": Rounding.HALF_EVEN,
     "FLOOR": Rounding.FLOOR,
     "CEIL": Rounding.CEIL,
     "ROUND_TO_ZERO": Rounding.TOWARD_ZERO,
     "DOWN": Rounding.TOWARD_ZERO,
-    "UP": QonnxRounding.AWAY,
+    "UP": Rounding.AWAY,
     "HALF_UP": Rounding.HALF_AWAY,
-    "HALF_DOWN": QonnxRounding.HALF_TOWARD_ZERO,
+    "HALF_DOWN": Rounding.HALF_TOWARD_ZERO,
     "DPU": Rounding.HALF_EVEN_UP,
 }
 """Rounding modes by name, in upper case: those of Brevitas and of QONNX, whose HALF_UP takes halves away from zero."""
-
-
-def round_as(values: FloatArray, rounding: Rounding | QonnxRounding) -> FloatArray:
-    """Whole numbers, float32."""
-    if isinstance(rounding, Rounding):
-        return np.asarray(round_to_integer(values, rounding), np.float32)
-    size = np.abs(values) - np.float32(0.5) if rounding is QonnxRounding.HALF_TOWARD_ZERO else np.abs(values)
-    return np.asarray(np.sign(values) * np.ceil(size), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +58,7 @@ class QonnxQuantizer:
     bits: int
     signed: bool
     narrow: bool
-    rounding: Rounding | QonnxRounding
+    rounding: Rounding
 
     @property
     def bipolar(self) -> bool:
@@ -103,7 +89,7 @@ class QonnxQuantizer:
             return np.where(shifted >= 0, 1, -1).astype(np.int64)
         # Limits are float32 numbers here, as they are there: 2**31 - 1 is 2**31.
         limits = np.float32(self.minimum), np.float32(self.maximum)
-        return np.asarray(np.clip(round_as(shifted, self.rounding), *limits).astype(np.int64))
+        return np.asarray(np.clip(round_to_integer(shifted, self.rounding), *limits).astype(np.int64))
 
     def __call__(self, values: npt.ArrayLike) -> FloatArray:
         """Values on the grid, float32."""
@@ -117,15 +103,14 @@ class QonnxQuantizer:
             and (self.minimum, self.maximum) == (other.minimum, other.maximum)
         )
 
-    def as_point(self, axis: int | None = None) -> dict[str, Any]:
-        """What a cell's points say about it."""
-        return {
+    def format(self, **others: Any) -> PointFormat:
+        """The format of values on this grid, with `others` for fields of `Format`; one scale without them."""
+        made: dict[str, Any] = {
             "bits": self.bits,
             "signed": self.signed,
-            "narrow": self.narrow,
-            "scale": [float(s) for s in self.scale.ravel()],
+            "scale": tuple(float(s) for s in self.scale.ravel()),
             "zero_point": int(self.zero_point.ravel()[0]),
-            "axis": axis,
-            "rounding": self.rounding.value,
-            "mode": "static",
+            "narrow": self.narrow,
+            "rounding": self.rounding,
         }
+        return PointFormat.of(Format(**{**made, **others}))

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.types import LSTM
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import CANDIDATES, fix_position, scale_of
-from rnnqc.formats.grids import GridFormat
+from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.percentile import kth_smallest
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
 Vector = npt.NDArray[np.float64]
-Grids = tuple[Vector, npt.NDArray[np.int64]]
+Fitted = tuple[Vector, npt.NDArray[np.int64]]
+"""Scales and zero points, one of each for every group of output channels."""
 GRANULARITIES = ("per-channel", "per-gate", "per-tensor")
 RATIOS = np.concatenate([[1.0], np.arange(110, 100, -1) / 100.0, np.arange(99, 4, -1) / 100.0])
 """What the range of a matrix is multiplied by in the search for the least squared error; 1 comes first."""
@@ -45,7 +45,7 @@ class WeightRule:
     granularity: str = "per-channel"
     percentile: float | None = None
     limit: float | None = None
-    gates: int = len(LSTM.gates)
+    gates: int = 1
 
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
@@ -62,7 +62,9 @@ class WeightRule:
             raise UsageError(f"limit = {self.limit} of weights.", supported="a number above 0")
 
 
-def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+def fit_weights(
+    array: FloatArray, rule: WeightRule, request: FormatRequest
+) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Scales and zero points of a weight matrix.
 
     W and R share their scales if `array` is one above the other.
@@ -70,7 +72,7 @@ def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tu
     Args:
         array: `[K, n]`, one output channel per column, the columns of a gate together.
         rule: How the scales follow from it.
-        format_: The codes.
+        request: What is asked of their format.
 
     Returns:
         float32 scales and int64 zero points, `[n]`, of one granularity per tensor `[1]`.
@@ -89,7 +91,7 @@ def weight_grids(array: FloatArray, rule: WeightRule, format_: GridFormat) -> tu
     if rule.limit is not None:
         array = np.clip(array, np.float32(-rule.limit), np.float32(rule.limit))
     groups = {"per-channel": columns, "per-gate": rule.gates, "per-tensor": 1}[rule.granularity]
-    scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, format_)
+    scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, request)
     if rule.granularity == "per-gate":
         scale, zero_point = np.repeat(scale, columns // groups), np.repeat(zero_point, columns // groups)
     return scale.astype(np.float32), zero_point
@@ -101,62 +103,62 @@ def _extremes(array: FloatArray, groups: int) -> tuple[Vector, Vector]:
     return low.astype(np.float64), high.astype(np.float64)
 
 
-def _min_max(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) -> Grids:
-    return format_.grids(*_extremes(array, groups))
+def _min_max(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
+    return request.fit(*_extremes(array, groups))
 
 
-def _percentile(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) -> Grids:
+def _percentile(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
     assert rule.percentile is not None
     members = _members(array, groups)
-    if format_.symmetric:
+    if request.symmetric:
         bound = np.array([kth_smallest(np.abs(m), rule.percentile) for m in members])
-        return format_.grids(np.where(_extremes(array, groups)[0] < 0.0, -bound, 0.0), bound)
+        return request.fit(np.where(_extremes(array, groups)[0] < 0.0, -bound, 0.0), bound)
     inside = (100.0 + rule.percentile) / 2.0
     high = np.array([kth_smallest(m, inside) for m in members])
     low = np.array([-kth_smallest(-m, inside) for m in members])
-    return format_.grids(np.minimum(low, high), np.maximum(low, high))
+    return request.fit(np.minimum(low, high), np.maximum(low, high))
 
 
 def _members(array: FloatArray, groups: int) -> list[Vector]:
     return [part.astype(np.float64).ravel() for part in np.split(array, groups, axis=1)]
 
 
-def _mean(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) -> Grids:
-    if format_.number_of_codes > 3 or not (format_.symmetric and format_.signed):
+def _mean(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
+    if request.integers.size > 3 or not (request.symmetric and request.signed):
         raise UsageError(
-            f"range = 'mean' of weights with bits = {format_.bits}.", supported="binary and narrow ternary codes"
+            f"range = 'mean' of weights with bits = {request.bits}.", supported="binary and narrow ternary codes"
         )
     total = np.zeros(array.shape[1])
     for rows in blocks(len(array)):
         total += np.abs(array[rows]).sum(axis=0, dtype=np.float64)
     mean = total.reshape(groups, -1).mean(axis=1) / len(array)
-    return format_.grids(-mean, mean)
+    return request.fit(-mean, mean)
 
 
-def _pow2(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) -> Grids:
-    if not (format_.signed and format_.symmetric) or format_.zero_point or format_.bits < 2:
+def _pow2(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
+    if not (request.signed and request.symmetric) or request.zero_point or request.bits < 2:
         raise UsageError(
-            f"range = {rule.name!r} of weights with bits = {format_.bits}, signed = {str(format_.signed).lower()}, "
-            f"symmetric = {str(format_.symmetric).lower()}.",
+            f"range = {rule.name!r} of weights with bits = {request.bits}, signed = {str(request.signed).lower()}, "
+            f"symmetric = {str(request.symmetric).lower()}.",
             supported="signed symmetric codes of 2 bits or more",
         )
     candidates = CANDIDATES if rule.name == "pow2-mse" else 1
     positions = [
-        fix_position(m, format_.bits, candidates, rounding=Rounding.HALF_AWAY, largest=format_.max_fix_position)
+        fix_position(m, request.bits, candidates, rounding=Rounding.HALF_AWAY, largest=request.max_fix_position)
         for m in _members(array, groups)
     ]
     return np.array([scale_of(p) for p in positions]), np.zeros(groups, np.int64)
 
 
-def _mse(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) -> Grids:
+def _mse(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
     low, high = _extremes(array, groups)
-    search = _Search(array, groups, low, high, format_)
-    if format_.bits == 1:  # the mean is the optimum
-        search.try_grids(*_mean(array, groups, rule, format_))
+    search = _Search(array, groups, low, high, request)
+    if request.bits == 1:  # the mean is the optimum
+        search.try_scales(*_mean(array, groups, rule, request))
         return search.scale, search.zero_point
     for ratio in RATIOS:
         search.try_ratios(np.full(groups, ratio), np.full(groups, ratio))
-    if not format_.symmetric:
+    if not request.symmetric:
         for ratio in RATIOS[::2]:
             search.try_ratios(np.full(groups, ratio), search.above)
         for ratio in RATIOS[::2]:
@@ -168,20 +170,20 @@ def _mse(array: FloatArray, groups: int, rule: WeightRule, format_: GridFormat) 
 
 
 class _Search:
-    """The best grid of each group so far, by the sum of squared errors."""
+    """The best scale and zero point of each group so far, by the sum of squared errors."""
 
-    def __init__(self, array: FloatArray, groups: int, low: Vector, high: Vector, format_: GridFormat) -> None:
-        self.array, self.groups, self.low, self.high, self.format = array, groups, low, high, format_
+    def __init__(self, array: FloatArray, groups: int, low: Vector, high: Vector, request: FormatRequest) -> None:
+        self.array, self.groups, self.low, self.high, self.request = array, groups, low, high, request
         self.below, self.above = np.ones(groups), np.ones(groups)
-        self.scale, self.zero_point = format_.grids(low, high)
+        self.scale, self.zero_point = request.fit(low, high)
         self.error = self._errors(self.scale, self.zero_point)
 
     def try_ratios(self, below: Vector, above: Vector) -> None:
         """Ranges whose ends are so many times those of the weights, `[groups]`."""
-        better = self.try_grids(*self.format.grids(self.low * below, self.high * above))
+        better = self.try_scales(*self.request.fit(self.low * below, self.high * above))
         self.below, self.above = np.where(better, below, self.below), np.where(better, above, self.above)
 
-    def try_grids(self, scale: Vector, zero_point: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def try_scales(self, scale: Vector, zero_point: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Keeps those that are better, and says which."""
         error = self._errors(scale, zero_point)
         better = np.asarray(error < self.error)
@@ -194,12 +196,12 @@ class _Search:
         """The sum of squared errors of each group, in blocks of rows; rounded to the nearest code."""
         repeat = self.array.shape[1] // self.groups
         step = np.repeat(scale.astype(np.float32), repeat)
-        least = np.repeat(np.float32(self.format.minimum) - zero_point.astype(np.float32), repeat)
-        most = np.repeat(np.float32(self.format.maximum) - zero_point.astype(np.float32), repeat)
+        least = np.repeat(np.float32(self.request.minimum) - zero_point.astype(np.float32), repeat)
+        most = np.repeat(np.float32(self.request.maximum) - zero_point.astype(np.float32), repeat)
         total = np.zeros(self.array.shape[1])
         for rows in blocks(len(self.array)):
             part = self.array[rows]
-            if self.format.bits == 1:
+            if self.request.bits == 1:
                 codes = np.where(part < 0, np.float32(-1), np.float32(1))
             else:
                 codes = part / step
@@ -211,7 +213,7 @@ class _Search:
         return np.asarray(total.reshape(self.groups, -1).sum(axis=1))
 
 
-WEIGHT_RULES: Mapping[str, Callable[[FloatArray, int, WeightRule, GridFormat], Grids]] = {
+WEIGHT_RULES: Mapping[str, Callable[[FloatArray, int, WeightRule, FormatRequest], Fitted]] = {
     "min-max": _min_max,
     "mse": _mse,
     "percentile": _percentile,

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.encoding import Encoding, Rounding, round_to_integer, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import LARGEST_MULTIPLIER
+from rnnqc.formats.rounding import Rounding, round_to_integer
+from rnnqc.formats.scales import symmetric_scale
 
 FloatArray = npt.NDArray[np.float32]
 BLOCK = 256
@@ -25,11 +27,11 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
-def quantize_matrix(encoding: Encoding, array: FloatArray) -> npt.NDArray[Any]:
+def quantize_matrix(format_: Format, array: FloatArray) -> npt.NDArray[Any]:
     """Codes of a matrix, one scale or one for each channel."""
-    codes = np.empty(array.shape, encoding.dtype)
+    codes = np.empty(array.shape, format_.dtype)
     for rows in blocks(len(array)):
-        codes[rows] = encoding.quantize(array[rows])
+        codes[rows] = format_.quantize(array[rows])
     return codes
 
 
@@ -39,24 +41,24 @@ def largest_magnitudes(array: FloatArray) -> FloatArray:
 
 
 def mixed_scales(
-    array: FloatArray, encoding: Encoding, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
+    array: FloatArray, format_: Format, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
 ) -> FloatArray:
-    """Scales `[n]` of `encoding`, but of `wide_bits` for the channels that it hurts most.
+    """Scales `[n]` of `format_`, but of `wide_bits` for the channels that it hurts most.
 
     Args:
         array: The weights.
-        encoding: A symmetric format with one scale for each channel.
+        format_: A symmetric format with one scale for each channel.
         wide_bits: Width of the exceptions.
         fraction: Their share of all channels, rounded up: those with the largest sum of squared errors.
         sensitivity: What an error of each channel is multiplied by, `[n]`.
     """
     noise = np.zeros(array.shape[1])
     for rows in blocks(len(array)):
-        error = encoding.dequantize(encoding.quantize(array[rows])) - array[rows]
+        error = format_.dequantize(format_.quantize(array[rows])) - array[rows]
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
     count = math.ceil(fraction * array.shape[1])
     wide = np.argsort(-noise, kind="stable")[:count]
-    scales = np.asarray(encoding.scale, np.float32)
+    scales = np.asarray(format_.scale, np.float32)
     scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits).astype(np.float32)
     return scales
 

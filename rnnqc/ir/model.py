@@ -14,7 +14,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
 from rnnqc.errors import MEMORY, CompileError, StructureError, located
+from rnnqc.formats.format import FormatError
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -51,7 +53,8 @@ class Model:
     Attributes:
         graph: The main graph (graphsurgeon).
         functions: Model-local functions.
-        cells: Recurrent cells that were decomposed, by name; what the later passes work on.
+        cells: Recurrent cells that were decomposed, by name; what the later passes work on. Passes replace them.
+        kept: For cells that a pass left in their form, by name, why; not stored in files.
         metadata: `metadata_props` of the model.
         opset: Version of the standard operators.
         size: Bytes of the model as it was loaded, external data included; 0 if it was not loaded.
@@ -80,10 +83,11 @@ class Model:
         self.graph = import_graph(proto.graph, {}, opset, proto.opset_import)
         try:
             self.cells: dict[str, Cell] = {
-                c["name"]: Cell.from_dict(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
+                c["name"]: cell_from_json(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
             }
+            self.kept: dict[str, str] = {}
             self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, FormatError) as error:
             raise CompileError(
                 f"{source}: metadata {CELLS_KEY!r} or {PROVENANCE_KEY!r} is damaged ({error!r}).",
                 supported="what rnnqc writes there",
@@ -131,7 +135,7 @@ class Model:
         metadata.pop(CELLS_KEY, None)
         metadata.pop(PROVENANCE_KEY, None)
         if self.cells:
-            cells = [c.as_dict() for c in self.cells.values()]
+            cells = [cell_to_json(c) for c in self.cells.values()]
             metadata[CELLS_KEY] = json.dumps(cells, sort_keys=True, separators=(",", ":"))
         if self.provenance:
             metadata[PROVENANCE_KEY] = json.dumps(self.provenance, separators=(",", ":"))
@@ -341,9 +345,7 @@ class Model:
             if name not in tagged:
                 del self.cells[name]
                 continue
-            for key in ("y", "y_h", "y_c", "y_codes"):
-                if getattr(cell, key) not in alive:
-                    setattr(cell, key, None)
+            self.cells[name] = cell.without_dead_outputs(alive)
 
     def release_cells(self, names: Iterable[str], remembered: Iterable[str] = ()) -> None:
         """Makes operators like any others of the nodes of some cells, which the model then knows no more.
@@ -359,7 +361,7 @@ class Model:
                 if metadata.get(CELL_TAG) in released:
                     name = metadata.pop(CELL_TAG)
                     metadata |= {RELEASED_TAG: name} if name in known else {}
-        held = [c.as_dict() for n, c in self.cells.items() if n in released & known]
+        held = [cell_to_json(c) for n, c in self.cells.items() if n in released & known]
         if held:
             before = json.loads(self.metadata.get(RELEASED_TAG, "[]"))
             self.metadata[RELEASED_TAG] = json.dumps([*before, *held], sort_keys=True, separators=(",", ":"))

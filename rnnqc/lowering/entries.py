@@ -1,4 +1,4 @@
-"""What a lowering made of each recurrent node: the entries of its report."""
+"""The entries of a report: one for each recurrent node, with the form it has now or the reason why it stays float."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_entries(passed: Passed, form: str) -> list[Entry]:
     """One entry for each recurrent node of the normal form, and for each that an earlier lowering had lowered.
 
     Args:
-        passed: What the passes did.
+        passed: The result of the passes.
         form: The form asked for.
     """
     refused = {r.node: r for r in passed.remarks_of(Outcome.FLOAT)}
@@ -57,7 +57,7 @@ class _Made:
         self.custom = custom_cells(self.model)  # those that have no entry yet
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
-        """What became of a node."""
+        """The entry of one node."""
         cells = [c for c in self.cells.values() if c.node == node.path]
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes, earlier=bool(node.form))
         if node.path in self.stored:
@@ -82,7 +82,7 @@ class _Made:
         entry.points, entry.summary, entry.left = record["points"], described(record), list(record.get("left", ()))
 
     def _why(self, node: RecurrentNode, refusal: Remark | None) -> tuple[str, str, str]:
-        """Why a node stays float: reason, what was found, what to do."""
+        """The reason why a node stays float, the cause in the model, and the way out."""
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
@@ -92,7 +92,7 @@ class _Made:
         return node.refusal
 
     def earlier(self, entries: Sequence[Entry]) -> list[Entry]:
-        """What an earlier lowering has made, and `entries` do not have."""
+        """Entries for layers of an earlier lowering that `entries` lacks."""
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
         cells = [c for n, c in self.cells.items() if n not in listed and c.node not in floats]

@@ -1,4 +1,4 @@
-"""Checks of a lowering that a caller asks for, and what is said when the first of them fails."""
+"""Checks of a lowering that a caller asks for, and the messages of the first one that fails."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Failure:
     """A check that failed.
 
     Attributes:
-        option: What asked for it: STRICT, FORM, VERIFY or MIN_SQNR.
-        texts: What it found, and that there is no result.
+        option: The option that asked for it: STRICT, FORM, VERIFY or MIN_SQNR.
+        texts: The findings, and that no model is written.
     """
 
     option: str

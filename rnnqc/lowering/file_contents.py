@@ -1,4 +1,4 @@
-"""What a lowered file consists of, where it is larger than the float one."""
+"""The parts of a lowered file that take the most room, for files that have grown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 2
 
 
 def contents(proto: onnx.ModelProto) -> str:
-    """What takes the room in a model: function bodies, and float constants with the nodes that read them."""
+    """The bytes of function bodies and of float constants, with the nodes that read the largest ones."""
     parts = []
     functions = sum(f.ByteSize() for f in proto.functions)
     if functions:

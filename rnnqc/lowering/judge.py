@@ -1,4 +1,4 @@
-"""Judge: what became of every recurrent node, what to warn of, and how close the result comes to the float model."""
+"""Judge: reports the fate of every recurrent node, warns, and measures the result against the float model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from rnnqc.errors import CompileError, Outcome
+from rnnqc.errors import CompileError, Outcome, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import measure
@@ -23,7 +23,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
 
     Args:
         plan: Of the lowering.
-        passed: What its passes did.
+        passed: The result of its passes.
         start: When the lowering began (`time.perf_counter`), for `patience`; now by default.
 
     Raises:
@@ -64,10 +64,11 @@ def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
     """Raises CompileError with the first point that lacks a scale, if nothing but that keeps the model float."""
     lacking = [r for r in passed.remarks_of(Outcome.FLOAT) if r.action == CALIBRATE]
     if lacking and all(e.status == "float" for e in entries):
+        first = lacking[0]
         raise CompileError(
-            f'Operator "{lacking[0].op}" (node {lacking[0].node!r}): {lacking[0].reason} Found: {lacking[0].found}.',
+            explained(f'Operator "{first.op}" (node {first.node!r}): {first.reason}', first.found),
             supported="a scale for every point, or calibration data",
-            action=lacking[0].action,
+            action=first.action,
         )
 
 

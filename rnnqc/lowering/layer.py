@@ -27,7 +27,7 @@ PREFIX = "step/"
 HELD = "layer/"
 """In front of the names that the cell's initializers, which keep theirs outside, have in the loop."""
 OPSET = 17
-"""What a cell with an older operator set than `OLDEST_OPSET` is converted to."""
+"""Cells with an operator set older than `OLDEST_OPSET` are converted to this one."""
 OLDEST_OPSET = NOT_CONVERTED
 IR_VERSIONS = (8, 13)
 
@@ -197,7 +197,7 @@ class _Layer:
         return self._op("Less", [column, row], "time.valid")
 
     def _body(self) -> onnx.GraphProto:
-        """The cell as the body of the loop: its own names get a prefix, and its results masks."""
+        """The cell as the body of the loop: its names get a prefix, and its outputs a mask if there are lengths."""
         graph, cell = onnx.GraphProto(), self.cell
         graph.CopyFrom(self.proto.graph)
         stored, sparse = graph.initializer, graph.sparse_initializer
@@ -216,7 +216,7 @@ class _Layer:
 
 
 class _Body:
-    """The results of a step, which beyond the end of a sequence are others.
+    """The outputs of the loop body, masked beyond the end of a sequence.
 
     Args:
         layer: The layer.
@@ -229,7 +229,7 @@ class _Body:
         self.outputs: list[onnx.ValueInfoProto] = []
 
     def add_output(self, like: onnx.ValueInfoProto, value: str, name: str, kept: str | None = None) -> None:
-        """Adds the value as an output; beyond the end of a sequence it is `kept`, or zeros."""
+        """Adds a value as an output; beyond the end of a sequence the output is `kept`, or zeros."""
         made = self.layer.fresh(f"layer/{name}")
         given = [f"{PREFIX}{value}"]
         if self.layer.lengths:

@@ -18,7 +18,7 @@ from rnnqc.passes.pipeline import normal_form
 
 
 def layer_hints(proto: onnx.ModelProto) -> list[str]:
-    """How to make a layer of the model that can be lowered; none where no such layer is found.
+    """Suggests how to turn the model into a layer that can be lowered; empty if no such layer is found.
 
     Args:
         proto: A model without recurrent layers.

@@ -1,4 +1,4 @@
-"""How close a lowered model comes to the float one on generated data of several magnitudes."""
+"""Measures the SQNR of a lowered model against the float one on generated data of several magnitudes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from itertools import islice
 import onnx
 
 from rnnqc.errors import CompileError
-from rnnqc.evaluation.comparison import unlike_texts
 from rnnqc.lowering.report import Report
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
-from rnnqc.measure.verify import LevelComparison, compare_levels, worst_level
+from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
+from rnnqc.measure.differences import unlike_texts
+from rnnqc.measure.feeds import FeedGenerator, generated_levels
 
 LEAST_SECONDS = 1.0
 """Measuring does not end before."""

@@ -1,4 +1,4 @@
-"""What `lower` is asked to do."""
+"""The options of `lower`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,7 @@ Data = Iterable[Feeds] | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """The arguments of `lower`.
-
-    Attributes:
-        recipe: Name of a recipe, or a `.toml` file, or a recipe; None for the quantization that the model brings, or
-            "int8".
-        form: "fused" (one node per cell), "integer" (the same arithmetic, inlined), "qcdq" (before folding) or "qonnx"
-            (Brevitas' cells, for other tools).
-        unroll: Unroll loops; the form is "integer" then, unless "qcdq" is asked for.
-        dims: Symbolic dimensions to bind.
-        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
-        verify: Compare the numerics after every pass.
-        reproducer: Folder for the reproducer of a failed comparison.
-        measure: Measure the SQNR of every output on generated data of several magnitudes.
-        statistics: Of an earlier calibration, or their file.
-        calibration: Data to calibrate with.
-        state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
-        strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
-        patience: Measure for at most so many times as long as the lowering takes, and only what was lowered now.
-    """
+    """The arguments of `lower`, which describes them: `statistics` is its `stats`, the others have the same names."""
 
     recipe: str | Recipe | None = DEFAULT_RECIPE
     form: str | None = None

@@ -1,4 +1,4 @@
-"""Plan: what a lowering will do, decided and checked before any pass runs."""
+"""Plan: chooses recipe, form and passes, and checks that the model can be lowered, before any pass runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import Given, LowerOptions
-from rnnqc.measure.comparison_feeds import Remembered
+from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.invariants import Property
@@ -30,19 +30,20 @@ AS_EXPORTED = "as exported"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a lowering will do.
+    """The decisions of a lowering.
 
     Attributes:
         source: The model as it was given.
-        options: What is asked for; calibration data can be read again.
+        options: The arguments of `lower`; calibration data can be read again if passes are verified on it.
         recipe: With its overrides.
         form: The form to produce, or WEIGHT_ONLY.
         statistics: Of the calibration, if there is one.
         model: The model with its dimensions bound. Running the plan changes it.
+        is_asked_for: Whether a recipe, overrides or data to calibrate with ask for a quantization.
         keeps_own: Whether the model brings its own quantization and gets no other.
         normal_form: The passes to the normal form.
         passes: The passes after it.
-        given: What holds after the normal form.
+        given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     form: str
     statistics: Statistics | None
     model: Model
+    is_asked_for: bool
     keeps_own: bool
     normal_form: Sequence[Pass]
     passes: Sequence[Pass]
@@ -60,18 +62,16 @@ class Plan:
 
     @cached_property
     def record(self) -> RecipeRecord:
-        """What a model says of itself that was lowered as planned."""
+        """The metadata of a model that is lowered as planned."""
         seen = digest(self.statistics) if self.statistics is not None else ""
         return RecipeRecord(self.recipe, self.form, self.options.unroll, dict(self.options.dims), seen)
 
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether the caller asks for a quantization: by a recipe, by overrides or by data to calibrate with."""
-        return _is_asked_for(self.options, self.statistics)
-
     def read(self) -> Model:
         """The model anew, as it was before any pass."""
-        return _read(self.source, self.options)
+        model = Model.load(self.source)
+        if self.options.dims:
+            bind_dimensions(model, dict(self.options.dims))
+        return model
 
 
 def make_plan(source: Given, options: LowerOptions) -> Plan:
@@ -86,7 +86,8 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     options = _with_checked_data(source, options)
     statistics = _statistics(source, options)
     model = Model.load(source)
-    keeps_own = not _is_asked_for(options, statistics) and brings_its_own(model)
+    is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
+    keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
         _refuse_constants(model)
         if form != WEIGHT_ONLY:
@@ -95,23 +96,12 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         if options.dims:
             bind_dimensions(model, dict(options.dims))
     return Plan(
-        source, options, recipe, form, statistics, model, keeps_own,
+        source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(keep_codes=keeps_own),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
     )  # fmt: skip
-
-
-def _is_asked_for(options: LowerOptions, statistics: Statistics | None) -> bool:
-    return options.recipe is not None or bool(options.overrides) or statistics is not None
-
-
-def _read(source: Given, options: LowerOptions) -> Model:
-    model = Model.load(source)
-    if options.dims:
-        bind_dimensions(model, dict(options.dims))
-    return model
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:

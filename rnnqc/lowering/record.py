@@ -1,4 +1,4 @@
-"""Record: what a lowered model says about how it was made, in its metadata under `rnnqc.recipe`."""
+"""Record: writes into a lowered model how it was made, as metadata `rnnqc.recipe`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
 
 
 def earlier_record(model: Model, entries: Sequence[Entry]) -> RecipeRecord | None:
-    """How nodes that an earlier lowering has lowered were made; None if there are none, or the model does not say.
+    """The record of an earlier lowering; None if no node was lowered earlier, or the model has no record.
 
     Raises:
         UsageError: The metadata is damaged.
@@ -41,7 +41,7 @@ def earlier_record(model: Model, entries: Sequence[Entry]) -> RecipeRecord | Non
 
 
 def _record(plan: Plan, model: Model, report: Report) -> RecipeRecord | None:
-    """What to write: the plan if something was lowered by it; otherwise the earlier record, in the form of now."""
+    """The plan if it lowered something; otherwise the earlier record, with the form that its cells have now."""
     earlier = earlier_record(model, report.entries)
     if not plan.keeps_own and report.is_changed:
         return plan.record

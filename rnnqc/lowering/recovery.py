@@ -15,7 +15,7 @@ from rnnqc.evaluation.numerics import Array, max_abs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
-from rnnqc.measure.comparison_feeds import FeedGenerator, generated_levels
+from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
@@ -38,7 +38,7 @@ class Recovered(NamedTuple):
     Attributes:
         model: The model.
         results: Of the passes.
-        warnings: What was recovered and undone, or could not be compared.
+        warnings: Recoveries that were undone, or could not be compared.
         generator: Of inputs for the original and the model, where the comparison has one.
     """
 
@@ -152,7 +152,7 @@ class _Trial:
         return {v.name: np.asarray(outputs[v.name]) for v in self.after.graph.output}
 
     def unreached(self, changed: Sequence[Pass]) -> list[str]:
-        """What was not compared since no generated input leads there: a branch of an If."""
+        """Branches of If nodes that were not compared because no generated input leads there."""
         sites = [s for p in changed if isinstance(p, RecoverySites) for s in p.sites]
         branches = sorted({"/".join(s.split("/")[: k + 1]) for s in sites for k, part in enumerate(s.split("/"))
                            if part in _BRANCHES.values()} - self._taken)  # fmt: skip
@@ -163,7 +163,7 @@ class _Trial:
         ]
 
     def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
-        """What has to stay as it was for the results to be those of the original; all, where that does not help."""
+        """The sites to leave alone so that the outputs match the original; all of them if no smaller set is enough."""
         sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoverySites) and p.sites) or [""])]
         if len(sites) > _MOST_SITES:
             sites = [(p.info.name, "") for p in changed]
@@ -230,7 +230,7 @@ class _Trial:
         return runs
 
     def _noise(self, number: int, name: str) -> float:
-        """How much other last bits of the inputs and the constants change an output of the original."""
+        """The change of an output of the original when inputs and constants differ in the last bit."""
         assert self.reference is not None
         if not self._noises:
             self._noises = [dict.fromkeys(self._expected(k), 0.0) for k in range(len(self.feeds))]

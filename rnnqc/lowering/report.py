@@ -1,4 +1,4 @@
-"""The result of a lowering: the model, and what was done, with one entry per recurrent node."""
+"""The result of a lowering: the model and the report, with one entry for each recurrent node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import onnx
 
 from rnnqc.data.statistics import Statistics
+from rnnqc.errors import explained
 from rnnqc.ir import Model
 from rnnqc.proto.files import serialized, write_atomically
 
 
 @dataclass
 class Entry:
-    """What became of one recurrent node.
+    """The result for one recurrent node.
 
     Attributes:
         node: Its name, with the path through subgraphs.
@@ -29,7 +30,7 @@ class Entry:
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
         float_bytes: Size of its W, R, B and P before.
-        bytes: Size after: of the codes, of their multipliers, of B and P; initializers that its cells share count once.
+        bytes: Size of the quantized weights with their multipliers, B and P; initializers that cells share count once.
         summary: Of a custom cell: how much of it was quantized.
         points: Of a custom cell: the bits of each quantization point, None where it is float.
         earlier: Whether an earlier lowering made it what it is.
@@ -53,12 +54,10 @@ class Entry:
 
     @property
     def explanation(self) -> str:
-        """Why the node stays float, or is not in the form asked for, as a sentence for people."""
+        """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
         stays = {"float": "stays float", "quantized": "stays as it is"}
         what = stays.get(self.status) or f"becomes {self.form}"
-        text = f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}'
-        text += f" Found: {self.found}." if self.found else ""
-        return text + (f" Resolution: {self.action}." if self.action else "")
+        return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
 
 
 @dataclass
@@ -70,16 +69,15 @@ class Report:
         recipe: Name of the recipe.
         form: The form asked for.
         entries: One per recurrent node.
-        notes: Everything else passes had to say.
+        notes: Other remarks of the passes.
         warnings: See `rnnqc.lowering.warnings`.
         float_bytes: Size of the model before, its external data included.
         bytes: Size of the model after.
         seconds: Time of each pass.
-        checks: What `verify` compared (pass, result), and what it did not, with the reason: passes, or the calibration
-            data.
-        verified: Passes of which `verify` compared the outputs, each time that they changed the model.
-        unverified: Passes that changed the model when it could not; `checks` says why.
-        contents: Where the model has grown, what takes the room.
+        checks: Comparisons of `verify` (pass, result), and those it could not make, with the reason.
+        verified: Passes whose outputs `verify` compared each time that they changed the model.
+        unverified: Passes that changed the model at a time when `verify` could not compare it; `checks` says why.
+        contents: The largest parts of the file, if it has grown.
         sqnr_db: SQNR of each output against the float model on generated data, where it was measured: the least of
             several magnitudes, of the values that are finite in both.
         sqnr_level: Of each output where it has that, such as "magnitude 10".
@@ -127,12 +125,12 @@ class Report:
 
     @property
     def entries_not_lowered(self) -> Sequence[Entry]:
-        """What `strict` refuses: nodes that stay float, in whole or in part, or quantized by another tool."""
+        """Nodes that `strict` refuses: they stay float, in whole or in part, or another tool has quantized them."""
         return [e for e in self.entries if e.status != "lowered" or e.left]
 
     @property
     def how_they_stay(self) -> str:
-        """How the nodes that are not lowered stay, for messages."""
+        """The verb for nodes that are not lowered, for messages."""
         if len(self.float_entries) == len(self.entries_not_lowered):
             return "stay float"
         return "stay float in part" if all(e.left for e in self.entries_not_lowered) else "are not lowered"
@@ -153,7 +151,7 @@ class Lowered:
 
     Attributes:
         model: The model.
-        report: What was done.
+        report: The report.
         statistics: Of the calibration, if there was one.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import onnx
 
@@ -16,7 +15,8 @@ from rnnqc.ir import FLOAT_TAG, Model, info
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.recovery import in_normal_form
-from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA, FeedGenerator, verification_feeds
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -25,31 +25,33 @@ from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
 
 @dataclass
 class Reference:
-    """The float model to measure against, and the generator of inputs for it.
+    """The float model to compare with, and the generator of inputs for it, which is made once.
 
     Attributes:
         proto: As onnxruntime runs it.
         readable: The same in normal form, where it is at hand.
-        known: A generator that somebody else has made for it already.
+        known: The generator, once there is one.
     """
 
     proto: onnx.ModelProto
     readable: onnx.ModelProto | None = None
     known: FeedGenerator | None = None
 
-    @cached_property
+    @property
     def generator(self) -> FeedGenerator:
         """Of inputs whose free dimensions have sizes that the model runs with."""
-        return self.known or FeedGenerator(self.proto, self.readable)
+        if self.known is None:
+            self.known = FeedGenerator(self.proto, self.readable)
+        return self.known
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What the passes of a plan did.
+    """The result of the passes of a plan.
 
     Attributes:
         model: The model after all passes.
-        cells: Its cells, also those that the model no longer knows because rnnqc lowers them no further.
+        cells: Its cells, and those that are released because rnnqc lowers them no further.
         nodes: The recurrent nodes of the normal form.
         results: Of the passes, in order.
         recovery_warnings: Layers whose recovery was undone, or could not be compared.
@@ -85,24 +87,27 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options, timing = plan.options, Timing()
-    reference, verifier = None, VerifyNumerics([])
-    if options.verify or options.measure:
-        reference = Reference(executable(plan.model.proto))
-    observers: list[Instrument] = [timing, *instruments]
-    if options.verify and reference is not None:
-        verifier = _verifier(plan, reference)
-        observers.append(verifier)
-    shared = reference.generator if options.verify and reference is not None else None
-    recovered = in_normal_form(plan, observers, shared)
-    model = recovered.model
+    reference = Reference(executable(plan.model.proto)) if options.verify or options.measure else None
+    verifier = _verifier(plan, reference) if options.verify and reference is not None else None
+    observers = [timing, *instruments, *([] if verifier is None else [verifier])]
+    model, results, warnings = _normalize(plan, observers, reference)
     nodes = recurrent_nodes(model)
-    if reference is not None and shared is None and not plan.keeps_own:  # weights in it would still be quantized
-        reference.readable, reference.known = model.proto, recovered.generator
-    results = [*recovered.results, *PassManager(plan.passes, observers, given=plan.given).run(model)]
+    results += PassManager(plan.passes, observers, given=plan.given).run(model)
     cells = model.cells
     _release_finished_cells(model, plan.form)
     measured = reference if options.measure else None
-    return Passed(model, cells, nodes, results, recovered.warnings, timing.seconds, verifier, measured)
+    return Passed(model, cells, nodes, results, warnings, timing.seconds, verifier or VerifyNumerics([]), measured)
+
+
+def _normalize(
+    plan: Plan, observers: Sequence[Instrument], reference: Reference | None
+) -> tuple[Model, list[PassResult], list[str]]:
+    """The model in normal form, the results of the passes, and warnings; the reference gets what is found for it."""
+    made = reference.known if reference is not None else None
+    model, results, warnings, generator = in_normal_form(plan, observers, made)
+    if reference is not None and made is None and not plan.keeps_own:  # its weights are still quantized
+        reference.known, reference.readable = generator, model.proto if generator is None else None
+    return model, results, warnings
 
 
 def _release_finished_cells(model: Model, form: str) -> None:

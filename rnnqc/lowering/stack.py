@@ -79,7 +79,7 @@ def stack(
 
 
 def _name(cell: Cell, number: int) -> str:
-    """How messages call a cell."""
+    """The name of a cell in messages."""
     return f"cell {number + 1}" if isinstance(cell, onnx.ModelProto) else os.fspath(cell)
 
 

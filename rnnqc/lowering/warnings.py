@@ -1,4 +1,4 @@
-"""Every warning of a lowering: one sentence or more that say what was found and, after "Resolution:", what to do."""
+"""Every warning of a lowering: a sentence about the finding and, after "Resolution:", one about the way out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.run import Passed
-from rnnqc.measure.comparison_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import idle_overrides
@@ -81,7 +81,7 @@ def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list
 
 
 def warnings_of_measurement(report: Report) -> list[str]:
-    """What to say of an SQNR below `POOR_DB`, or of values that are NaN or infinite in one of the models only."""
+    """Warns of an SQNR below `POOR_DB`, and of values that are NaN or infinite in only one of the models."""
     if report.unlike:
         return [f"{report.unlike[0]} Measured on generated data. {OWN_DATA}"]
     name = report.worst_output
@@ -96,7 +96,7 @@ def told(report: Report, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
 
     Args:
         report: Of the lowering.
-        is_bounded: Whether a least SQNR is asked for: then a measurement that is missing is an error, no warning.
+        is_bounded: Whether a least SQNR is asked for: then a missing measurement is an error, not a warning.
     """
     for entry in report.entries:
         if entry.reason:
@@ -112,7 +112,7 @@ def told(report: Report, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def _told_of_verification(report: Report) -> Iterator[tuple[str, str]]:
-    """What `verify` could not compare, and losses that are the recipe's own."""
+    """Comparisons that `verify` could not make, and losses that are the recipe's own."""
     for name, text in sorted({c for c in report.checks if c[1].startswith(NOT_COMPARED)}):
         reason = text.removeprefix(f"{NOT_COMPARED}: ")
         if name == CALIBRATION_DATA:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from rnnqc.cells.activations import Activation
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.errors import CompileError
-from rnnqc.formats.encoding import Encoding
-from rnnqc.formats.grids import is_power_of_two
+from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.recipes.recipe import Recipe, override_text
 
-Format = Mapping[str, Any]
-Formats = Mapping[str, Format]
+Formats = Mapping[str, PointFormat]
 """Resolved formats by `<cell>.<point>`."""
 RANGE_KEYS = (
     "scale", "limit", "percentile", "n_std", "max_fix_position", "range", "half_range", "zero_point", "signed", "bits",
@@ -101,7 +99,7 @@ def find_clipping(
         cause, values = named[point], seen[point]
         without = _loss(usual[point], values, activations.get(point))[1] if point in usual else 0.0
         if cause is not None and noise > WORSE * without:
-            low, high = _ends(formats[point])
+            low, high = formats[point].complete.range
             made.append(Clipping(point, *cause, low, high, values.min, values.max, share, noise))
     return made
 
@@ -137,22 +135,16 @@ def _action(c: Clipping) -> str:
     return "leave the override out" + ways.get(c.key, "")
 
 
-def _ends(point: Format) -> tuple[float, float]:
-    """The lowest and the highest number of a format with one scale."""
-    scale, zero_point = float(point["scale"][0]), int(point["zero_point"])
-    codes = Encoding(point["bits"], point["signed"], (1.0,), narrow=point["narrow"])
-    return scale * (codes.minimum - zero_point), scale * (codes.maximum - zero_point)
-
-
-def _loss(point: Format, values: PointStatistics, activation: Activation | None) -> tuple[float, float]:
+def _loss(point: PointFormat, values: PointStatistics, activation: Activation | None) -> tuple[float, float]:
     """Share of the values beyond the range, and the noise of clipping them over their power.
 
     No noise where the range is one of data (a row), or where one that covers the values were not clearly better.
     """
-    if point["bits"] is None or point.get("mode") != "static" or len(point.get("scale") or ()) != 1:
+    held = point.static if point.mode == STATIC else None
+    if held is None or len(held.scale) != 1:
         return 0.0, 0.0
-    (low, high), histogram = _ends(point), values.histogram
-    step = max(float(point["scale"][0]), histogram.width)
+    (low, high), histogram = held.range, values.histogram
+    step = max(held.scale[0], histogram.width)
     if values.min >= low - step and values.max <= high + step:
         return 0.0, 0.0
     x = np.clip(histogram.centers, values.min, values.max)
@@ -163,8 +155,8 @@ def _loss(point: Format, values: PointStatistics, activation: Activation | None)
     a, b = (x, kept) if activation is None else (activation(x), activation(kept))
     noise = float((counts * np.square(np.where(beyond, a - b, 0.0))).sum() / counts.sum())
     power = float((counts * np.square(a)).sum() / counts.sum())
-    covering = (max(values.max, 0.0) - min(values.min, 0.0)) / 2.0 ** int(point["bits"])
-    covering *= 2.0 if is_power_of_two(point["scale"][0]) else 1.0
+    covering = (max(values.max, 0.0) - min(values.min, 0.0)) / 2.0**held.bits
+    covering *= 2.0 if is_power_of_two(held.scale[0]) else 1.0
     return share, noise / power if power > 0.0 and noise > WORSE * covering**2 / 12.0 else 0.0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.grids import GridFormat
+from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.histogram import Histogram
 
 Vector = npt.NDArray[np.float64]
@@ -33,21 +33,21 @@ def bin_edges(histogram: Histogram, low: float, high: float) -> Vector:
     return np.asarray(np.clip(histogram.edges, low, high))
 
 
-def squared_error(edges: Vector, counts: Vector, format_: GridFormat, scale: float, zero_point: int) -> float:
+def squared_error(edges: Vector, counts: Vector, request: FormatRequest, scale: float, zero_point: int) -> float:
     """Sum of the squared errors of values spread evenly in bins, rounded to the nearest code.
 
     Args:
         edges: `[n + 1]`, ascending.
         counts: `[n]`.
-        format_: The codes.
+        request: The codes.
         scale: Of the codes.
         zero_point: Of the codes.
     """
-    if format_.bits == 1:
+    if request.bits == 1:
         return _binary_error(edges, counts, scale)
     units = edges / scale
     nearest = np.rint(units)
-    np.clip(nearest, format_.minimum - zero_point, format_.maximum - zero_point, out=nearest)
+    np.clip(nearest, request.minimum - zero_point, request.maximum - zero_point, out=nearest)
     # An antiderivative of (x - Q(x))**2: a code that is passed adds 1/12, the part of a code (u - k)**3 / 3.
     off = units - nearest
     integral = nearest / 12.0 + off * off * off / 3.0  # pow is 40 times slower, and not the same everywhere
@@ -68,32 +68,34 @@ def _binary_error(edges: Vector, counts: Vector, scale: float) -> float:
     return float(np.dot(counts, np.maximum(mean, 0.0))) * scale * scale
 
 
-def least_squared_error(histogram: Histogram, low: float, high: float, format_: GridFormat) -> tuple[float, float]:
-    """The range within `low` and `high` whose grid has the least squared error; the whole one is a candidate.
+def least_squared_error(histogram: Histogram, low: float, high: float, request: FormatRequest) -> tuple[float, float]:
+    """The range within `low` and `high` whose format has the least squared error; the whole one is a candidate.
 
     Returns:
         Its ends, symmetric about zero for a symmetric format.
     """
     values = np.asarray(histogram.counts, np.int64)
-    return _least_squared_error(histogram.width, histogram.first, values.tobytes(), low + 0.0, high + 0.0, format_)
+    return _least_squared_error(histogram.width, histogram.first, values.tobytes(), low + 0.0, high + 0.0, request)
 
 
 @functools.lru_cache(maxsize=256)  # lowered again, as for another form, a model has the same histograms
 def _least_squared_error(
-    width: float, first: int, held: bytes, low: float, high: float, format_: GridFormat
+    width: float, first: int, held: bytes, low: float, high: float, request: FormatRequest
 ) -> tuple[float, float]:
     histogram = Histogram(width, first, np.frombuffer(held, np.int64))
     edges, counts = bin_edges(histogram, low, high), histogram.counts.astype(np.float64)
 
     def cost(below: float, above: float) -> float:
-        return squared_error(edges, counts, format_, *format_.grid(below, above))
+        return squared_error(edges, counts, request, *request.fit_one(below, above))
 
-    return _search(cost, low, high, format_)
+    return _search(cost, low, high, request)
 
 
-def _search(cost: Callable[[float, float], float], low: float, high: float, format_: GridFormat) -> tuple[float, float]:
+def _search(
+    cost: Callable[[float, float], float], low: float, high: float, request: FormatRequest
+) -> tuple[float, float]:
     factors = RATIO ** np.arange(CANDIDATES)
-    if format_.symmetric or format_.zero_point is not None:
+    if request.symmetric or request.zero_point is not None:
         bound = max(-low, high)
         below = 0.0 if low >= 0.0 else -bound
         best = _least(lambda f: cost(f * below, f * bound), factors)
@@ -115,7 +117,7 @@ def _least(cost: Callable[[float], float], candidates: npt.ArrayLike) -> float:
     return float(values[int(np.argmin([cost(float(v)) for v in values]))])
 
 
-def least_divergence(histogram: Histogram, low: float, high: float, format_: GridFormat) -> tuple[float, float]:
+def least_divergence(histogram: Histogram, low: float, high: float, request: FormatRequest) -> tuple[float, float]:
     """The range with which the quantized distribution tells most about the one that is clipped to it.
 
     The least Kullback-Leibler divergence, after S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the distribution
@@ -125,10 +127,10 @@ def least_divergence(histogram: Histogram, low: float, high: float, format_: Gri
     Returns:
         Its ends, symmetric about zero for a symmetric format.
     """
-    if format_.symmetric or format_.zero_point is not None:
+    if request.symmetric or request.zero_point is not None:
         bound = max(-low, high)
         counts = _resampled(np.abs(bin_edges(histogram, low, high)), histogram.counts, 0.0, bound)
-        levels = max(1, format_.number_of_codes // (2 if low < 0.0 or format_.signed else 1))
+        levels = max(1, request.integers.size // (2 if low < 0.0 or request.signed else 1))
         last = _best_end(counts, levels)
         return (0.0 if low >= 0.0 else -bound * last / counts.size), bound * last / counts.size
     below, above = min(low, 0.0), max(high, 0.0)
@@ -136,8 +138,8 @@ def least_divergence(histogram: Histogram, low: float, high: float, format_: Gri
     zero = round(-below / (above - below) * counts.size) if above > below else 0
     starts = np.unique(np.linspace(0, max(zero - 1, 0), COARSE).astype(int)) if zero else np.array([0])
     ends = np.unique(np.linspace(min(zero + 1, counts.size), counts.size, COARSE).astype(int))[::-1]
-    pairs = [(s, e) for s in starts for e in ends if e - s >= min(format_.number_of_codes, counts.size)]
-    divergences = [_divergence(counts, s, e, format_.number_of_codes) for s, e in pairs]
+    pairs = [(s, e) for s in starts for e in ends if e - s >= min(request.integers.size, counts.size)]
+    divergences = [_divergence(counts, s, e, request.integers.size) for s, e in pairs]
     start, end = pairs[int(np.argmin(divergences))]
     width = (above - below) / counts.size
     return float(below + start * width), float(below + end * width)

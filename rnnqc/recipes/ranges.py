@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import fix_position, mode_of, position_of, scale_of
-from rnnqc.formats.grids import GridFormat, check_range
+from rnnqc.formats.format_request import FormatRequest, check_range
+from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.range_search import least_divergence, least_squared_error
 
 EMA_PERCENT, EMA_NEW = 99.999, 0.1
@@ -75,39 +75,39 @@ class RangeRule:
             raise UsageError(f"{key} = {value}.", supported=accepts)
 
 
-def _min_max(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _min_max(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     return s.min, s.max
 
 
-def _average(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _average(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     return s.avg_min, s.avg_max
 
 
-def _n_std(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _n_std(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     assert rule.n_std is not None
     return max(s.min, s.mean - rule.n_std * s.std), min(s.max, s.mean + rule.n_std * s.std)
 
 
-def _aciq(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _aciq(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     laplace = rule.name == "laplace"
-    if format_.bits >= len(LAPLACE):
+    if request.bits >= len(LAPLACE):
         raise UsageError(
-            f"range = {rule.name!r} with bits = {format_.bits}.", supported=f"1 to {len(LAPLACE) - 1} bits"
+            f"range = {rule.name!r} with bits = {request.bits}.", supported=f"1 to {len(LAPLACE) - 1} bits"
         )
-    if rule.half_range and format_.symmetric:
+    if rule.half_range and request.symmetric:
         raise UsageError("half_range = true with symmetric = true.", supported="asymmetric codes")
     factors = (LAPLACE_HALF if rule.half_range else LAPLACE) if laplace else (GAUSS_HALF if rule.half_range else GAUSS)
-    alpha = (s.mean_abs_dev if laplace else s.std) * factors[format_.bits]
-    if format_.symmetric:
+    alpha = (s.mean_abs_dev if laplace else s.std) * factors[request.bits]
+    if request.symmetric:
         bound = abs(s.mean) + alpha
         return (0.0 if s.min >= 0.0 else -bound), bound
     low = max(s.avg_min, s.mean - alpha)
     return low, low + (alpha if rule.half_range else 2.0 * alpha)
 
 
-def _percentile(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _percentile(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     assert rule.percentile is not None
-    if format_.symmetric:
+    if request.symmetric:
         bound = min(s.histogram.magnitudes.percentile(rule.percentile), max(-s.min, s.max))
         return (0.0 if s.min >= 0.0 else -bound), bound
     outside = (100.0 - rule.percentile) / 2.0
@@ -115,7 +115,7 @@ def _percentile(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Ran
     return min(max(low, s.min), s.max), max(min(high, s.max), s.min)
 
 
-def _ema_percentile(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def _ema_percentile(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     if not s.call_percentiles:
         raise UsageError(
             "range = 'ema-percentile' of statistics without percentiles of calls.",
@@ -125,18 +125,18 @@ def _ema_percentile(s: PointStatistics, rule: RangeRule, format_: GridFormat) ->
     bound = s.call_percentiles[0]
     for new in s.call_percentiles[1:]:
         bound = (1.0 - EMA_NEW) * bound + EMA_NEW * new
-    return (0.0 if s.min >= 0.0 else -bound), (0.0 if s.max <= 0.0 and not format_.symmetric else bound)
+    return (0.0 if s.min >= 0.0 else -bound), (0.0 if s.max <= 0.0 and not request.symmetric else bound)
 
 
-def _mse(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
-    return least_squared_error(s.histogram, s.min, s.max, format_)
+def _mse(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
+    return least_squared_error(s.histogram, s.min, s.max, request)
 
 
-def _entropy(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
-    return least_divergence(s.histogram, s.min, s.max, format_)
+def _entropy(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
+    return least_divergence(s.histogram, s.min, s.max, request)
 
 
-RULES: Mapping[str, Callable[[PointStatistics, RangeRule, GridFormat], Range] | None] = {
+RULES: Mapping[str, Callable[[PointStatistics, RangeRule, FormatRequest], Range] | None] = {
     "min-max": _min_max,
     "average": _average,
     "n-std": _n_std,
@@ -152,13 +152,13 @@ RULES: Mapping[str, Callable[[PointStatistics, RangeRule, GridFormat], Range] | 
 """By name; the rules without a function find a fix position rather than a range."""
 
 
-def range_of(statistics: PointStatistics, rule: RangeRule, format_: GridFormat) -> Range:
+def range_of(statistics: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
     """The range of real numbers that the codes of a point are to cover.
 
     Args:
         statistics: Of the point.
         rule: How the range follows from them; not one of the two rules for powers of two.
-        format_: The codes.
+        request: What is asked of the format.
 
     Returns:
         Its ends, not more than `rule.limit` from zero; a range wholly outside the limit is the limit.
@@ -169,8 +169,8 @@ def range_of(statistics: PointStatistics, rule: RangeRule, format_: GridFormat) 
     _check_statistics(statistics)
     function = RULES[rule.name]
     if function is None:
-        raise UsageError(f"range = {rule.name!r} finds a scale, no range.", supported="grid_of_statistics")
-    low, high = function(statistics, rule, format_)
+        raise UsageError(f"range = {rule.name!r} finds a scale, no range.", supported="scale_of_statistics")
+    low, high = function(statistics, rule, request)
     check_range(low, high)
     return (low, high) if rule.limit is None else limited(low, high, rule.limit)
 
@@ -180,33 +180,33 @@ def limited(low: float, high: float, limit: float) -> Range:
     return min(max(low, -limit), limit), min(max(high, -limit), limit)
 
 
-def grid_of_statistics(statistics: PointStatistics, rule: RangeRule, format_: GridFormat) -> tuple[float, int]:
+def scale_of_statistics(statistics: PointStatistics, rule: RangeRule, request: FormatRequest) -> tuple[float, int]:
     """Scale (as float32 holds it) and zero point of a quantization point.
 
     Args:
         statistics: Of the point; of a group that shares a scale those of `merge_for_sharing`.
         rule: How the range follows from them.
-        format_: The codes.
+        request: What is asked of the format.
 
     Raises:
         UsageError: As of `range_of`, or a rule for powers of two with codes that are not symmetric and signed.
     """
     if RULES[rule.name] is not None:
-        return format_.grid(*range_of(statistics, rule, format_))
+        return request.fit_one(*range_of(statistics, rule, request))
     _check_statistics(statistics)
-    if not (format_.signed and format_.symmetric) or format_.zero_point or format_.bits < 2:
+    if not (request.signed and request.symmetric) or request.zero_point or request.bits < 2:
         raise UsageError(
-            f"range = {rule.name!r} with bits = {format_.bits}, signed = {str(format_.signed).lower()}, "
-            f"symmetric = {str(format_.symmetric).lower()}.",
+            f"range = {rule.name!r} with bits = {request.bits}, signed = {str(request.signed).lower()}, "
+            f"symmetric = {str(request.symmetric).lower()}.",
             supported="signed symmetric codes of 2 bits or more",
         )
-    return scale_of(_fix_position(statistics, rule, format_)), 0
+    return scale_of(_fix_position(statistics, rule, request)), 0
 
 
-def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> int:
-    kind, largest = rule.name.removeprefix("pow2-"), format_.max_fix_position
+def _fix_position(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> int:
+    kind, largest = rule.name.removeprefix("pow2-"), request.max_fix_position
     wanted = "mse-floor" if kind == "mse" and rule.rounding is Rounding.FLOOR else kind
-    kinds = s.fix_positions.get(format_.bits, {wanted: {}})
+    kinds = s.fix_positions.get(request.bits, {wanted: {}})
     if wanted not in kinds:
         raise UsageError(
             f"range = {rule.name!r} with rounding = {rule.rounding.value!r} of statistics without {wanted!r} in "
@@ -222,15 +222,15 @@ def _fix_position(s: PointStatistics, rule: RangeRule, format_: GridFormat) -> i
             capped[found if largest is None else min(found, largest)] += count
         position = mode_of(capped)
     else:
-        extremes = fix_position([s.min, s.max], format_.bits, 1)
+        extremes = fix_position([s.min, s.max], request.bits, 1)
         position = extremes
         if kind == "mse":
             # No votes of this width: one search over all values instead.
-            powers = GridFormat(format_.bits, narrow=format_.narrow, pow2=True)
+            powers = FormatRequest(request.bits, narrow=request.narrow, pow2=True)
             low, high = least_squared_error(s.histogram, s.min, s.max, powers)
-            position = max(extremes, position_of(powers.grid(low, high)[0]))
+            position = max(extremes, position_of(powers.fit_one(low, high)[0]))
     if rule.limit is not None:
-        position = max(position, fix_position([-rule.limit, rule.limit], format_.bits, 1))
+        position = max(position, fix_position([-rule.limit, rule.limit], request.bits, 1))
     return position if largest is None else min(position, largest)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.packing import GROUP_UNIT
+from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding
 from rnnqc.formats.weight_scales import WEIGHT_RULES
 from rnnqc.recipes import ranges
 
@@ -109,7 +109,7 @@ def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value in (None, "none") else parse(value)
 
 
-_ROUNDINGS = tuple(r.value for r in Rounding)
+_ROUNDINGS = tuple(r.value for r in RECIPE_ROUNDINGS)
 KEYS: dict[str, Key] = {
     "bits": Key("1 to 32, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 32))),
     "signed": Key("true or false", "two's complement codes", _boolean),

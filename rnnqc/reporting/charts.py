@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from rnnqc.reporting.elements import element, short
-from rnnqc.reporting.evidence import Bars, Curve, PointEvidence
+from rnnqc.reporting.evidence import Curve
+from rnnqc.search.findings import Bars, PointEvidence
 
 WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40

@@ -14,9 +14,9 @@ from rnnqc.lowering.report import Entry
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.recipes.recipe import Recipe, builtin_recipes
 from rnnqc.recipes.recipe_record import RecipeRecord
-from rnnqc.reporting.remaking import settings_text
+from rnnqc.search.overrides import settings_text
+from rnnqc.search.tuned import is_builtin
 
 
 def entries_of(quant: onnx.ModelProto) -> list[Entry]:
@@ -50,12 +50,6 @@ def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence
         "rules": [{"points": r.points, **r.settings} for r in recipe.rules],
         **passes,
     }
-
-
-def is_builtin(recipe: Recipe) -> bool:
-    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
-    rules = recipe.rules[recipe.overrides :]
-    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
 
 
 def versions() -> dict[str, str]:

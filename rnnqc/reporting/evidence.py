@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -71,121 +73,6 @@ class LayerEvidence:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """A histogram for looking at.
-
-    Attributes:
-        width: Of a bar.
-        first: Bar k has the values from `(first + k) * width` on.
-        counts: Of each bar.
-    """
-
-    width: float
-    first: int
-    counts: list[int]
-
-
-@dataclass(frozen=True)
-class PointEvidence:
-    """The values of the float model at one quantization point, and what its number format makes of them.
-
-    Attributes:
-        point: `<cell>.<point>`.
-        format: The number format for people, such as "int8 per channel".
-        bits: Width of the codes.
-        scale: Of formats with one scale; else None.
-        zero_point: Of formats with one scale; else None.
-        low: Lowest number that the format can represent; None where scales follow from rows or channels.
-        high: Highest number.
-        count: How many values.
-        min: Smallest value.
-        max: Largest value.
-        clipped: Share of the values beyond the representable range.
-        codes_used: How many codes occur; None where that is not counted.
-        codes: How many there are.
-        range_used: Share of the representable range between the smallest and the largest value; None without one.
-        sqnr_db: Of this quantization alone.
-        bars: The values.
-    """
-
-    point: str
-    format: str
-    bits: int
-    scale: float | None
-    zero_point: int | None
-    low: float | None
-    high: float | None
-    count: int
-    min: float
-    max: float
-    clipped: float
-    codes_used: int | None
-    codes: int
-    range_used: float | None
-    sqnr_db: float
-    bars: Bars
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """What would be gained if some points, and they alone, were float.
-
-    Attributes:
-        points: Their glob, as overrides take it.
-        members: How many points that are.
-        also: Points that had to be float with them, because their formats follow from these.
-        level: "cell", "kind" (points of all cells), "group" (points of one) or "point".
-        sqnr_db: Of the outputs, with these points in float.
-        gain_db: More than without.
-        noise_share: Share of the noise of the outputs that goes away.
-    """
-
-    points: str
-    members: int
-    level: str
-    sqnr_db: float
-    gain_db: float
-    noise_share: float
-    also: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Repair:
-    """An override that was tried on the model, in its own form.
-
-    Attributes:
-        points: What it is about.
-        overrides: As `--set` takes them.
-        reason: Why it was tried.
-        sqnr_before: Of the outputs as the model is.
-        sqnr_after: With the override, measured.
-        worst_before: Of the worst output.
-        worst_after: With the override.
-        bytes_before: Of the recurrent weights.
-        bytes_after: With the override.
-        forms: Forms without integers that cells change to with it, such as "qcdq".
-        members: How many points that quantize something it is about.
-    """
-
-    points: str
-    overrides: list[str]
-    reason: str
-    sqnr_before: float
-    sqnr_after: float
-    worst_before: float
-    worst_after: float
-    bytes_before: int
-    bytes_after: int
-    forms: list[str] = field(default_factory=list)
-    members: int = 1
-
-    @property
-    def gain_db(self) -> float:
-        """SQNR won."""
-        return self.sqnr_after - self.sqnr_before
-
-
-@dataclass(frozen=True)
 class LayerTime:
     """What one recurrent layer takes alone, on the shape it has in the data.
 
@@ -216,7 +103,7 @@ class Evidence:
         data: Where the data comes from, how many calls, which states were carried.
         versions: Of rnnqc and of what it ran with.
         recipe: How the model was lowered.
-        entries: What became of every recurrent node, as `rnnqc.lowering.report.Entry`.
+        entries: What became of every recurrent node, as `rnnqc.report.Entry`.
         warnings: What a lowering warns of.
         sizes: Bytes: of the files and of the recurrent weights, before and after.
         sqnr_db: Of all outputs: their noise-to-signal ratios averaged.

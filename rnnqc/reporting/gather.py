@@ -17,30 +17,32 @@ from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
 from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
-from rnnqc.data.streaming import Piece, checked, state_pairs, stream
+from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
-from rnnqc.evaluation.comparison import check_same_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.report import Lowered, Report
-from rnnqc.measure.comparison_feeds import generated_feeds
+from rnnqc.measure.feeds import generated_feeds
+from rnnqc.measure.runs import Calls
+from rnnqc.measure.time_axes import output_axes
 from rnnqc.recipes.clipping import CLIPS
 from rnnqc.recipes.recipe_record import RecipeRecord, digest, read_record
-from rnnqc.reporting.budget import Budget
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
-from rnnqc.reporting.groups import Groups, combined
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
-from rnnqc.reporting.origin import check_float, is_lowered, mismatch, same_outputs
+from rnnqc.reporting.origin import check_float, check_same_recurrences, differences, is_lowered, mismatch, same_outputs
+from rnnqc.reporting.outputs import output_evidence
 from rnnqc.reporting.points import observe_activations
-from rnnqc.reporting.quality import Quality, mean_sqnr
-from rnnqc.reporting.recurrences import recurrences_of
-from rnnqc.reporting.remaking import QCDQ, Remaker, check_same_recurrences, differences
-from rnnqc.reporting.repairs import Repairer, find_repairs
-from rnnqc.reporting.sensitivity import find_sensitivities
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.reporting.weights import weights_evidence
+from rnnqc.search.candidates import Candidates
+from rnnqc.search.quality import Quality
+from rnnqc.search.recurrences import recurrences_of
+from rnnqc.search.relowering import QCDQ, Relowering
+from rnnqc.search.repairs import Repairs
+from rnnqc.search.sensitivity import Sensitivities, find_sensitivities
+from rnnqc.search.trials import Budget, Trials
 
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
@@ -82,12 +84,12 @@ class _Gathering:
             self.feeds = self._feeds(reference, candidate)
             options.tell("float model")
             try:
-                self.quality = Quality(reference, self.feeds, self.state)
+                self.quality = self._quality(reference)
             except CompileError as error:
                 if subject.data is None:
                     error.action = "check that the model runs in onnxruntime; give data that fits it with --data"
                 raise
-        self.candidate = candidate
+        self.reference, self.candidate = reference, candidate
         self.evidence = Evidence(
             subject.float_name,
             subject.quant_name,
@@ -111,41 +113,49 @@ class _Gathering:
         taken = itertools.islice(data, self.options.samples)
         return list(checked(taken, reference, None, self.state, True, filled=True))
 
+    def _quality(self, reference: onnx.ModelProto) -> Quality:
+        """The outputs of a float model on the data."""
+        return Quality(reference, Calls.of(self.feeds, reference, self.state), sequences=True)
+
     def run(self) -> Evidence:
-        evidence, quality = self.evidence, self.quality
-        self.options.tell("quantized model")
-        with located(self.subject.quant_name):
-            outputs = quality.run(self.candidate)
-        for a, b in zip(quality.reference, outputs, strict=True):
-            check_same_outputs(self.subject.float_name, self.subject.quant_name, a, b)
-        evidence.outputs = quality.outputs(outputs)
-        evidence.sqnr_db = mean_sqnr(quality.ratios(outputs))
+        evidence = self.evidence
+        outputs = self._outputs()
         if not is_lowered(self.quant):
             evidence.warnings.append(f"{self.subject.quant_name}: {NOTHING}")
             return self._without_measurements(NOTHING)
         if self.record is None:
             own = brings_its_own(Model.load(self.subject.float_proto))
             return self._without_measurements(OWN if own else OLDER)
-        remaker = self._remaker(self.record)
+        relowering = self._relowering(self.record)
         self.options.tell("lower again")
         with located(self.subject.float_name):
-            made = remaker.lower()
+            made = relowering.lower()
             check_same_recurrences(self.recurrences, recurrences_of(made.model))
-        if not self._is_remade(made, outputs, remaker.exact):
+        if not self._is_remade(made, outputs, relowering.exact):
             return self._without_measurements(ANOTHER)
         self._describe(self.subject.report or made.report)
-        self._layers(remaker)
-        qcdq = remaker.lower(form=QCDQ) if remaker.record.form != WEIGHT_ONLY else None
+        self._layers(relowering)
+        qcdq = relowering.lower(form=QCDQ) if relowering.record.form != WEIGHT_ONLY else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
         self._points(qcdq)
-        self._sensitivities(remaker, made, qcdq)
+        self._sensitivities(relowering, made, qcdq)
         if self.options.times:
-            self._times(remaker)
+            self._times(relowering)
         else:
             evidence.missing[TIMES] = "times differ from run to run; they were not asked for (rnnqc report --time)."
         return evidence
+
+    def _outputs(self) -> list[Outputs]:
+        """Outputs of the lowered model, compared with those of the float model."""
+        evidence, quality, names = self.evidence, self.quality, (self.subject.float_name, self.subject.quant_name)
+        self.options.tell("quantized model")
+        with located(self.subject.quant_name):
+            outputs = quality.outputs(self.candidate)
+        evidence.outputs = output_evidence(quality, outputs, output_axes(self.reference), names)
+        evidence.sqnr_db = quality.score(outputs).mean_db
+        return outputs
 
     def _without_measurements(self, reason: str) -> Evidence:
         self.evidence.missing |= {LAYERS: reason, POINTS: reason, SENSITIVITY: reason}
@@ -154,34 +164,34 @@ class _Gathering:
 
     def _is_remade(self, made: Lowered, outputs: Sequence[Mapping[str, Array]], exact: bool) -> bool:
         """Whether the model made again can stand for the one that there is."""
-        evidence, again = self.evidence, self.quality.run(made.proto)
+        evidence, again = self.evidence, self.quality.outputs(made.proto)
         if same_outputs(outputs, again):
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
             return True
         assert evidence.sqnr_db is not None
-        apart = mean_sqnr(self.quality.ratios(again))
+        apart = self.quality.score(again).mean_db
         evidence.mismatch = mismatch(evidence.float_model, evidence.quantized_model, evidence.sqnr_db, apart, exact)
         changed = differences(self.recurrences, recurrences_of(made.model))
         text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
         evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
         return not evidence.mismatch
 
-    def _remaker(self, record: RecipeRecord) -> Remaker:
+    def _relowering(self, record: RecipeRecord) -> Relowering:
         statistics = self.subject.statistics
         exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
-        remaker = Remaker(self.subject.float_proto, record, statistics, exact)
+        relowering = Relowering(self.subject.float_proto, record, statistics, exact)
         if record.statistics and statistics is None:
             self.options.tell("calibrate")
             with located(self.subject.float_name):
-                remaker.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
-        remaker.pin(self.recurrences)
+                relowering.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
+        relowering.pin(self.recurrences)
         if not exact:
             self.evidence.warnings.append(
                 "The statistics that the model was calibrated with are not at hand: scales are those of the model, but "
                 "what else follows from statistics (error-compensated weights) was made from the data of this report. "
                 "Give the statistics file with --stats."
             )
-        return remaker
+        return relowering
 
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence
@@ -194,13 +204,13 @@ class _Gathering:
         evidence.sizes["quantized_weights"] = sum(e.bytes for e in entries)
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
 
-    def _layers(self, remaker: Remaker) -> None:
+    def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
         watched = watch_layers(self.subject.float_proto)
-        quality = Quality(watched.proto, self.feeds, self.state)
-        lowered = remaker.lower(model=watched.proto)
-        made = quality.run(lowered.proto)
+        quality = self._quality(watched.proto)
+        lowered = relowering.lower(model=watched.proto)
+        made = quality.outputs(lowered.proto)
         recurrences = recurrences_of(lowered.model)
         evidence.layers = layer_evidence(watched, recurrences, quality, made)
         hidden = why_hidden(watched, recurrences, evidence.layers)
@@ -221,34 +231,42 @@ class _Gathering:
         found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPS else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
 
-    def _sensitivities(self, remaker: Remaker, made: Lowered, qcdq: Lowered) -> None:
+    def _sensitivities(self, relowering: Relowering, made: Lowered, qcdq: Lowered) -> None:
         evidence, options = self.evidence, self.options
 
         def told(done: int, total: int) -> None:
             options.tell("sensitivity", done, total)
 
+        quality, seen = self.quality, {p.point: p for p in evidence.points}
+        own = Trials(lambda rules: relowering.lower(rules, pinned=False), quality)
+        float_points = Trials(lambda rules: relowering.lower(rules, QCDQ), quality, optimize=False)
+        calibrated = relowering.statistics is not None
+        candidates = Candidates(relowering.record.recipe, recurrences_of(made.model), seen, calibrated)
         budget = Budget(options.bounds)
-        repairer = Repairer(remaker, self.quality, made, {p.point: p for p in evidence.points})
-        groups = Groups(repairer)
-        kept = min(groups.count, options.bounds.models // SHARE_OF_GROUPS)
-        found = find_sensitivities(remaker, qcdq, self.quality, budget, kept, told)
+        repairs = Repairs(own, own.measured(made), candidates, budget)
+        kept = min(repairs.most_of_many, options.bounds.models // SHARE_OF_GROUPS)
+        base, points = float_points.measured(qcdq), recurrences_of(qcdq.model)
+        self._take(find_sensitivities(float_points, base, points, budget, kept, told))
+        options.tell("repairs")
+        few = repairs.of_few(evidence.sensitivities)
+        found = [*few, *repairs.of_many(evidence.sensitivities, few)]
+        evidence.untried = repairs.untried
+        evidence.repairs = sorted(found, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
+        evidence.together = repairs.together(evidence.repairs)
+
+    def _take(self, found: Sensitivities) -> None:
+        evidence = self.evidence
         evidence.base_sqnr_db = found.base_db
         evidence.sensitivities = found.measured
         evidence.unmeasured = found.left
         for why, refused in itertools.groupby(sorted(found.refused.items(), key=_reason), key=_reason):
             names = ", ".join(sorted(points for points, _ in refused))
             evidence.warnings.append(f"Not measured, because it cannot be float alone: {names} ({why}).")
-        options.tell("repairs")
-        single = find_repairs(repairer, found.measured)
-        repairs = [*single, *groups.find(found.measured, single, budget)]
-        evidence.untried = groups.untried
-        evidence.repairs = sorted(repairs, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
-        evidence.together = combined(repairer, evidence.repairs, groups, budget)
 
-    def _times(self, remaker: Remaker) -> None:
+    def _times(self, relowering: Relowering) -> None:
         self.options.tell("times")
         layers = {r.node for r in self.recurrences.values()}
-        self.evidence.times = time_layers(self.subject.float_proto, remaker, layers, self.quality.calls[0].feed)
+        self.evidence.times = time_layers(self.subject.float_proto, relowering, layers, self.quality.calls.feeds[0])
         self.evidence.versions |= {"cpu": environment()["cpu"]}
         if not self.evidence.times:
             self.evidence.missing[TIMES] = "no recurrent node or loop of the main graph can be measured alone."

@@ -23,7 +23,7 @@ from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime
-from rnnqc.reporting.remaking import Remaker
+from rnnqc.search.relowering import Relowering
 from rnnqc.session import session
 
 Array = npt.NDArray[Any]
@@ -32,13 +32,13 @@ ROUNDS = 5
 
 
 def time_layers(
-    model: onnx.ModelProto, remaker: Remaker, layers: Collection[str], feed: Feeds, rounds: int = ROUNDS
+    model: onnx.ModelProto, relowering: Relowering, layers: Collection[str], feed: Feeds, rounds: int = ROUNDS
 ) -> list[LayerTime]:
     """Measures the recurrent nodes and loops of the main graph, each in a model of its own.
 
     Args:
         model: The float model.
-        remaker: How it was lowered.
+        relowering: How it was lowered.
         layers: Which ones, by name.
         feed: What they get is computed from this.
         rounds: How often the three take turns.
@@ -52,8 +52,8 @@ def time_layers(
     constants |= {o: n for n in proto.graph.node if not any(n.input) for o in n.output}  # such as empty sequences
     wanted = dict.fromkeys(name for n in nodes.values() for name in sorted(reads(n)) if name not in constants)
     values = _values(proto, wanted, feed)
-    recipe = remaker.record.recipe
-    recipe = replace(recipe, rules=(*remaker.held(), *recipe.rules), overrides=0)
+    recipe = relowering.record.recipe
+    recipe = replace(recipe, rules=(*relowering.held(), *recipe.rules), overrides=0)
     found = []
     for layer, node in nodes.items():
         inputs = {n: values[n] for n in wanted if n in reads(node)}
@@ -62,7 +62,7 @@ def time_layers(
             continue
         alone = _alone(proto, node, layer, constants, inputs)
         try:
-            lowered = lower(alone, recipe, remaker.record.form, stats=remaker.statistics).proto
+            lowered = lower(alone, recipe, relowering.record.form, stats=relowering.statistics).proto
         except CompileError:
             continue
         runs = {

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from rnnqc.data.streaming import Outputs
 from rnnqc.ir import Model, display_name
+from rnnqc.measure.tally import OutputTally
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.analysis.observe_custom import observe_states
@@ -21,8 +22,9 @@ from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reporting.evidence import LayerEvidence
-from rnnqc.reporting.quality import Quality, curve_of
-from rnnqc.reporting.recurrences import Recurrence
+from rnnqc.reporting.outputs import curve_of
+from rnnqc.search.quality import Quality
+from rnnqc.search.recurrences import Recurrence
 
 Array = npt.NDArray[Any]
 BACKWARDS = "time step, from the end"
@@ -154,7 +156,9 @@ def layer_evidence(
                 (_states(r[seen.name], seen, d, reverse), _states(o[seen.name], seen, d, reverse))
                 for r, o in zip(quality.reference, outputs, strict=True)
             ]
-            tally = quality.tally(recurrence.name, pairs, axis=0)
+            tally = OutputTally(recurrence.name, 0, bool(quality.calls.carried))
+            for (a, b), call in zip(pairs, quality.calls.pieces, strict=True):
+                tally.add(a, b, call.restart)
             if not tally.result().values:
                 continue  # it never ran
             curve = curve_of(tally)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.errors import UsageError
+from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, info
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from rnnqc.reporting.quality import is_sequence
+from rnnqc.search.recurrences import Recurrence
 
 APART_DB = 1.0
 """How far a model made again with other statistics may be from the one that there is."""
@@ -49,7 +49,7 @@ def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str,
         np.array_equal(value, b[name], equal_nan=np.asarray(value).dtype.kind == "f")
         for a, b in zip(once, again, strict=True)
         for name, value in a.items()
-        if not is_sequence(value)
+        if not isinstance(value, list)  # a sequence of tensors
     )
 
 
@@ -73,3 +73,34 @@ def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, 
         "again"
     )
     return f"{text}, or give the statistics of its calibration (--stats)." if not exact else f"{text}."
+
+
+def check_same_recurrences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurrence]) -> None:
+    """Raises CompileError where the recurrences of a lowered model are not those that its float model makes."""
+    for name, recurrence in recurrences.items():
+        if name not in made or made[name].sizes != recurrence.sizes:
+            found, cell = ", ".join(made) or "none", recurrence.cell
+            sizes = f"{len(recurrence.sizes['points'])} points" if cell is None else ""
+            sizes = sizes if cell is None else f"{cell.input_size} inputs and {cell.hidden_size} states"
+            raise CompileError(
+                f"the float model has no cell {name!r} of {sizes}; cells: {found}.",
+                supported="the model that the quantized one was lowered from",
+                action="name that float model",
+            )
+
+
+def differences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurrence]) -> list[str]:
+    """Points whose formats differ between two lowerings, per-channel scales left out."""
+
+    def formats(recurrence: Recurrence) -> dict[str, Any]:
+        held = {p: dict(s) for p, s in recurrence.points.items()}
+        for s in held.values():
+            if len(s.get("scale") or ()) > 1:
+                del s["scale"]
+        return held
+
+    found = []
+    for name, recurrence in recurrences.items():
+        was, now = formats(recurrence), formats(made[name]) if name in made else {}
+        found += [f"{name}.{p}" for p in was if was[p] != now.get(p)]
+    return found

@@ -15,12 +15,13 @@ from rnnqc.calibration.point_observer import NotFiniteError, Values
 from rnnqc.data.streaming import Piece
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
-from rnnqc.formats.encoding import Encoding, round_to_integer
+from rnnqc.formats.format import Format
 from rnnqc.formats.histogram import Histogram
+from rnnqc.formats.rounding import round_to_integer
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
-from rnnqc.reporting.evidence import Bars, PointEvidence
-from rnnqc.reporting.recurrences import Point, Recurrence
+from rnnqc.search.findings import Bars, PointEvidence
+from rnnqc.search.recurrences import Point, Recurrence
 
 Array = npt.NDArray[Any]
 BARS = 64
@@ -81,7 +82,7 @@ class FormatObserver:
         self.signal += float(np.square(wide).sum())
         self.noise += float(np.square(wide - made).sum())
 
-    def _static(self, rows: Array, encoding: Encoding) -> Array:
+    def _static(self, rows: Array, encoding: Format) -> Array:
         codes = encoding.quantize(rows)
         if encoding.bits > 1:
             raw = round_to_integer(rows / encoding.scale_array(2), encoding.rounding).astype(np.float64)

@@ -12,7 +12,7 @@ import onnx
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.report import Lowered, Report
 from rnnqc.proto.files import load_proto_and_size
-from rnnqc.reporting.budget import Bounds
+from rnnqc.search.trials import Bounds
 
 Tell = Callable[[str, int, int | None], None]
 

@@ -14,9 +14,9 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.passes.analysis.custom_cell import WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.reporting.evidence import PointEvidence
 from rnnqc.reporting.points import weight_evidence
-from rnnqc.reporting.recurrences import recurrences_of
+from rnnqc.search.findings import PointEvidence
+from rnnqc.search.recurrences import recurrences_of
 
 Array = npt.NDArray[Any]
 

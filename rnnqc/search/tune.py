@@ -3,32 +3,33 @@
 Units of the search are the matrices W and R of every cell, and the activations that are multiplied with them. Weights
 have 8 bits, or 4 bits, in groups of 32, 64 or whole columns; activations what the recipe says, or 16 bits. The cost is
 the number of bytes of all recurrent weights, where those that 16-bit activations are multiplied with count twice: a
-product for each byte.
+matmul for each byte.
 """
 
 from __future__ import annotations
 
-import glob
-import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import onnx
 
+from rnnqc.bench import bound_run, session_options, take_turns
 from rnnqc.calibration.float_cells import decompose
+from rnnqc.data.feeds import Feeds
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import CompileError, UsageError, located
+from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
-from rnnqc.recipes.recipe import KINDS, Recipe, Rule, builtin_recipes, load_recipe
-from rnnqc.search.greedy import Assignment, Found, Measured, search
-from rnnqc.search.measure import Judge, Metric
+from rnnqc.measure.runs import Calls, Data, State, has_native
+from rnnqc.recipes.recipe import KINDS, Recipe, Rule, load_recipe
+from rnnqc.search.greedy import Assignment, Measured, search
+from rnnqc.search.quality import Metric, Quality
+from rnnqc.search.trials import Trial, Trials
+from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, settings_of, with_rules
+from rnnqc.session import session
 
-Settings = Mapping[str, Any]
 AS_THE_RECIPE: Settings = {}
 AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
 WEIGHT_CHOICES: tuple[Settings, ...] = (
@@ -40,82 +41,22 @@ WEIGHT_CHOICES: tuple[Settings, ...] = (
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
-WIDE_BITS = 8
-"""Activations of more bits take two products."""
 UNSUITABLE = Measured(cost=2**63, damage=math.inf, quality=-math.inf)
-"""A combination that cannot be lowered, such as groups with a recipe of per-tensor weights."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Something whose format is chosen: a quantization point.
-
-    Attributes:
-        point: Its path.
-        choices: What may be set; the first is the recipe's own format.
-    """
-
-    point: str
-    choices: tuple[Settings, ...]
-
-
-@dataclass
-class Tuned:
-    """The outcome of `tune`.
-
-    Attributes:
-        recipe: The recipe that was tuned.
-        units: What was chosen among.
-        found: The search.
-        settings: What the best assignment sets, by point; nothing where the recipe's own format is best.
-        weight_bytes: Bytes of the recurrent weights, at the start and at the end.
-        call_seconds: Time of the first call, at the start and at the end.
-        float_quality: Quality of the float model.
-        decibels: Whether quality is SQNR in dB.
-        silent: Cells that the statistics have not seen run; nothing was chosen for them.
-        text: A recipe file that says the same.
-    """
-
-    recipe: Recipe
-    units: list[Unit]
-    found: Found
-    settings: dict[str, Settings]
-    weight_bytes: tuple[int, int]
-    call_seconds: tuple[float, float]
-    float_quality: float
-    decibels: bool
-    silent: Sequence[str] = ()
-    text: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
-        found = self.found
-        return {
-            "start": asdict(found.start),
-            "result": asdict(found.measured),
-            "reached": found.reached,
-            "tried": found.tried,
-            "weight_bytes": list(self.weight_bytes),
-            "call_seconds": list(self.call_seconds),
-            "float_quality": self.float_quality,
-            "settings": {point: dict(s) for point, s in self.settings.items()},
-        }
-
-    def worded(self, quality: float) -> str:
-        """A quality for people."""
-        return f"{quality:.2f} dB" if self.decibels else f"{quality:.6g}"
+"""A combination that cannot be lowered or does not run, such as groups with a recipe of per-tensor weights."""
+ROUNDS = 10
+"""How often the models whose time is measured take turns."""
 
 
 def tune(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    data: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    data: Data,
     *,
     min_sqnr: float | None = None,
     metric: Metric | None = None,
     min_metric: float | None = None,
     recipe: str = "int8",
     stats: Statistics | str | os.PathLike[str] | None = None,
-    state: Mapping[str, str] | Iterable[str] | None = None,
+    state: State = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough.
@@ -142,36 +83,22 @@ def tune(
     source, proto = loaded.source, loaded.proto
     statistics = Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats
     chosen = load_recipe(recipe)
+
+    def lowered_with(rules: Sequence[Rule]) -> Lowered:
+        return lower(proto, with_rules(chosen, rules), stats=statistics)
+
     with located(source):
-        silent = frozenset(statistics.silent_cells) if statistics is not None else frozenset()
+        silent = sorted(statistics.silent_cells) if statistics is not None else []
         units = _units(Model.load(proto), chosen, statistics is not None, silent)
-        judge = Judge(proto, data, state, metric)
-        sizes: dict[Assignment, int] = {}
-        least = 1 + sum(len(u.choices) - 1 for u in units)
-
-        def measure(assignment: Assignment) -> Measured:
-            try:
-                lowered = lower(proto, _with_rules(chosen, _settings(units, assignment)), stats=statistics)
-            except CompileError:
-                if not any(assignment):
-                    raise
-                return UNSUITABLE
-            quality, damage = judge.judge(lowered.proto)
-            sizes[assignment] = sum(e.bytes for e in lowered.report.entries)
-            if progress is not None:
-                progress(len(sizes), max(least, len(sizes)))
-            return Measured(cost_of(lowered), damage, quality)
-
-        found = search([len(u.choices) for u in units], measure, target)
-        best = _settings(units, found.assignment)
-        ends = [lower(proto, _with_rules(chosen, s), stats=statistics).proto for s in ({}, best)]
-        before, after = judge.call_seconds(ends)
-    both = sizes[(0,) * len(units)], sizes[found.assignment]
-    tuned = Tuned(
-        chosen, units, found, best, both, (before, after), judge.float_quality, metric is None, sorted(silent)
-    )
-    tuned.text = recipe_text(tuned)
-    return tuned
+        calls = Calls.of(data, proto, state)
+        quality = Quality(proto, calls, metric)
+        trials = Trials(lowered_with, quality)
+        found = search([len(u.choices) for u in units], _measure(units, trials, progress), target)
+        best = settings_of(units, found.assignment)
+        ends = [rules_of({}), rules_of(best)]
+        before, after = _call_seconds([lowered_with(rules).proto for rules in ends], calls.feeds[0])
+        start, end = (trials.of(rules).weight_bytes for rules in ends)
+    return Tuned(chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent)
 
 
 def _target(min_sqnr: float | None, metric: Metric | None, min_metric: float | None) -> float:
@@ -209,73 +136,26 @@ def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[s
     return units
 
 
-def _settings(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
-    """What an assignment sets, by point, where it is not the recipe's own format."""
-    return {u.point: u.choices[c] for u, c in zip(units, assignment, strict=True) if c}
+def _measure(
+    units: Sequence[Unit], trials: Trials, progress: Callable[[int, int], None] | None
+) -> Callable[[Assignment], Measured]:
+    """Cost and quality of an assignment; what cannot be lowered is `UNSUITABLE`, but for the recipe itself."""
+    least = 1 + sum(len(u.choices) - 1 for u in units)
+
+    def measure(assignment: Assignment) -> Measured:
+        rules = rules_of(settings_of(units, assignment))
+        trial: Trial | None = trials.tried(rules) if rules else trials.of(rules)
+        if progress is not None:
+            progress(trials.count, max(least, trials.count))
+        if trial is None:
+            return UNSUITABLE
+        return Measured(trial.cost, trial.score.damage, trial.score.quality)
+
+    return measure
 
 
-def _with_rules(recipe: Recipe, settings: Mapping[str, Settings]) -> Recipe:
-    rules = tuple(Rule(glob.escape(point), s) for point, s in settings.items())
-    return replace(recipe, rules=(*rules, *recipe.rules))
-
-
-def cost_of(lowered: Lowered) -> int:
-    """Bytes of the recurrent weights of all layers; those multiplied with more than 8 bits count twice.
-
-    W and R share the bytes of a layer as their sizes I and H do.
-    """
-    total = 0.0
-    for entry in lowered.report.entries:
-        cells = [lowered.model.cells[name] for name in entry.cells if name in lowered.model.cells]
-        again = 0.0
-        for cell in cells:
-            rows = {"input": cell.input_size, "hidden": cell.hidden_size}
-            wide = sum(n for k, n in rows.items() if (cell.points.get(k, {}).get("bits") or 0) > WIDE_BITS)
-            again += wide / (cell.input_size + cell.hidden_size) / len(cells)
-        total += entry.bytes * (1 + again)
-    return round(total)
-
-
-def recipe_text(tuned: Tuned) -> str:
-    """A recipe file: the rules that tuning found, each with what it did, in front of the recipe's own."""
-    found, recipe = tuned.found, tuned.recipe
-    builtin = recipe in builtin_recipes()  # a file of the user may have the name of one
-    start, end = tuned.weight_bytes
-    qualities = f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
-    compensated = any(s.get("compensation") for s in tuned.settings.values())
-    head = [
-        f"# {recipe.name}, tuned: {start} -> {end} bytes of recurrent weights, {qualities}.",
-        *(["# With the statistics of a calibration; lowering needs them, too (--stats)."] if compensated else []),
-        f"name = {_toml(f'{recipe.name}-tuned')}",
-        f"summary = {_toml(f'{recipe.name}, tuned for one model')}",
-        f"base = {_toml(recipe.name)}" if builtin else f"kind = {_toml(recipe.kind)}",
-    ]
-    blocks = ["\n".join(head)]
-    last = {s.unit: s for s in found.steps}
-    for number, unit in enumerate(tuned.units):
-        if unit.point in tuned.settings:
-            step = last[number]
-            note = (
-                f"# When this was chosen: cost {step.cost_before} -> {step.result.cost}, "
-                f"{tuned.worded(step.quality_before)} -> {tuned.worded(step.result.quality)}."
-            )
-            blocks.append(f"{note}\n{rule_text(glob.escape(unit.point), tuned.settings[unit.point])}")
-    if not builtin:
-        blocks += [rule_text(r.points, r.settings) for r in recipe.rules]
-    return "\n\n".join(blocks) + "\n"
-
-
-def rule_text(points: str, settings: Settings | Mapping[str, Any]) -> str:
-    """A rule as a recipe file has it."""
-    return "\n".join(["[[rule]]", f"points = {_toml(points)}", *(f"{k} = {_toml(v)}" for k, v in settings.items())])
-
-
-def _toml(value: Any) -> str:
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        # JSON's strings are TOML's basic strings, but for the one control character that JSON lets stand.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+def _call_seconds(models: Sequence[onnx.ModelProto], feed: Feeds) -> list[float]:
+    """The shortest of some runs of the first call, for each model; they take turns."""
+    native = has_native()
+    runs = {str(k): bound_run(session(m, native, session_options()), feed) for k, m in enumerate(models)}
+    return [min(times) for times in take_turns(runs, ROUNDS, seconds=0.0).values()]

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto
 
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
 from rnnqc.evaluation.evaluate import run_session
@@ -143,9 +144,9 @@ def _kind(program: Program, formal: str) -> int:
     cell = program.cell
     if formal in ("sequence_lens", cell.sequence_lens):
         return int(TensorProto.INT32)
-    if formal in ("Y_codes", cell.y_codes):
+    if isinstance(cell, IntegerCell) and formal in ("Y_codes", cell.y_codes):
         return int(TensorProto.UINT8)
-    codes = cell.integer.get("x_mode") == "codes"
+    codes = isinstance(cell, IntegerCell) and cell.numbers.x_mode == "codes"
     return int(TensorProto.UINT8 if codes and formal in ("X", cell.x) else TensorProto.FLOAT)
 
 

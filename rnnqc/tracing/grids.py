@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.fold.grid_numbers import RESET, Grid, GridNumbers
-from rnnqc.passes.render.emit_integer_step import joint_gates
+from rnnqc.cells.grid_numbers import RESET, Grid, GridNumbers
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.tracing.tables import first_of, moved
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -25,7 +25,7 @@ class GridReader:
     Codes are in the format that the quantization point has: where a node stores signed codes raised, they are signed.
     """
 
-    def __init__(self, cell: Cell, numbers: GridNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: GridNumbers, constants: Mapping[str, Array]) -> None:
         self.cell, self.numbers, self.constants = cell, numbers, constants
         self.before = (
             "x.codes", "x.multiples", "x.product", "x.product.saturated", "x.product.scaled", "x.projection.exact",
@@ -127,7 +127,8 @@ class GridReader:
 
     def _on_grid(self, name: str, multiples: Array, grid: Grid, point: str = "") -> Tensor:
         """Values that are multiples of a scale, with codes as the quantization point has them."""
-        zero = self.cell.points.get(point or name, {}).get("zero_point", grid.zero_point)
+        held = self.cell.point(point or name).format
+        zero = grid.zero_point if held is None else held.zero_point
         codes = np.asarray(multiples, np.int64) + zero
         return dequantized(name, codes, scale=F32(grid.scale), zero_point=zero, real=self._real)
 
@@ -156,10 +157,10 @@ class GridReader:
     def _entry(self, name: str, value: Array) -> Tensor:
         """An entry of a table, float32, with codes where its format says so."""
         real = value.astype(F32)
-        scales = self.cell.points.get(name, {}).get("scale") or []
-        if len(scales) != 1:
+        held = self.cell.point(name).static
+        if held is None or len(held.scale) != 1:
             return Tensor(name, real)
-        zero = int(self.cell.points[name].get("zero_point", 0))
-        codes = np.rint(real / F32(scales[0])).astype(np.int64) + zero
-        made = dequantized(name, codes, scale=F32(scales[0]), zero_point=zero)
+        zero = held.zero_point
+        codes = np.rint(real / F32(held.scale[0])).astype(np.int64) + zero
+        made = dequantized(name, codes, scale=F32(held.scale[0]), zero_point=zero)
         return made if np.array_equal(made.values, real) else Tensor(name, real)

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, input_names
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import FusedCell
 from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.grids import is_power_of_two
-from rnnqc.passes.fold.grid_numbers import GridNumbers
-from rnnqc.passes.render.cell_function import DIRECTION_AXES, stored_numbers
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
+from rnnqc.passes.render.cell_function import DIRECTION_AXES
 from rnnqc.tracing.program import Program
 from rnnqc.tracing.tensors import Tensor
 
@@ -28,7 +29,8 @@ def steps_alone(program: Program) -> bool:
     Not for the arithmetic "grid" with roundings toward one side and scales that are no powers of two
     (docs/quant_lstm_cell.md, *After the loop*).
     """
-    numbers = stored_numbers(program.cell)
+    assert isinstance(program.cell, FusedCell)
+    numbers = program.cell.numbers
     if not isinstance(numbers, GridNumbers) or not program.cell.type.cell_state:
         return True
     grids = [numbers.grid(n) for n in ("hidden", "cell_state")]

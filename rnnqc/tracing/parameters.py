@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.proto.graph_walks import needed
 from rnnqc.reference.integer_cell import weight_codes
 from rnnqc.tracing.program import Program
@@ -33,20 +34,23 @@ def parameters_of(program: Program, constants: Mapping[str, Array]) -> dict[str,
     cell = program.cell
     made: dict[str, Array] = {}
     for key in ("W", "R"):
-        parts = _of_nodes(program, key, constants) if cell.form == "qcdq" else _of_operator(cell, key, constants)
+        if isinstance(cell, IntegerCell):
+            parts = _of_operator(cell, key, constants)
+        else:
+            parts = _of_nodes(program, key, constants)
         zero = parts.get("zero_point")
         if zero is not None and not zero.any():
             del parts["zero_point"]
         made |= {f"{key}.weight.{part}": array for part, array in parts.items()}
     # In the arithmetic "tables" they are in units of codes, with zero points.
-    if cell.form == "qcdq" or cell.integer.get("arithmetic", "tables") != "tables":
+    if not isinstance(cell, IntegerCell) or isinstance(cell.numbers, GridNumbers):
         for key, name in _REAL.items():
             held = constants.get(getattr(cell, key) or "" if cell.form == "qcdq" else key)
             made |= {} if held is None else {name: held}
     return made
 
 
-def _of_operator(cell: Cell, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
+def _of_operator(cell: IntegerCell, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
     """Codes and zero points of W or R, as the operator takes them."""
     stored = constants.get(key)
     if stored is None or stored.dtype.kind not in "iu":
@@ -56,7 +60,7 @@ def _of_operator(cell: Cell, key: str, constants: Mapping[str, Array]) -> dict[s
         # Of loops that were written out: zero point 128, and W with rows for the zero points of the input.
         rows = cell.input_size if key == "W" else cell.hidden_size
         return {"codes": (stored[:rows].astype(np.int16) - 128).astype(np.int8), **made}
-    size = int(cell.integer.get(f"{key.lower()}_group_size", 0))
+    size = int(getattr(cell.numbers, f"{key.lower()}_group_size"))
     columns = len(cell.type.gates) * cell.hidden_size
     return {"codes": weight_codes(stored, constants.get(f"{key}_group_multiplier"), size, columns), **made}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model
@@ -34,7 +35,7 @@ class Program:
         ir_version: Of the model.
     """
 
-    cell: Cell
+    cell: QuantizedCell
     node: onnx.NodeProto | None
     nodes: Sequence[onnx.NodeProto]
     scan: onnx.NodeProto
@@ -117,7 +118,7 @@ def programs(model: Model, proto: onnx.ModelProto, cells: Mapping[str, Cell]) ->
     made = []
     for name, nodes in tagged.items():
         cell = cells[name]
-        if cell.form == "float":
+        if not isinstance(cell, QuantizedCell):
             continue
         fused = nodes[0] if len(nodes) == 1 and nodes[0].domain == DOMAIN and fused_type(nodes[0].op_type) else None
         if fused is not None:

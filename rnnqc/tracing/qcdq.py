@@ -1,4 +1,4 @@
-"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.emit_cell)."""
+"""The tensors of a cell in form qcdq: float operators with quantizers (rnnqc.passes.cells.float_arithmetic)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.passes.cells.emit_step import ACCUMULATORS, rounds_output
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.formats.format import Format
+from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.fold.fold_grid import needs_grid
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.tracing.tables import first_of, moved
@@ -30,7 +32,7 @@ class QcdqReader:
 
     before = (*(f"{_INPUT}.{p}" for p in _PARTS), f"{_INPUT}/codes", f"{_INPUT}/sign", "x.product", f"{_OF_X}.limited")
 
-    def __init__(self, cell: Cell, numbers: Any, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: QuantizedCell, numbers: Any, constants: Mapping[str, Array]) -> None:
         self.cell = cell
         # Only there do parts of pre-activations stand for the same values in the integer forms.
         self._grid = cell.op == CELL_OP or needs_grid(cell)
@@ -47,7 +49,7 @@ class QcdqReader:
             for k in range(len(cell.type.gates)):
                 if not self._is_coupled(k):
                     yield self._part(k, "input_product", values, values["x.projection.step"])
-        if rounds_output(cell):
+        if cell.rounds_output:
             yield self._rounded("hidden.previous", values["hidden.previous"])
             hidden = self._point("hidden", values, values["hidden.previous"])
         else:
@@ -80,7 +82,7 @@ class QcdqReader:
         if candidate and cell.linear_before_reset:
             yield from self._points([RESET_PRODUCT], values)
         sums = first_of(values, f"{name}.sum", f"{name}.product")
-        quantized = self.cell.points.get(f"{name}.acc", {}).get("bits") is not None
+        quantized = not self.cell.point(f"{name}.acc").is_float
         if sums is not None and (self._grid or not quantized):
             yield Tensor(f"{name}.preactivation", sums)
         yield from self._points([f"{name}.acc"] * quantized + [f"{name}.activation"], values)
@@ -118,12 +120,12 @@ class QcdqReader:
 
     def _point(self, point: str, values: Mapping[str, Array], exact: Array) -> Tensor:
         """The tensor at a quantization point, from the quantizer's own values."""
-        settings = self.cell.points.get(point, {"bits": None})
-        if settings.get("bits") is None or "mode" not in settings:
+        held = self.cell.point(point).format
+        if held is None:
             return Tensor(point, exact)
-        if settings["mode"] == "dynamic-row":
+        if not isinstance(held, Format):
             return self._of_rows(point, values, exact)
-        scale, zero_point = F32(settings["scale"][0]), int(settings["zero_point"])
+        scale, zero_point = F32(held.scale[0]), held.zero_point
         codes = _codes(point, values, zero_point)
         if codes is not None:
             return dequantized(point, codes, scale=scale, zero_point=zero_point)
@@ -132,8 +134,8 @@ class QcdqReader:
 
     def _rounded(self, name: str, values: Array) -> Tensor:
         """A hidden state that is on its grid already."""
-        settings = self.cell.points["hidden"]
-        scale, zero_point = F32(settings["scale"][0]), int(settings["zero_point"])
+        held = self.cell.points["hidden"].complete
+        scale, zero_point = F32(held.scale[0]), held.zero_point
         return dequantized(name, _on_grid(values, scale) + zero_point, scale=scale, zero_point=zero_point)
 
     def _of_rows(self, point: str, values: Mapping[str, Array], exact: Array) -> Tensor:
@@ -144,7 +146,7 @@ class QcdqReader:
         whole = np.asarray(codes, np.int64)
         zero: Any = values.get(f"{point}.zero_point")
         if zero is None:  # the same one for all rows, which multiples of the scale do not have
-            zero = self.cell.points[point]["zero_point"]
+            zero = self.cell.points[point].integers.zero_point
             whole = whole + zero
         return dequantized(point, whole, row_scale=rows, zero_point=zero)
 

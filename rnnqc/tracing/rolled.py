@@ -9,27 +9,29 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import CompileError, StructureError
-from rnnqc.formats.encoding import Rounding
-from rnnqc.formats.qonnx import QonnxQuantizer, QonnxRounding
+from rnnqc.formats.qonnx import QonnxQuantizer
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.brevitas.emit_exported import exported_quantizer
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells
-from rnnqc.passes.cells.emit_cell import Boundary, boundary_of, emit_cell
-from rnnqc.passes.cells.emit_step import Quantizer
+from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
+from rnnqc.passes.cells.float_step import Quantizer
+from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES, qcdq_quantizer
 from rnnqc.passes.qcdq.insert_qcdq import emit_flags
-from rnnqc.passes.render.cell_function import emit_integer, stored_numbers
+from rnnqc.passes.render.cell_function import emit_integer
 from rnnqc.proto.graph_walks import needed, reads
 
 
 def rolled(
-    model: Model, cell: Cell, nodes: Sequence[onnx.NodeProto]
+    model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
     """The nodes of the cell with its loop, and the names of inputs and outputs, which are those in the model.
 
@@ -64,10 +66,10 @@ def rolled(
     proto.opset_import.add(domain="", version=model.opset)
     proto.graph.name = "rolled"
     empty = Model(proto)
-    if cell.form != "qcdq":
-        operands = Operands(**{f.name: stored(cell.operands.get(f.name)) for f in fields(Operands)})
+    if isinstance(cell, IntegerCell):
+        operands = Operands(**{f.name: stored(getattr(cell.operands, f.name)) for f in fields(Operands)})
         codes = stored(cell.y_codes)
-        emitted = emit_integer(empty, cell, stored_numbers(cell), here, operands, codes, dispatch=False)
+        emitted = emit_integer(empty, cell, cell.numbers, here, operands, codes, dispatch=False)
         outputs = {v.name for v in (here.y, here.y_h, here.y_c, codes) if v is not None}
         return body_nodes(emitted), sorted(set(known) - outputs), sorted(outputs)
     outputs = {v.name for v in (here.y, here.y_h, here.y_c) if v is not None}
@@ -79,14 +81,14 @@ def rolled(
     parameters = {k: v for k, n in names.items() if (v := stored(n)) is not None}
     quantizer = _quantizer(cell, {p: known[n] for p, n in weights.items()}, "input.quantized" in own)
     flags = {"bias_last": True} if cell.op == CELL_OP else emit_flags(cell)
-    emitted = emit_cell(empty, cell, here, quantizer, parameters=parameters, **flags).nodes
+    emitted = emit_cell(empty, cell, here, FloatArithmetic(quantizer, parameters=parameters, **flags)).nodes
     in_front = needed(nodes, weights.values())
     given = set(known) | {i for n in in_front for i in reads(n)}
     given -= outputs | {o for n in in_front for o in n.output}
     return [*in_front, *body_nodes(emitted)], sorted(given), sorted(outputs)
 
 
-def _quantizer(cell: Cell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:
+def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:
     """The quantizers of a cell of form qcdq, with its weights as they are; Brevitas' may take what is on a grid."""
     if cell.op != CELL_OP:
         quantizer = qcdq_quantizer(cell.points, {})
@@ -106,7 +108,7 @@ def _quantizer(cell: Cell, weights: Mapping[str, Value], takes_reals: bool) -> Q
 
 def _exported(point: Mapping[str, Any]) -> QonnxQuantizer:
     """A quantizer of Brevitas, as a point describes it."""
-    kinds = [k for k in (Rounding, QonnxRounding) if point["rounding"] in {r.value for r in k}]
     scale, zero_point = (np.asarray(v, np.float32) for v in (point["scale"][0], point["zero_point"]))
-    rounding = kinds[0](point["rounding"])
-    return QonnxQuantizer(scale, zero_point, point["bits"], point["signed"], point["narrow"], rounding)
+    return QonnxQuantizer(
+        scale, zero_point, point["bits"], point["signed"], point["narrow"], Rounding(point["rounding"])
+    )

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
-from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import CANDIDATE, FORGET, RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.formats.grids import is_power_of_two
-from rnnqc.passes.fold.fold_cell import CellNumbers
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.formats.scales import is_power_of_two
+from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.passes.render.emit_integer_step import joint_gates
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -39,7 +39,7 @@ class TablesReader:
 
     before = BEFORE
 
-    def __init__(self, cell: Cell, numbers: CellNumbers, constants: Mapping[str, Array]) -> None:
+    def __init__(self, cell: IntegerCell, numbers: CellNumbers, constants: Mapping[str, Array]) -> None:
         self.cell, self.numbers, self.constants = cell, numbers, constants
         hidden = cell.hidden_size
         self._steps = [self._step_of(k) for k in range(len(cell.type.gates))]
@@ -153,7 +153,7 @@ class TablesReader:
     def _activation(self, name: str, value: Array, activation: str, unit: np.float32 | None) -> Tensor:
         """The value of an activation, with codes where it stands on a grid."""
         real = value if unit is None else np.asarray(value * unit)
-        point = self.cell.points.get(name, {})
+        point = self.cell.point(name)
         step = PIECEWISE_LINEAR.get(activation) if point.get("table") == "piecewise-linear" else None
         divided = unit is not None and not is_power_of_two(unit)
         if step is None or divided:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import CompileError, InternalError
-from rnnqc.passes.fold.grid_numbers import GridNumbers
-from rnnqc.passes.render.cell_function import stored_numbers
 from rnnqc.tracing.boundaries import Run, same_bits
 from rnnqc.tracing.evaluator import Evaluator
 from rnnqc.tracing.grids import GridReader
@@ -60,11 +60,18 @@ class Order:
         return made
 
 
-def _integer_reader(cell: Cell, constants: Mapping[str, Array]) -> GridReader | TablesReader:
-    numbers = stored_numbers(cell)
+def _integer_reader(cell: IntegerCell, constants: Mapping[str, Array]) -> GridReader | TablesReader:
+    numbers = cell.numbers
     if isinstance(numbers, GridNumbers):
         return GridReader(cell, numbers, constants)
     return TablesReader(cell, numbers, constants)
+
+
+def _arithmetic(cell: Cell) -> str:
+    """What an index calls the arithmetic of a cell."""
+    if not isinstance(cell, IntegerCell):
+        return "float"
+    return cell.numbers.arithmetic if isinstance(cell.numbers, GridNumbers) else "tables"
 
 
 class TracedCell:
@@ -130,7 +137,7 @@ class TracedCell:
             "op": cell.op,
             "form": cell.form,
             "direction": "reverse" if cell.reverse else "forward",
-            "arithmetic": cell.integer.get("arithmetic", "tables") if cell.integer else "float",
+            "arithmetic": _arithmetic(cell),
             "hidden_size": cell.hidden_size,
             "input_size": cell.input_size,
             **({"unused_columns": coupled} if coupled else {}),
@@ -179,15 +186,15 @@ class TracedCell:
             program = self.program
             runtime = {n for n in self._names.values() if n}
             constants = {n: v for n, v in run.inputs.items() if n not in runtime}
-            operands = program.cell.operands
+            operands = program.cell.operands.as_dict() if isinstance(program.cell, IntegerCell) else {}
             self.constants = dict(sorted(constants.items()))
             if program.node is None:
                 self.constants = {k: constants[n] for k, n in sorted(operands.items()) if n in constants}
-            if program.cell.form == "qcdq":
-                self._reader = QcdqReader(program.cell, None, {})
-            else:
+            if isinstance(program.cell, IntegerCell):
                 with self._as_written():
                     self._reader = _integer_reader(program.cell, self.constants)
+            else:
+                self._reader = QcdqReader(program.cell, None, {})
             # Sums of floats may depend on what onnxruntime fuses: a cell that has some is run as a whole.
             whole = program.cell.form == "qcdq" or (
                 program.cell.reverse and bool(self._names["sequence_lens"] in run.inputs)

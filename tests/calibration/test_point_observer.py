@@ -26,9 +26,9 @@ from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Valu
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import second_moment
 from rnnqc.data.statistics import SPANS, PointStatistics
-from rnnqc.formats.encoding import Rounding
 from rnnqc.formats.fix_position import fix_position
 from rnnqc.formats.percentile import CALLS
+from rnnqc.formats.rounding import Rounding
 
 Array = npt.NDArray[Any]
 FLOATS = st.floats(-(2.0**100), 2.0**100, allow_nan=False, width=32)

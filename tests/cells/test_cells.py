@@ -1,13 +1,11 @@
 """Cells and activations: what the passes read from.
 
 What these would catch: an activation that computes, or defaults to, something else than ONNX; bounds that its values
-leave; a cell that changes on its way through JSON; equations that are not ONNX's, or ask for a gate or point by another
-name.
+leave; equations that are not ONNX's, or ask for a gate or point by another name.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -27,9 +25,9 @@ from rnnqc.cells.activations import (
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.testing.float_layer import ACTIVATION_NAMES as ONNX_NAMES
-from rnnqc.testing.float_layer import USES_ALPHA, USES_BETA
-from rnnqc.testing.float_layer import Activation as OnnxActivation
+from tests.generate.float_layer import ACTIVATION_NAMES as ONNX_NAMES
+from tests.generate.float_layer import USES_ALPHA, USES_BETA
+from tests.generate.float_layer import Activation as OnnxActivation
 
 Array = npt.NDArray[np.float64]
 X = np.linspace(-40.0, 40.0, 4001)
@@ -148,29 +146,6 @@ def cell(**changes: object) -> Cell:
         "P": None,
     }
     return Cell(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def test_cell_through_json() -> None:
-    points = {"input": {"bits": 8, "scale": [0.1]}, "W.weight": {"bits": 8, "scale": [0.1, 0.2]}}
-    for form in ("float", "qcdq"):
-        original = cell(points=points, form=form)
-        assert Cell.from_dict(json.loads(json.dumps(original.as_dict()))) == original
-
-
-def test_scales_of_channels_are_left_out_of_integer_cells() -> None:
-    points = {
-        "input": {"bits": 8, "scale": [0.1]},
-        "W.weight": {"bits": 8, "scale": [0.1, 0.2]},
-        "R.weight": {"bits": None},
-    }
-    original = cell(points=points, form="integer")
-    data = original.as_dict()
-    assert data["points"] == {"input": {"bits": 8, "scale": [0.1]}, "W.weight": {"bits": 8}, "R.weight": {"bits": None}}
-    assert original.points["W.weight"] == {"bits": 8, "scale": [0.1, 0.2]}, "writing must not change the cell"
-
-
-def test_unknown_entries_of_a_later_version_are_ignored() -> None:
-    assert Cell.from_dict({**cell().as_dict(), "from_the_future": 1}) == cell()
 
 
 def test_outputs_and_gate_activations() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import pytest
 from onnx import helper, numpy_helper
 from running import assert_same_bits, plain_session, run, sqnr
 from running_lowered import NATIVE, STOCK, session
@@ -16,6 +15,7 @@ from running_lowered import NATIVE, STOCK, session
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.proto.graph_walks import blocks_of
+from tests.laws.parametrize import every_pair
 
 H, LAYERS = 6, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -49,10 +49,7 @@ def dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
     return list(value.type.tensor_type.shape.dim)
 
 
-@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("time", [4, "T"])
-@pytest.mark.parametrize("op", GATES)
+@every_pair(op=GATES, form=["fused", "integer", "qcdq"], time=[4, "T"], directions=[1, 2])
 def test_every_layer_has_its_batch(op: str, time: int | str, directions: int, form: str) -> None:
     made = model(op, time, directions)
     feeds = {"X": np.random.default_rng(1).normal(0, 1, (4, 7, 3)).astype(np.float32)}

@@ -20,9 +20,19 @@ from brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_ce
 from brevitas_reference import Lstm, Quant
 from commands import in_process
 from running import run, save_arrays
-from running_lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, assert_equals_reference, lower_all, session
+from running_lowered import (
+    INTEGER,
+    NATIVE,
+    STOCK,
+    UNROLLED,
+    all_nodes,
+    assert_all_lowered,
+    assert_equals_reference,
+    session,
+)
 
 import rnnqc
+from tests.laws.parametrize import every_pair, in_turn
 
 MODES = ("ROUND", "FLOOR", "CEIL", "ROUND_TO_ZERO", "DPU")
 Arrays = Mapping[str, npt.NDArray[np.float32]]
@@ -41,22 +51,38 @@ LEVELS = ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")
 QCDQ, UNROLLED_QCDQ = "form qcdq", "unrolled form qcdq"
 
 
-def lower_to_qcdq(model: onnx.ModelProto | Path) -> dict[str, rnnqc.Lowered]:
+def lower_to_qcdq(model: onnx.ModelProto | Path, way: str) -> rnnqc.Lowered:
     """The form of standard operators, which is not left to integers anywhere; its results have no cells any more."""
-    made = {w: rnnqc.lower(model, form="qcdq", unroll=w == UNROLLED_QCDQ) for w in (QCDQ, UNROLLED_QCDQ)}
-    for way, lowered in made.items():
-        assert {e.form for e in lowered.report.entries} == {"qcdq"}, way
-        assert {n.domain for n in all_nodes(lowered.proto)} == {""}, way
-        assert not lowered.proto.functions
-        assert not lowered.model.cells
-    return made
+    lowered = rnnqc.lower(model, form="qcdq", unroll=way == UNROLLED_QCDQ)
+    assert {e.form for e in lowered.report.entries} == {"qcdq"}, way
+    assert {n.domain for n in all_nodes(lowered.proto)} == {""}, way
+    assert not lowered.proto.functions
+    assert not lowered.model.cells
+    return lowered
 
 
-def check(model: onnx.ModelProto | Path, feeds: Arrays, expected: Arrays, levels: Sequence[str] = LEVELS) -> None:
+ALL_WAYS = (STOCK, NATIVE, INTEGER, UNROLLED, QCDQ, UNROLLED_QCDQ)
+FEW_WAYS = ((STOCK, NATIVE, INTEGER, UNROLLED_QCDQ), (STOCK, NATIVE, UNROLLED, QCDQ))
+
+
+def check(
+    model: onnx.ModelProto | Path,
+    feeds: Arrays,
+    expected: Arrays,
+    levels: Sequence[str] = LEVELS,
+    ways: Sequence[str] = ALL_WAYS,
+) -> None:
     """Every form in every way of execution, with onnxruntime's optimizations and without."""
     assert any(len(np.unique(v)) > 4 for v in expected.values()), "a trivial case"
-    results = {**lower_all(model), **lower_to_qcdq(model)}  # type: ignore[arg-type]
-    for way, lowered in results.items():
+    fused = rnnqc.lower(model)
+    for way in ways:
+        if way in (QCDQ, UNROLLED_QCDQ):
+            lowered = lower_to_qcdq(model, way)
+        else:
+            lowered = fused
+            if way in (INTEGER, UNROLLED):
+                lowered = rnnqc.lower(model, form="integer", unroll=way == UNROLLED)
+            assert_all_lowered(lowered, way)
         for level in levels:
             assert_same_codes(expected, run(session(lowered.proto, way, level), feeds), f"{way}, {level}")
 
@@ -107,24 +133,15 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("pow2", "states"),
-    [
-        pytest.param(False, False, id="any scale, zeros"),
-        pytest.param(True, True, id="powers of two, initial states"),
-        pytest.param(False, True, id="any scale, initial states", marks=pytest.mark.slow),
-        pytest.param(True, False, id="powers of two, zeros", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("name", VARIATIONS)
-def test_one_cell(name: str, pow2: bool, states: bool) -> None:
+@in_turn(name=VARIATIONS, pow2=[False, True], states=[False, False, True, True], turn=[0, 1, 1, 0])
+def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
+    """Zeros or initial states, any scales or powers of two, and each level of optimizations, in turn."""
     lstm = random_lstm(100 + len(name), pow2=pow2, **VARIATIONS[name])
     feeds = draw_feeds(lstm, 1, states, pow2)
-    check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[int(states) :][:1])
+    check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[int(states) :][:1], FEW_WAYS[turn])
 
 
-@pytest.mark.parametrize("misspelt", [False, True])
-@pytest.mark.parametrize("domain", DOMAINS)
+@in_turn(domain=DOMAINS, misspelt=[False, True])
 def test_spellings(domain: str, misspelt: bool) -> None:
     """The narrow output sigmoid shows in the codes: a reader that misses the attribute gives others."""
     saturating = {"output_sigmoid": {"narrow": 1, "bits": 3, "scale": 0.11}}
@@ -136,7 +153,7 @@ def test_spellings(domain: str, misspelt: bool) -> None:
     wide.bias = lstm.bias
     assert not np.array_equal(oracle(wide, feeds)["outputs"], expected["outputs"])
     quant = "IntQuant" if misspelt else "Quant"
-    check(one_cell(lstm, feeds, Exported(domain, misspelt, quant)), feeds, expected)
+    check(one_cell(lstm, feeds, Exported(domain, misspelt, quant)), feeds, expected, LEVELS[:1], (STOCK, NATIVE, QCDQ))
 
 
 def test_lower_case_rounding() -> None:
@@ -145,7 +162,7 @@ def test_lower_case_rounding() -> None:
     expected = oracle(lstm, feeds)
     model = one_cell(lstm, feeds)
     text = model.SerializeToString().replace(b"FLOOR", b"floor")
-    check(onnx.ModelProto.FromString(text), feeds, expected)
+    check(onnx.ModelProto.FromString(text), feeds, expected, LEVELS[:1], (STOCK, NATIVE, QCDQ))
 
 
 def test_a_recipe_that_is_asked_for_and_does_not_apply_is_named() -> None:
@@ -161,7 +178,7 @@ def test_a_recipe_that_is_asked_for_and_does_not_apply_is_named() -> None:
 def test_operator_sets(opset: int) -> None:
     lstm = random_lstm(6)
     feeds = draw_feeds(lstm, 3, True, False)
-    check(one_cell(lstm, feeds, opset=opset), feeds, oracle(lstm, feeds))
+    check(one_cell(lstm, feeds, opset=opset), feeds, oracle(lstm, feeds), LEVELS[opset % 2 :][:1], FEW_WAYS[opset % 2])
 
 
 def test_ties() -> None:
@@ -174,7 +191,7 @@ def test_ties() -> None:
         }
         lstm = random_lstm(7, pow2=True, changes=changes)
         feeds = {"x": (np.random.default_rng(4).integers(-256, 256, (6, 3, 7)) / 256).astype(np.float32)}
-        check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds))
+        check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[:1])
 
 
 def test_layers_and_directions() -> None:
@@ -220,7 +237,7 @@ def test_layers_and_directions() -> None:
 
 
 def modes_of_input(lowered: rnnqc.Lowered) -> list[str]:
-    return sorted((c.integer["x_mode"] for c in lowered.model.cells.values()), reverse=True)
+    return sorted((c.numbers.x_mode for c in lowered.model.cells.values()), reverse=True)
 
 
 STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -233,9 +250,8 @@ STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("what", STACKS)
-def test_codes_pass_between_layers(what: str, batch_first: bool) -> None:
+@in_turn(what=STACKS, batch_first=[False, True], turn=[0, 1, 1, 0])
+def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> None:
     """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""
     changes, modes = STACKS[what]
     e = Exported()
@@ -257,7 +273,7 @@ def test_codes_pass_between_layers(what: str, batch_first: bool) -> None:
         if min(m for lstm in layers for m in lstm.margins) > MARGIN:
             break
     assert modes_of_input(rnnqc.lower(model)) == modes
-    check(model, {"x": x}, expected)
+    check(model, {"x": x}, expected, LEVELS[turn:][:1], FEW_WAYS[turn])
 
 
 @pytest.mark.parametrize(
@@ -300,9 +316,7 @@ def test_batch_of_the_zero_states_is_free() -> None:
         assert_same_codes(oracle(lstm, feeds), run(session(lowered.proto, way), feeds), way)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("zero_point", [0.0, 3.0])
+@every_pair(mode=MODES, zero_point=[0.0, 3.0], domain=DOMAINS)
 def test_quantizers_alone(domain: str, mode: str, zero_point: float) -> None:
     e = Exported(domain)
     q = Quant(np.float32(0.037), 5, 1, zero_point, 1, mode)
@@ -365,9 +379,10 @@ WITHOUT_INTEGER_FORM: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("flags", [{}, {"reverse": True}, {"batch_first": True, "cifg": True}], ids=str)
-@pytest.mark.parametrize("states", [False, True], ids=["zeros", "initial states"])
-@pytest.mark.parametrize("name", WITHOUT_INTEGER_FORM)
+FLAGS: list[dict[str, bool]] = [{}, {"reverse": True}, {"batch_first": True, "cifg": True}]
+
+
+@every_pair(name=WITHOUT_INTEGER_FORM, flags=FLAGS, states=[False, True])
 def test_cells_without_an_integer_form(name: str, states: bool, flags: dict[str, bool]) -> None:
     """They run in float32, in Brevitas' order, and the report says why."""
     arguments = WITHOUT_INTEGER_FORM[name]

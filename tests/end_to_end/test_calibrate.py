@@ -12,6 +12,7 @@ import multiprocessing
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from commands import HANGS, in_process, in_subprocess
+from commands import HANGS, in_new_python, in_process
 from layer_points import Call, plain_statistics, point_calls
 from lstm_models import LstmCase, RecurrentCase
 from running import save_arrays
@@ -27,7 +28,7 @@ from running import save_arrays
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32
@@ -243,18 +244,20 @@ def samples(count: int) -> Iterator[dict[str, Array]]:
 SHAPES = LstmCase(dynamic_time=True, dynamic_batch=True, direction="bidirectional")
 
 
-def test_processes_give_the_same_bytes() -> None:
-    """More chunks than processes, of feeds of different shapes."""
-    one = rnnqc.calibrate(SHAPES.model(), samples(300))
-    two = rnnqc.calibrate(SHAPES.model(), samples(300), processes=2)
-    assert one.text == two.text
+@pytest.fixture(scope="module")
+def statistics_of_one_process() -> str:
+    """Of more chunks than processes, of feeds of different shapes."""
+    return rnnqc.calibrate(SHAPES.model(), samples(300)).text
+
+
+def test_processes_give_the_same_bytes(statistics_of_one_process: str) -> None:
+    assert rnnqc.calibrate(SHAPES.model(), samples(300), processes=2).text == statistics_of_one_process
     assert multiprocessing.active_children() == []
 
 
-def test_machines_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", HANGS)
     distributed = pytest.importorskip("distributed", reason="dask.distributed is absent: calibration on it NOT tested")
-    one = rnnqc.calibrate(SHAPES.model(), samples(300))
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         many = rnnqc.calibrate(SHAPES.model(), samples(300), scheduler=cluster.scheduler_address)
         with pytest.raises(rnnqc.CompileError, match="sample 1: the model computes a value that is NaN"):
@@ -262,7 +265,7 @@ def test_machines_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             bad = case.feeds()
             bad["X"][1, 1, 1] = np.nan
             rnnqc.calibrate(case.model(), [case.feeds(), bad], scheduler=cluster.scheduler_address)
-    assert one.text == many.text
+    assert many.text == statistics_of_one_process
 
 
 def test_samples_are_not_kept() -> None:
@@ -316,11 +319,12 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert json.loads(out.read_text())["settings"]["samples"] == 3
 
 
-def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path) -> None:
+def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whose strings have other hashes."""
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     files = [tmp_path / "a.json", tmp_path / "b.json"]
-    for file, seed in zip(files, ("1", "2"), strict=True):
-        result = in_subprocess("calibrate", model, "--data", tmp_path / "data.npz", "-o", file, PYTHONHASHSEED=seed)
+    for file, run_it in zip(files, (partial(in_process, capfd), in_new_python), strict=True):
+        result = run_it("calibrate", model, "--data", tmp_path / "data.npz", "-o", file)
         assert result.code == 0, result.text
     assert files[0].read_bytes() == files[1].read_bytes()
 

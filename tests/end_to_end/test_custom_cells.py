@@ -22,7 +22,6 @@ from custom_layers import CELL, EVERY_VALUE, VALUES, H, I, M, feeds_of, formats_
 from protos import parse
 
 import rnnqc
-from rnnqc import testing
 from rnnqc.cells.forms import FORMS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -31,9 +30,10 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.recurrences import RecurrenceCase
-from rnnqc.testing.renaming import STYLES, made_values, rename
+from tests import generate as testing
+from tests.generate.nesting import condition, nested
+from tests.generate.recurrences import RecurrenceCase
+from tests.generate.renaming import STYLES, made_values, rename
 
 Array = npt.NDArray[Any]
 

@@ -19,6 +19,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model
+from tests.laws.parametrize import in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
@@ -133,11 +134,14 @@ def check(
             np.testing.assert_array_equal(value, got[name])
 
 
-@pytest.mark.parametrize("recipe", list(LEAST))
-@pytest.mark.parametrize("varying", [False, True], ids=["forward", "backward, lengths, states"])
-@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["highway", "projection"])
-def test_layers_of_cells(kind: str, dynamo: bool, varying: bool, recipe: str) -> None:
+@in_turn(
+    recipe=[*LEAST, *LEAST],
+    kind=["highway", "projection"],
+    varying=[False, True, True, False],
+    dynamo=[False] * 5 + [True],
+)
+def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) -> None:
+    """Forward; or backward, with lengths and states."""
     if dynamo:
         pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
     check(*layer(kind, dynamo, varying), recipe, LEAST[recipe])

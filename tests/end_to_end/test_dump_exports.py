@@ -33,14 +33,12 @@ from torch_exports import exported, needed
 import rnnqc
 from rnnqc.cells.activations import make_activation
 from rnnqc.ir import Model
-
-pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
+from tests.laws.parametrize import in_turn
 
 Array = npt.NDArray[Any]
 
 
-@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
-@pytest.mark.parametrize("name", BREVITAS)
+@in_turn(name=BREVITAS, unroll=[False, True])
 def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     lstm, model, feeds = brevitas_like(name)
     cells, parameters = traced_with_parameters(rnnqc.lower(model, form="qcdq", unroll=unroll).proto, feeds)
@@ -49,8 +47,7 @@ def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     assert_weights_of_brevitas(lstm, weights, name)
 
 
-@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
-@pytest.mark.parametrize("name", CASES)
+@in_turn(name=CASES, unroll=[False, True])
 def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
     with np.load(path.parent / "inputs.npz") as given:
@@ -87,8 +84,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["int8", "brevitas-int8", "pow2-int16", "w4a8"])
-@pytest.mark.parametrize("name", CELLS)
+@in_turn(name=CELLS, recipe=["int8", "brevitas-int8", "pow2-int16", "w4a8"])
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     """The dump is that of the loop, bit by bit."""
     case = CELLS[name]
@@ -117,8 +113,7 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
                 assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int8", "brevitas-int8"])
-@pytest.mark.parametrize("name", CELLS)
+@in_turn(name=CELLS, recipe=["int8", "pow2-int8", "brevitas-int8"])
 def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     """Tensors in the same order, parameters with the same values, and nothing of how the file stores them."""
     case = CELLS[name]
@@ -149,8 +144,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     assert all(not tracer.constants(cell) for cell in tracer.names)
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16", "brevitas-int8"])
-@pytest.mark.parametrize("kind", ["script", "traced", "dynamo"])
+@in_turn(kind=["script", "traced", "dynamo"], recipe=["int8", "pow2-int16", "brevitas-int8"])
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
     torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
@@ -200,8 +194,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
     np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
-@pytest.mark.parametrize("kind", ["highway", "projection"])
+@in_turn(kind=["highway", "projection"], recipe=["int8", "pow2-int16"])
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
     torch = needed("dumps of layers of exported steps")

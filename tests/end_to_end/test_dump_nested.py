@@ -20,8 +20,8 @@ from recorded_reference import attributes_of, record_grid
 
 import rnnqc
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.nesting import condition, nested
+from tests.generate.recurrences import RecurrenceCase
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]

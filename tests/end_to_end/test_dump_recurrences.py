@@ -24,8 +24,9 @@ from lstm_models import RecurrentCase
 from running import save_arrays
 
 import rnnqc
-from rnnqc.testing.nesting import condition, nested
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.nesting import condition, nested
+from tests.generate.recurrences import RecurrenceCase
+from tests.laws.parametrize import in_turn
 
 Array = npt.NDArray[Any]
 F32 = np.float32
@@ -142,8 +143,7 @@ def valid_rows(feeds: Mapping[str, Array], steps: Steps) -> Array:
     return np.arange(time)[:, None] < lens[None, :]
 
 
-@pytest.mark.parametrize("varying", [False, True], ids=["forward", "reverse, lengths, states"])
-@pytest.mark.parametrize("recipe", [*EVERY_VALUE, 8, 10])
+@in_turn(recipe=[*EVERY_VALUE, 8, 10], varying=[False, True])
 def test_every_quantizer_at_every_step(recipe: str | int, varying: bool) -> None:
     options = {"lengths": True, "reverse": True, "initial_states": True} if varying else {}
     model = layer(**options)
@@ -244,8 +244,7 @@ def assert_ends_in(piece: Any, y: Array) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("around", ["", "if", "loop", "scan"])
-@pytest.mark.parametrize("case", CASES, ids=[f"{c.op} {c.form}" for c in CASES])
+@in_turn(case=[c for c in CASES for _ in range(2)], around=["", "if", "loop", "scan"])
 def test_ways_to_write_a_loop(case: RecurrenceCase, around: str) -> None:
     """Everything is there, in the order of the steps, in nested graphs, too, where each trip around is a run."""
     plain = case.model()

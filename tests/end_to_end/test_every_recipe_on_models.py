@@ -24,8 +24,6 @@ import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
 
-pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
-
 Find = Callable[[str], Path]
 Feeds = dict[str, Array]
 STEPS = 6
@@ -132,20 +130,20 @@ MODELS: dict[str, Callable[[Find], Case]] = {
 }
 
 
-TWINS = {"vitis_rnn/imdb_lstm_torch_dynamo", "vitis_rnn/imdb_lstm_packed_sorted"}
-"""Other exports of a model that is among the rest."""
-LARGE = {"wikitext2_lm/wikitext2_lm": ("int8", "pow2-int16", "weight-only-int4")}
+LARGE: dict[str, tuple[str, ...]] = {
+    "wikitext2_lm/wikitext2_lm": (),
+    "gtcrn/gtcrn_simple": ("int8-static", "pow2-int16"),
+}
 """Models that take their time, with the recipes that are always tried."""
-
-
-def _is_slow(name: str, recipe: str) -> bool:
-    return name in TWINS or (name in LARGE and recipe not in LARGE[name])
-
-
+SMALL = [m for m in MODELS if m not in LARGE and m not in ("vitis_rnn/imdb_lstm_torch_dynamo",)]
+RECIPES = [r.name for r in builtin_recipes()]
+QUICK = {(SMALL[(k + half) % len(SMALL)], r) for k, r in enumerate(RECIPES) for half in (0, len(SMALL) // 2)}
+"""Each recipe with two of the small models in turn, so that each of these has three or four recipes."""
+QUICK |= {(name, recipe) for name, recipes in LARGE.items() for recipe in recipes}
 RUNS = [
-    pytest.param(name, recipe.name, marks=[pytest.mark.slow] if _is_slow(name, recipe.name) else [])
-    for recipe in builtin_recipes()
+    pytest.param(name, recipe, marks=[] if (name, recipe) in QUICK else [pytest.mark.slow])
     for name in MODELS
+    for recipe in RECIPES
 ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import Result, in_process, in_subprocess
+from commands import Result, in_new_python, in_process, in_subprocess
 from lstm_models import NODE_NAME, LstmCase
 from onnx import TensorProto, helper, numpy_helper
 from protos import keep_outside, set_node_attribute
@@ -23,7 +23,7 @@ from running import Array, plain_session, run, save_arrays, sqnr
 from running_lowered import assert_all_lowered
 
 import rnnqc
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 Mutation = Callable[[onnx.ModelProto], None]
 CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)
@@ -771,7 +771,7 @@ def test_unrolling_a_million_steps_is_refused(tmp_path: Path) -> None:
 def test_no_traceback_from_the_real_command(tmp_path: Path) -> None:
     """Also what the C libraries print themselves."""
     (tmp_path / "in.onnx").write_bytes(struct.pack("<Q", 2**63) * 100)
-    _assert_refused(in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx"), tmp_path, "in.onnx")
+    _assert_refused(in_new_python("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx"), tmp_path, "in.onnx")
 
 
 @pytest.mark.parametrize("command", ["inspect", "run", "verify"])

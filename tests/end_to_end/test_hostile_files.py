@@ -484,7 +484,6 @@ WRITERS = {
     "report": ["report", "in.onnx", "lowered.onnx", "--data", "data.npz", "-o", "{out}"],
     "dump": ["dump", "lowered.onnx", "-i", "data.npz", "-o", "{out}"],
 }
-PYTHONPATH = os.pathsep.join([str(Path(rnnqc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 FILES = tuple(w for w in WRITERS if w != "dump")
 
 
@@ -502,9 +501,6 @@ def test_disk_full_leaves_nothing(writer: str, home: Path, tmp_path: Path, monke
     shutil.copytree(home, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     before = _listing(tmp_path / "work")
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(rnnqc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    )
     result = in_subprocess(*_arguments(writer, "target"), file_size=200)
     _refused(result, "written", "File too large")
     assert _listing(tmp_path / "work") == before
@@ -534,14 +530,10 @@ def test_signals_leave_nothing(
     monkeypatch.chdir(tmp_path / "work")
     (tmp_path / "work" / f"old{SUFFIXES.get(writer, '')}").write_bytes(b"earlier")
     before = _listing(tmp_path / "work")
-    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     target = "target" if writer == "dump" else "old"
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(int(number)), *_arguments(writer, target)],
-        capture_output=True, text=True, timeout=HANGS, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 128 + number, done.stderr
-    assert "Traceback" not in done.stderr
+    done = in_subprocess(str(int(number)), *_arguments(writer, target), program=INTERRUPTED)
+    assert done.code == 128 + number, done.err
+    assert "Traceback" not in done.err
     assert _listing(tmp_path / "work") == before
 
 
@@ -559,12 +551,9 @@ def test_killed_while_writing(
     if writer != "dump":
         Path(f"old{suffix}").write_bytes(b"earlier")
     before = _listing(tmp_path / "work")
-    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     for target in ("new",) if writer == "dump" else ("new", "old"):
-        arguments = _arguments(writer, target)
-        command = [sys.executable, "-c", INTERRUPTED, str(int(signal.SIGKILL)), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=HANGS, env=environment, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        done = in_subprocess(str(int(signal.SIGKILL)), *_arguments(writer, target), program=INTERRUPTED)
+        assert done.code == -signal.SIGKILL, done.err
         left = {k: v for k, v in _listing(tmp_path / "work").items() if not k.startswith((".", "new/"))}
         assert left == before, target
         assert not Path(f"{target}{suffix}").exists() or target == "old"
@@ -622,7 +611,7 @@ def test_a_full_file_system(writer: str, home: Path, tmp_path: Path, monkeypatch
     try:
         (small / "full").write_bytes(bytes(8192))
         arguments = [str(small / w.removeprefix("@")) if w.startswith("@") else w for w in _arguments(writer, "@out")]
-        _refused(in_subprocess(*arguments, PYTHONPATH=PYTHONPATH), "No space left")
+        _refused(in_subprocess(*arguments), "No space left")
         assert [p.name for p in small.iterdir()] == ["full"]
     finally:
         subprocess.run(["umount", small], check=True)

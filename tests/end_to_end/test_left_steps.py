@@ -19,7 +19,8 @@ from running_lowered import NATIVE, STOCK, session
 from torch_exports import exported, needed
 
 import rnnqc
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
+from tests.laws.parametrize import in_turn
 
 OPS = ("LSTM", "GRU")
 DECODER_DB = 35.0
@@ -147,11 +148,10 @@ def decoder(kind: str, op: str, static: bool) -> tuple[Any, tuple[Any, ...]]:
     return module, (torch.randint(0, V, (2, T)), torch.randn(2, S, H))
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("kind", ["attention", "greedy"])
-@pytest.mark.parametrize(("dynamo", "static"), [(False, False), (False, True), (True, True)])
-def test_decoders_that_are_written_out(op: str, kind: str, dynamo: bool, static: bool) -> None:
+@in_turn(op=[*OPS, *OPS], kind=["attention", "greedy"], made=[(False, False), (False, True), (True, True)])
+def test_decoders_that_are_written_out(op: str, kind: str, made: tuple[bool, bool]) -> None:
     """The input of a step is made from the step before: each step is a cell, and all share one copy of the weights."""
+    dynamo, static = made
     if dynamo:
         needed("decoders of dynamo", dynamo=True)
     module, arguments = decoder(kind, op, static)

@@ -31,7 +31,7 @@ from structure import restructure  # noqa: E402
 from target import WAYS, Target  # noqa: E402
 from texts import mutate_archive, mutate_text  # noqa: E402
 
-from rnnqc import testing  # noqa: E402
+from tests import generate as testing  # noqa: E402
 
 MUTANTS, GROUPS = 240, 8
 Change = Callable[[onnx.ModelProto], None]

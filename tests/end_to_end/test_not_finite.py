@@ -21,7 +21,8 @@ from report_pages import Page
 from running import save_arrays
 
 import rnnqc
-from rnnqc.search.measure import Judge
+from rnnqc.measure.runs import Calls
+from rnnqc.search.quality import Quality
 
 CASE = LstmCase(T=12, B=2, I=8, H=16)
 
@@ -79,9 +80,10 @@ def test_the_page_names_outputs_with_infinities(cli: Callable[..., Result], loga
 
 def test_tuning_takes_no_model_that_makes_infinities(logarithm: Path) -> None:
     model = onnx.load(logarithm)
-    judge = Judge(model, [CASE.feeds()])
-    assert judge.judge(model)[0] == np.inf
-    assert judge.judge(rnnqc.lower(model, "pow2-int8", calibration=[CASE.feeds()]).proto)[0] == -np.inf
+    quality = Quality(model, Calls.of([CASE.feeds()], model))
+    lowered = rnnqc.lower(model, "pow2-int8", calibration=[CASE.feeds()]).proto
+    assert quality.score(quality.outputs(model)).quality == np.inf
+    assert quality.score(quality.outputs(lowered)).quality == -np.inf
 
 
 def test_a_report_on_padding_of_nan(cli: Callable[..., Result], tmp_path: Path) -> None:

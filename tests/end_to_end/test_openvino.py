@@ -17,9 +17,10 @@ from onnx import numpy_helper
 from running import Array, Outputs, plain_session, run
 
 import rnnqc
-from rnnqc import testing
 from rnnqc.evaluation.numerics import sqnr_db
-from rnnqc.testing.float_layer import Activation
+from tests import generate as testing
+from tests.generate.float_layer import Activation
+from tests.laws.parametrize import in_turn
 
 openvino = pytest.importorskip("openvino", reason="WARNING: openvino is absent, its results were NOT compared")
 
@@ -67,24 +68,21 @@ def _lowered(
     return lowered.proto
 
 
-@pytest.mark.parametrize("form", ["integer", "qcdq"])
-@pytest.mark.parametrize("case", CASES)
+@in_turn(case=[*CASES, "LSTM, states"], form=["integer", "qcdq"])
 def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     made = CASES[case]
     feeds = made.feeds(padding=0.0)
     _assert_same(_lowered(made.model(), feeds, "int8", form), feeds, tmp_path)
 
 
-@pytest.mark.parametrize("recipe", RECIPES[1:])
-@pytest.mark.parametrize("op", OPERATORS)
+@in_turn(recipe=RECIPES[1:], op=OPERATORS)
 def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
     made = CASES[f"{op}, states"]
     feeds = made.feeds()
     _assert_same(_lowered(made.model(), feeds, recipe, "integer"), feeds, tmp_path)
 
 
-@pytest.mark.parametrize("setting", [None, "*.hidden.mode=dynamic-row", "*.hidden.rounding=half_away"])
-@pytest.mark.parametrize("op", OPERATORS)
+@in_turn(op=[*OPERATORS, *OPERATORS[:1]], setting=[None, "*.hidden.mode=dynamic-row", "*.hidden.rounding=half_away"])
 def test_constant_states(op: str, setting: str | None, tmp_path: Path) -> None:
     """What is computed from constants alone: codes and magnitudes of states that are negative, too."""
     made = CASES[f"{op}, states"]
@@ -96,8 +94,7 @@ def test_constant_states(op: str, setting: str | None, tmp_path: Path) -> None:
     _assert_same(_lowered(model, feeds, "int8", "integer", *overrides), feeds, tmp_path)
 
 
-@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
-@pytest.mark.parametrize("op", OPERATORS)
+@in_turn(form=["fused", "integer", "qcdq"], op=OPERATORS)
 def test_loops_are_refused_or_right(op: str, form: str, tmp_path: Path) -> None:
     made = CASES[f"{op}, one row"]
     model = rnnqc.lower(made.model(), form=form).proto

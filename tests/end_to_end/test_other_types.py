@@ -20,6 +20,7 @@ from running_lowered import NATIVE, STOCK, WAYS, assert_all_lowered, lower_all, 
 from torch_exports import exported, needed
 
 import rnnqc
+from tests.laws.parametrize import in_turn
 
 TYPES = {"float16": np.float16, "float64": np.float64}
 # A carried state of float16 would be rounded, in other places than float32.
@@ -34,8 +35,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("kind", TYPES)
+@in_turn(name=[*CASES, "everything"], kind=TYPES)
 def test_same_codes_as_float32(name: str, kind: str) -> None:
     case, dtype = CASES[name], TYPES[kind]
     proto = retyped(case.model(), dtype)
@@ -112,9 +112,7 @@ def test_bfloat16_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert 'Operator "LSTM"' in text and "W is bfloat16." in text and "convert the layer to float32" in text
 
 
-@pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-@pytest.mark.parametrize("kind", TYPES)
+@in_turn(kind=[*TYPES, "float16"], cell=["GRU", "LSTM"], dynamo=[False, False, True])
 def test_exports_of_torch(kind: str, cell: str, dynamo: bool) -> None:
     """Two bidirectional layers, batch first, as PyTorch's exporters write them; against PyTorch in float32."""
     torch = needed(f"exports of {kind}", dynamo)

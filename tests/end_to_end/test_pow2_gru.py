@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from lstm_models import RecurrentCase
 from running import run
 from running_lowered import NATIVE, STOCK, session
@@ -20,6 +19,7 @@ from vitis_reference import table_sigmoid, table_tanh
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from tests.laws.parametrize import in_turn
 
 Codes = npt.NDArray[np.int64]
 OPS: dict[str, dict[str, Any]] = {
@@ -145,8 +145,7 @@ class WholeNumbers:
         return self._at(kept + added, "hidden_state")
 
 
-@pytest.mark.parametrize("recipe", ["pow2-int16", "pow2-w8a16", "pow2-int8-floor", "pow2-int8"])
-@pytest.mark.parametrize("op", OPS)
+@in_turn(recipe=["pow2-int16", "pow2-w8a16", "pow2-int8-floor", "pow2-int8"], op=OPS)
 def test_every_code(op: str, recipe: str) -> None:
     case = RecurrentCase(T=30, B=6, I=10, H=16, dynamic_batch=True, gain=1.5, seed=4, **OPS[op])
     rng = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""`rnnqc.testing`: random valid models hold everything that is promised, and the checks find what does not hold.
+"""`tests.generate`: random valid models hold everything that is promised, and the checks find what does not hold.
 
 What these would catch: a combination of attributes, placement, names, recipe and operator set that a pass does not
 foresee; checks that pass whatever happens.
@@ -15,14 +15,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from rnnqc import testing
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
-from rnnqc.testing import checks, draws
-from rnnqc.testing.__main__ import main
-from rnnqc.testing.renaming import STYLES
+from tests import generate as testing
+from tests.generate import checks, draws
+from tests.generate.__main__ import main
+from tests.generate.renaming import STYLES
+from tests.laws.parametrize import in_turn
 
-CASES, GROUPS, QUICK, MANY = 64, 8, 4, 2000
+CASES, GROUPS, QUICK, MANY = 64, 16, 4, 2000
 
 
 def _check(seeds: range) -> None:
@@ -88,8 +89,7 @@ def test_float64_with_weights_that_are_computed() -> None:
     assert not testing.check(testing.Case(layers=(testing.RecurrentCase(weights="computed"),), dtype="float64"))
 
 
-@pytest.mark.parametrize("dtype", testing.outer_forms.DTYPES)
-@pytest.mark.parametrize("source", testing.outer_forms.SOURCES)
+@in_turn(source=testing.outer_forms.SOURCES, dtype=testing.outer_forms.DTYPES)
 def test_types_and_sources_of_weights(dtype: str, source: str) -> None:
     if source == "codes" and dtype != "float32":
         pytest.skip("DequantizeLinear of this operator set makes float32")
@@ -165,7 +165,7 @@ def test_cases_cover_what_they_are_to_cover() -> None:
 
 
 def test_the_expression_of_a_case_makes_it_again() -> None:
-    from rnnqc.testing.float_layer import Activation
+    from tests.generate.float_layer import Activation
 
     names = {"Activation": Activation, **{n: getattr(testing, n) for n in ("Case", "RecurrentCase", "RecurrenceCase")}}
     for seed in range(60):

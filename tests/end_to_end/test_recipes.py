@@ -13,6 +13,7 @@ from running_lowered import INTEGER, NATIVE, UNROLLED
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.evaluation.evaluate import run_model
+from tests.laws.parametrize import in_turn
 
 # Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
 HARMLESS = ("nothing", "weights full range", "cell 16 bits")
@@ -85,14 +86,11 @@ def test_override(name: str) -> None:
     assert np.array_equal(_stock("nothing")["Y"], stock["Y"]) == (name in HARMLESS)
 
 
-@pytest.mark.parametrize("way", [NATIVE, INTEGER, UNROLLED])
-@pytest.mark.parametrize("name", [n for n, (_, form) in OVERRIDES.items() if form == "fused"])
+@in_turn(name=[n for n, (_, form) in OVERRIDES.items() if form == "fused"], way=[INTEGER, UNROLLED])
 def test_same_bits(name: str, way: str) -> None:
-    proto = _fused(name).proto
-    if way != NATIVE:
-        proto = rnnqc.lower(CASE.model(), form="integer", unroll=way == UNROLLED, overrides=OVERRIDES[name][0]).proto
-    found = run_model(proto, CASE.feeds(), native=way == NATIVE, optimize=way == UNROLLED)
-    assert_same_bits(_stock(name), found, way)
+    assert_same_bits(_stock(name), run_model(_fused(name).proto, CASE.feeds(), native=True, optimize=False), NATIVE)
+    proto = rnnqc.lower(CASE.model(), form="integer", unroll=way == UNROLLED, overrides=OVERRIDES[name][0]).proto
+    assert_same_bits(_stock(name), run_model(proto, CASE.feeds(), optimize=way == UNROLLED), way)
 
 
 def test_every_point_can_be_turned_off_alone() -> None:
@@ -104,7 +102,7 @@ def test_every_point_can_be_turned_off_alone() -> None:
         changed = rnnqc.lower(CASE.model(), form="qcdq", overrides=[f"*.forward.{point.name}.bits=none"])
         for name, other in changed.model.cells.items():
             differing = {p for p, settings in other.points.items() if settings != base.model.cells[name].points[p]}
-            quantized = base.model.cells[name].points[point.name]["bits"] is not None
+            quantized = base.model.cells[name].points[point.name].bits is not None
             assert differing == ({point.name} if name.endswith(".forward") and quantized else set()), point.name
 
 

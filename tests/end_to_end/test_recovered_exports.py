@@ -20,6 +20,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
+from tests.laws.parametrize import in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
 from torch_recurrences import (  # noqa: E402 - needs torch
@@ -39,8 +40,6 @@ from torch_recurrences import (  # noqa: E402 - needs torch
     feeds,
     values,
 )
-
-pytestmark = pytest.mark.sampled(3)  # cases cross what other cases have, too
 
 KINDS = ("LSTM", "GRU", "RNN")
 RECURRENT = (*KINDS, "Loop", "Scan")
@@ -73,46 +72,44 @@ def check(proto: onnx.ModelProto, inputs: tuple[Any, ...], expected: list[str]) 
     assert max(float(np.abs(quantized[n] - v).max()) for n, v in before.items()) < 0.1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dynamo", "opset"), EXPORTERS)
-@pytest.mark.parametrize("layers", [1, 2])
-def test_traced_cells(kind: str, dynamo: bool, opset: int, layers: int) -> None:
+@in_turn(exporter=[*EXPORTERS, (True, 20)], kind=KINDS, layers=[1, 2])
+def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> None:
+    dynamo, opset = exporter
     _needs(dynamo)
     inputs = values(kind)
     check(export(CellLoop(kind, layers), inputs, dynamo, opset), inputs, [kind] * layers)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dynamo", "opset"), [(False, 17), (True, 20)])
-@pytest.mark.parametrize("options", [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}])
-def test_options_of_traced_cells(kind: str, dynamo: bool, opset: int, options: dict[str, Any]) -> None:
+OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
+
+
+@in_turn(kind=[*KINDS, *KINDS], dynamo=[False, True], options=[*OPTIONS, OPTIONS[1], OPTIONS[2], OPTIONS[0]])
+def test_options_of_traced_cells(kind: str, dynamo: bool, options: dict[str, Any]) -> None:
     _needs(dynamo)
-    options = dict(options)
+    options, opset = dict(options), 20 if dynamo else 17
     inputs = values(kind, options.get("batch_first", False), options.pop("states", False))
     check(export(CellLoop(kind, **options), inputs, dynamo, opset), inputs, [kind])
 
 
-@pytest.mark.parametrize("opset", [18, 20])
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [({}, 1), ({"nonlinearity": "relu", "bias": False}, 1), ({"num_layers": 2, "bidirectional": True}, 4)],
-)
-def test_dynamo_writes_rnn_out(opset: int, options: dict[str, Any], count: int) -> None:
+RNNS = [({}, 1), ({"nonlinearity": "relu", "bias": False}, 1), ({"num_layers": 2, "bidirectional": True}, 4)]
+
+
+@in_turn(layer=RNNS, opset=[18, 20])
+def test_dynamo_writes_rnn_out(opset: int, layer: tuple[dict[str, Any], int]) -> None:
+    options, count = layer
     _needs(True)
     inputs = values("RNN")
     check(export(Layer("RNN", **options), inputs, True, opset), inputs, ["RNN"] * count)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dynamo", [False, True])
+@in_turn(kind=KINDS, dynamo=[False, True])
 def test_layers_called_for_each_element(kind: str, dynamo: bool) -> None:
     _needs(dynamo)
     inputs = values(kind)
     check(export(LayerLoop(kind), inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backwards", [False, True])
+@in_turn(kind=KINDS, backwards=[False, True])
 def test_higher_order_scan(kind: str, backwards: bool) -> None:
     _needs(True)
     inputs = values(kind, states=True)
@@ -121,18 +118,16 @@ def test_higher_order_scan(kind: str, backwards: bool) -> None:
     check(proto, inputs, [kind])
 
 
-@pytest.mark.parametrize("opset", [11, 13, 17])
-@pytest.mark.parametrize(("module", "count"), [(ScriptCells, 2), (ScriptLayer, 1), (ScriptEquations, 1)])
-def test_script_loops(module: Any, count: int, opset: int) -> None:
+@in_turn(script=[(ScriptCells, 2), (ScriptLayer, 1), (ScriptEquations, 1)], opset=[11, 13, 17])
+def test_script_loops(script: tuple[Any, int], opset: int) -> None:
+    module, count = script
     inputs = values("LSTM")
     proto = export(module(), inputs, False, opset, script=True)
     assert any(n.op_type == "Loop" for n in proto.graph.node)
     check(proto, inputs, ["LSTM"] * count)
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("width", [12, 7])
+@in_turn(swapped=[False, True, False], width=[12, 7, 7], dynamo=[False, False, True])
 def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool, width: int) -> None:
     """Stacked states say what h is; names do; and W is the weight of x."""
     _needs(dynamo)

@@ -31,7 +31,7 @@ from running import Array, save_arrays
 import rnnqc
 from rnnqc.cli import main
 from rnnqc.commands import terminal
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 
 T, B, I, H = 24, 2, 12, 16  # noqa: E741

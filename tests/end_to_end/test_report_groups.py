@@ -21,13 +21,14 @@ from report_pages import Page
 from running import Array, save_arrays
 
 import rnnqc
-from rnnqc.measure.verify import compare_models
-from rnnqc.reporting.budget import Bounds
-from rnnqc.reporting.evidence import Curve, Evidence, OutputEvidence, Repair, Sensitivity
+from rnnqc.measure.compare import compare_models
+from rnnqc.reporting.evidence import Curve, Evidence, OutputEvidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.subject import Options, Subject
-from rnnqc.testing.recurrences import RecurrenceCase
+from rnnqc.search.findings import Repair, Sensitivity
+from rnnqc.search.trials import Bounds
+from tests.generate.recurrences import RecurrenceCase
 
 T, B, I, H = 12, 2, 6, 8  # noqa: E741
 Feeds = list[dict[str, Array]]

@@ -21,16 +21,15 @@ from running import Array, save_arrays
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.report import Lowered
-from rnnqc.measure.verify import compare_models
-from rnnqc.reporting.budget import Bounds
+from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
-from rnnqc.reporting.recurrences import recurrences_of
 from rnnqc.reporting.subject import Options, Subject
-from rnnqc.testing.recurrences import RecurrenceCase
-
-pytestmark = pytest.mark.sampled(2)  # cases cross what other cases have, too
+from rnnqc.search.recurrences import recurrences_of
+from rnnqc.search.trials import Bounds
+from tests.generate.recurrences import RecurrenceCase
+from tests.laws.parametrize import in_turn
 
 T = 5
 Feeds = list[dict[str, Array]]
@@ -96,8 +95,8 @@ def _level(model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds) -> flo
     ("op", "form", "recipe"),
     [
         ("highway", "scan", "brevitas-int8"),
-        ("projection", "loop", "pow2-int16"),
-        ("projection", "unrolled", "brevitas-int8"),
+        pytest.param("projection", "loop", "pow2-int16", marks=pytest.mark.slow),
+        pytest.param("projection", "unrolled", "brevitas-int8", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: str, recipe: str) -> None:
@@ -110,10 +109,10 @@ def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: st
     assert evidence.missing.keys() == {"times"}
 
 
-@pytest.mark.parametrize(("options", "recipe"), [({}, "pow2-int16"), ({"backwards": True}, "int8")])
-@pytest.mark.parametrize("form", FORMS)
-def test_the_states_are_those_that_the_outputs_are_made_of(form: str, options: dict[str, Any], recipe: str) -> None:
+@in_turn(form=FORMS, made=[({}, "pow2-int16"), ({"backwards": True}, "int8")])
+def test_the_states_are_those_that_the_outputs_are_made_of(form: str, made: tuple[dict[str, Any], str]) -> None:
     """Output y is the hidden states of all steps: both have one curve, in the order of the steps."""
+    options, recipe = made
     model, data = case("highway", form, outputs=("y",), **options)
     evidence = report(model, rnnqc.lower(model, recipe, calibration=data).proto, data, None, models=1)
     [layer], [output] = evidence.layers, evidence.outputs
@@ -226,8 +225,14 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     assert "The form is then float" in Page.read(page(evidence)).text
 
 
-@pytest.mark.parametrize("recipe", list(PLANTED))
-@pytest.mark.parametrize("kind", ["highway", "projection"])
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    [
+        ("projection", "pow2-int16"),
+        ("projection", "int8"),
+        *(pytest.param("highway", r, marks=pytest.mark.slow) for r in PLANTED),
+    ],
+)
 def test_layers_of_torch(kind: str, recipe: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT reported on")
     from torch_recurrences import AugmentedLstmCell, ProjectedCell, export_step

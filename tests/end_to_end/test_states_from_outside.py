@@ -14,19 +14,16 @@ import numpy.typing as npt
 import onnx
 import pytest
 import torch_exports
-from invariance import (
-    assert_chunks_make_the_whole,
-    assert_levels_and_threads_do_not_matter,
-    assert_rows_are_independent,
-)
 from lstm_models import RecurrentCase
 from onnx import TensorProto, helper, numpy_helper
 from running import assert_same_bits, plain_session, run, sqnr
-from running_lowered import NATIVE, STOCK, WAYS, all_nodes, assert_equals_reference, lower_all, run_all, session
+from running_lowered import NATIVE, STOCK, all_nodes, session
 
 import rnnqc
 from rnnqc.cells.types import fused_type
-from rnnqc.testing.float_layer import DEFAULTS, Activation
+from tests.generate.float_layer import DEFAULTS, Activation
+from tests.laws.law import law
+from tests.laws.parametrize import every_pair, in_turn
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {
@@ -71,23 +68,23 @@ def test_no_less_than_with_a_scale_for_each_row(cell: str, size: float) -> None:
     assert found[0] > 33, found
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("size", [3.0, 30.0])
-@pytest.mark.parametrize("recipe", ["int8", "int16", "w4a8"])
-@pytest.mark.parametrize(
-    "changes", [{}, {"direction": "reverse"}, {"direction": "bidirectional", "lens": (3, 5, 0)}], ids=str
-)
-@pytest.mark.parametrize("cell", CELLS)
-def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, size: float) -> None:
+DIRECTIONS: list[dict[str, Any]] = [
+    {},
+    {"direction": "reverse"},
+    {"direction": "bidirectional", "lens": (3, 5, 0)},
+]
+
+
+@every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"])
+def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str) -> None:
     case = case_of(cell, **changes)
-    feeds = feeds_of(case, size)
-    results = lower_all(case.model(), case.dims, recipe=recipe)
-    found = run_all(results, feeds)
-    for way in WAYS:
-        assert_same_bits(found[STOCK], found[way], way)
-    assert assert_equals_reference(results[STOCK].proto, feeds) == case.directions
+    near, far = feeds_of(case, 3.0), feeds_of(case, 30.0)
+    forms = law(case.model(), recipe, feeds=[near, far], dims=case.dims, settings=())
+    assert forms.reference(near) == forms.reference(far) == case.directions
     least = 8 if recipe == "w4a8" else 31  # where a state of 30 saturates gates, the rounding of the weights decides
-    assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > least
+    for feeds in (near, far):
+        found = run(forms.session(STOCK), feeds)
+        assert sqnr(float_outputs(case.model(), feeds)["Y"], found["Y"]) > least
 
 
 def _stack(cell: str) -> onnx.ModelProto:
@@ -115,17 +112,13 @@ def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     """A GRU keeps a share of its state in every step: codes that end at the bound cannot pass it on; others' can."""
     model = _stack(cell)
     feeds = feeds_of(case_of(cell, T=4, H=16, initial_c=False), 10.0)
-    results = lower_all(model)
-    found = run_all(results, feeds)
-    for way in WAYS:
-        assert_same_bits(found[STOCK], found[way], way)
-    assert sqnr(float_outputs(model, feeds)["Z"], found[STOCK]["Z"]) > 30
-    passed = [o for n in results[STOCK].proto.graph.node for o in n.output if o.endswith("Y_codes")]
+    forms = law(model, feeds=[feeds], settings=())
+    assert sqnr(float_outputs(model, feeds)["Z"], run(forms.session(STOCK), feeds)["Z"]) > 30
+    passed = [o for n in forms.stock.proto.graph.node for o in n.output if o.endswith("Y_codes")]
     assert len(passed) == (0 if cell.startswith("GRU") else 1)
 
 
-@pytest.mark.parametrize("activation", [None, "HardSigmoid"])
-@pytest.mark.parametrize("cell", CELLS)
+@in_turn(cell=[*CELLS, "GRU1"], activation=[None, "HardSigmoid", None])
 def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | None) -> None:
     """For every first step: forwards, backwards, of rows of other lengths, in a row of steps."""
     case = case_of(cell, direction="bidirectional", lens=(3, 5, 1))
@@ -143,44 +136,35 @@ def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | No
         assert min(found) > max(31.0, found[0] - 4.0), (size, found)
 
 
-@pytest.mark.parametrize("clip", [0.5, 3.0])
-@pytest.mark.parametrize("cell", CELLS)
+@in_turn(cell=CELLS, clip=[0.5, 3.0])
 def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
     case = case_of(cell, clip=clip)
     feeds = feeds_of(case, 3.0)
-    results = lower_all(case.model(), case.dims, recipe="int8-static", calibration=[feeds])
-    found = run_all(results, feeds)
-    for way in WAYS:
-        assert_same_bits(found[STOCK], found[way], way)
-    assert sqnr(float_outputs(case.model(), feeds)["Y"], found[STOCK]["Y"]) > 35
+    lowered = rnnqc.lower(case.model(), "int8-static", calibration=[feeds])
+    found = run(session(lowered.proto, STOCK), feeds)
+    assert sqnr(float_outputs(case.model(), feeds)["Y"], found["Y"]) > 35
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("form", "overrides"),
-    [
-        ("qcdq", []),
-        ("qcdq", ["*.hidden.bits=16"]),
-        ("qcdq", ["*.hidden.rounding=floor"]),
-        # No integer form: the cells stay float operators with quantizers.
-        ("fused", ["*.weight.bits=16"]),
-        ("fused", ["*.acc.bits=none"]),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "changes", [{}, {"direction": "reverse"}, {"direction": "bidirectional", "lens": (3, 5, 0)}], ids=str
-)
-@pytest.mark.parametrize("cell", CELLS)
-def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], form: str, overrides: list[str]) -> None:
-    case = case_of(cell, **changes)
+FLOAT_OPERATORS: list[tuple[str, list[str]]] = [
+    ("qcdq", []),
+    ("qcdq", ["*.hidden.bits=16"]),
+    ("qcdq", ["*.hidden.rounding=floor"]),
+    # No integer form: the cells stay float operators with quantizers.
+    ("fused", ["*.weight.bits=16"]),
+    ("fused", ["*.acc.bits=none"]),
+]
+
+
+@every_pair(cell=CELLS, changes=DIRECTIONS, made=FLOAT_OPERATORS)
+def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], made: tuple[str, list[str]]) -> None:
+    case, (form, overrides) = case_of(cell, **changes), made
     result = rnnqc.lower(case.model(), form=form, overrides=overrides)
     assert [c.form for c in result.model.cells.values()] == ["qcdq"] * case.directions
     assert not [w for w in result.report.warnings if "saturate" in w]
-    made = session(result.proto, STOCK)
+    chosen = session(result.proto, STOCK)
     for size in (0.3, 3.0, 30.0):
         feeds = feeds_of(case, size)
-        assert sqnr(float_outputs(case.model(), feeds)["Y"], run(made, feeds)["Y"]) > 31, size
+        assert sqnr(float_outputs(case.model(), feeds)["Y"], run(chosen, feeds)["Y"]) > 31, size
 
 
 def test_one_of_two_hidden_codes_of_a_gru() -> None:
@@ -233,19 +217,6 @@ def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
     assert not [w for w in without if "saturate" in w]
 
 
-@pytest.mark.parametrize("way", [STOCK, NATIVE])
-@pytest.mark.parametrize("cell", CELLS)
-def test_rows_pieces_levels_and_threads_do_not_matter(cell: str, way: str) -> None:
-    case = case_of(cell, T=9, outputs=("Y", "Y_h", "Y_c") if cell == "LSTM" else ("Y", "Y_h"), dynamic_time=True)
-    dynamic = case.replace(dynamic_batch=True)
-    proto = rnnqc.lower(dynamic.model()).proto
-    feeds = feeds_of(case, 20.0)
-    chosen = session(proto, way)
-    assert_levels_and_threads_do_not_matter(run(chosen, feeds), proto, way, feeds)
-    assert_rows_are_independent(chosen, feeds, case.B, f"{cell}, {way}")
-    assert_chunks_make_the_whole(chosen, feeds, (0, 1, 2, 6), False, f"{cell}, {way}")
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
     """A node that knows no bound makes the same bits."""
@@ -264,10 +235,7 @@ def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
         assert_same_bits(run(session(old, NATIVE), feeds), run(session(proto, way), feeds), way)
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("given", ["initializer", "expanded", "of the batch"])
-@pytest.mark.parametrize("value", [0.5, 3.0, 10.0])
-@pytest.mark.parametrize("cell", CELLS)
+@every_pair(cell=CELLS, value=[0.5, 3.0, 10.0], given=["initializer", "expanded", "of the batch"])
 def test_constant_states(cell: str, value: float, given: str) -> None:
     """Also where onnxruntime finds out that they are constants."""
     case = case_of(cell, initial_c=False)
@@ -291,11 +259,8 @@ def test_constant_states(cell: str, value: float, given: str) -> None:
         place = 0 if given == "expanded" else 2
         model.graph.node.insert(place, helper.make_node("Expand", ["learned", "shape"], ["initial_h"]))
     feeds = {"X": case.feeds()["X"]}
-    results = lower_all(model, case.dims)
-    found = run_all(results, feeds)
-    for way in WAYS:
-        assert_same_bits(found[STOCK], found[way], way)
-    assert sqnr(float_outputs(model, feeds)["Y"], found[STOCK]["Y"]) > 36
+    forms = law(model, feeds=[feeds], dims=case.dims, settings=())
+    assert sqnr(float_outputs(model, feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 36
 
 
 @pytest.mark.parametrize("between", ["residual", "normalized"])

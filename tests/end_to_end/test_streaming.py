@@ -18,6 +18,7 @@ from torch_exports import exported, needed
 
 import rnnqc
 from rnnqc.cells.types import fused_type
+from tests.laws.parametrize import in_turn
 
 OPS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},
@@ -71,9 +72,7 @@ def test_chunks_of_an_export(kind: str) -> None:
             assert_same_bits(whole, joined, f"{way}, cut at {cuts}")
 
 
-@pytest.mark.parametrize("lens", [(5, 4, 2), (2, 5, 0), (5, 5, 5)], ids=["sorted", "unsorted", "all alike"])
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-@pytest.mark.parametrize("name", OPS)
+@in_turn(name=[*OPS, *OPS], lens=[(5, 4, 2), (2, 5, 0), (5, 5, 5)], direction=["forward"] * 4 + ["bidirectional"] * 4)
 def test_final_states_alone(name: str, direction: Any, lens: tuple[int, ...]) -> None:
     """The same as with all outputs; no sequence of hidden states is made, and NaN in the padding does not matter."""
     states = ("Y_h", "Y_c") if name == "LSTM" else ("Y_h",)

@@ -21,9 +21,10 @@ from running import Array, save_arrays
 
 import rnnqc
 from rnnqc.errors import UsageError
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import Rule, parse_recipe
-from rnnqc.search.tune import Tuned, recipe_text, tune
+from rnnqc.search.tune import tune
+from rnnqc.search.tuned import Tuned, recipe_text
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"

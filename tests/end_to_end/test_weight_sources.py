@@ -19,6 +19,7 @@ from running import Array, assert_same_bits, run, sqnr
 from running_lowered import NATIVE, STOCK, session
 
 import rnnqc
+from tests.laws.parametrize import in_turn
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 H, I = 8, 6  # noqa: E741 - the operator's names
@@ -111,8 +112,7 @@ def feeds() -> dict[str, Array]:
     return {"X": np.random.default_rng(1).standard_normal((7, 2, I)).astype(np.float32)}
 
 
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("how", ["Identity", "Cast", "Transpose", "Concat", "DequantizeLinear"])
+@in_turn(how=["Identity", "Cast", "Transpose", "Concat", "DequantizeLinear"], op=GATES)
 def test_constant_expressions(op: str, how: str) -> None:
     """The bits of the layer with plain initializers; codes of one scale that are kept are others, and as good."""
     plain = run(session(rnnqc.lower(model(op, "initializer"), strict=True).proto, STOCK), feeds())
@@ -133,8 +133,10 @@ def test_defaults_of_inputs_count(op: str) -> None:
     assert "'W'" in entry.found and "graph inputs" in entry.found and entry.action
 
 
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize(("how", "found"), [("input", "the graph input 'R'"), ("computed", "(Mul)")])
+@pytest.mark.parametrize(
+    ("op", "how", "found"),
+    [("LSTM", "input", "the graph input 'R'"), ("GRU", "computed", "(Mul)"), ("RNN", "input", "the graph input 'R'")],
+)
 def test_given_weights_are_reported(
     op: str, how: str, found: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,7 @@ def test_other_formats(name: str) -> None:
         case.model(), [case.replace(seed=s).feeds() for s in range(2)], case.feeds(), overrides=VARIATIONS[name]
     )
     (cell,) = direct.model.cells.values()
-    assert cell.integer["arithmetic"] == "grid32"
+    assert cell.numbers.arithmetic == "grid32"
 
 
 @pytest.mark.parametrize("overrides", [[], VARIATIONS["16-bit states"], VARIATIONS["toward zero"]])
@@ -212,7 +212,7 @@ def test_refusals_name_what_does_not_fit() -> None:
 
 
 def test_other_activations_are_refused() -> None:
-    from rnnqc.testing.float_layer import Activation
+    from tests.generate.float_layer import Activation
 
     names = ("HardSigmoid", "Tanh", "Tanh")
     case = LstmCase(T=5, B=2, I=3, H=4, activations=tuple(Activation(n) for n in names))

@@ -18,15 +18,17 @@ from hypothesis import strategies as st
 
 import rnnqc.formats.compensation as module
 from rnnqc.formats.compensation import (
-    Grid,
+    Lattice,
     bias_correction,
     compensate,
     compensate_groups,
     compensate_matrix,
     squared_error,
 )
-from rnnqc.formats.encoding import Encoding, Rounding, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import factorize
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import (
     group_multipliers,
     group_scales,
@@ -55,13 +57,13 @@ def _moment(x: DoubleArray) -> DoubleArray:
     return np.asarray(x.T @ x / len(x))
 
 
-def _encoding(array: FloatArray, bits: int, *, per_channel: bool = True) -> Encoding:
+def _encoding(array: FloatArray, bits: int, *, per_channel: bool = True) -> Format:
     largest = largest_magnitudes(array) if per_channel else np.array([np.abs(array).max()])
     scale = symmetric_scale(largest, bits).astype(np.float32)
-    return Encoding(bits, True, tuple(map(float, scale)), narrow=True, axis=1 if per_channel else None)
+    return Format(bits, True, tuple(map(float, scale)), narrow=True, axis=1 if per_channel else None)
 
 
-def _gain(array: FloatArray, encoding: Encoding, codes: npt.NDArray[np.int64], moment: DoubleArray) -> DoubleArray:
+def _gain(array: FloatArray, encoding: Format, codes: npt.NDArray[np.int64], moment: DoubleArray) -> DoubleArray:
     """How much less the squared error is than with plain rounding, for each channel."""
     plain = encoding.dequantize(quantize_matrix(encoding, array)).astype(np.float64) - array
     error = encoding.dequantize(codes).astype(np.float64) - array
@@ -90,7 +92,7 @@ def test_both_steps_do_their_part() -> None:
     """Rounding in order gains most; choosing codes again gains alone and on top."""
     array, moment = _weights(96, 40), _moment(_inputs(500, 96))
     encoding = _encoding(array, 4)
-    plain, grid = quantize_matrix(encoding, array), Grid.of_encoding(encoding, array.shape)
+    plain, grid = quantize_matrix(encoding, array), Lattice.of_format(encoding, array.shape)
     in_order = _gain(array, encoding, compensate(array, plain, grid, moment, sweeps=0), moment)
     both = _gain(array, encoding, compensate(array, plain, grid, moment), moment)
     with pytest.MonkeyPatch.context() as patch:
@@ -104,7 +106,7 @@ def test_no_channel_is_worse_than_codes_that_are_not_the_nearest() -> None:
     """Next to rounding down, less damped error can be more error of the data: that is compared at the end."""
     array, moment = _weights(6, 400), _moment(_inputs(100, 6))
     encoding = replace(_encoding(array, 3), rounding=Rounding.FLOOR)
-    plain, grid = quantize_matrix(encoding, array), Grid.of_encoding(encoding, array.shape)
+    plain, grid = quantize_matrix(encoding, array), Lattice.of_format(encoding, array.shape)
     gain = _gain(array, encoding, compensate(array, plain, grid, moment, damping=1.0), moment)
     assert gain.min() >= 1.0
     assert (gain == 1.0).any() and (gain > 2.0).any()
@@ -135,7 +137,7 @@ def test_nearly_the_best_of_all_codes() -> None:
 @pytest.mark.parametrize("zero_point", [3, 128, 200])
 def test_zero_points(zero_point: int) -> None:
     array, moment = _weights(40, 10), _moment(_inputs(200, 40))
-    encoding = Encoding(8, False, (0.01,), zero_point=zero_point)
+    encoding = Format(8, False, (0.01,), zero_point=zero_point)
     codes = compensate_matrix(encoding, array, moment)
     assert codes.dtype == np.uint8
     plain = squared_error(encoding.dequantize(encoding.quantize(array)).astype(np.float64) - array, moment)
@@ -147,7 +149,7 @@ def test_codes_of_one_bit() -> None:
     array, moment = _weights(30, 12), _moment(_inputs(200, 30))
     step = np.abs(array).mean(axis=0, keepdims=True).astype(np.float64)
     ones = np.ones_like(step)
-    grid = Grid(step, -ones, ones, 0 * ones, np.zeros(30, np.int64), np.array([2]))
+    grid = Lattice(step, -ones, ones, 0 * ones, np.zeros(30, np.int64), np.array([2]))
     plain = np.where(array < 0, -1, 1)
     codes = compensate(array, plain, grid, moment)
     assert set(np.unique(codes)) == {-1, 1}
@@ -173,7 +175,7 @@ def test_channels_between_wide_ones_stay_narrow() -> None:
     narrow = _encoding(array, 4)
     scales = mixed_scales(array, narrow, 8, 0.25, np.ones(20))
     wide = scales != np.float32(narrow.scale)
-    codes = compensate_matrix(Encoding(8, True, tuple(map(float, scales)), narrow=True, axis=1), array, moment, 4)
+    codes = compensate_matrix(Format(8, True, tuple(map(float, scales)), narrow=True, axis=1), array, moment, 4)
     largest = np.abs(codes.astype(int)).max(axis=0)
     assert wide.sum() == 5
     assert largest[~wide].max() <= 7 and largest[wide].min() > 100

@@ -15,14 +15,15 @@ import numpy.typing as npt
 import pytest
 
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding
 from rnnqc.formats.fix_position import fix_position
-from rnnqc.formats.grids import GridFormat
-from rnnqc.formats.weight_scales import GRANULARITIES, WEIGHT_RULES, WeightRule, weight_grids
+from rnnqc.formats.format import Format
+from rnnqc.formats.format_request import FormatRequest
+from rnnqc.formats.weight_scales import GRANULARITIES, WEIGHT_RULES, WeightRule, fit_weights
 
 FloatArray = npt.NDArray[np.float32]
 COLUMNS = 24
-NARROW8, NARROW4 = GridFormat(8, narrow=True), GridFormat(4, narrow=True)
+GATES = 4
+NARROW8, NARROW4 = FormatRequest(8, narrow=True), FormatRequest(4, narrow=True)
 
 
 def _weights(rows: int = 300) -> FloatArray:
@@ -42,33 +43,35 @@ def _groups(granularity: str) -> list[list[int]]:
 
 
 def _errors(
-    array: FloatArray, format_: GridFormat, scale: FloatArray, zero_point: npt.NDArray[np.int64]
+    array: FloatArray, format_: FormatRequest, scale: FloatArray, zero_point: npt.NDArray[np.int64]
 ) -> list[float]:
     """The sum of squared errors of each column."""
     scale, zero_point = np.broadcast_to(scale, array.shape[1]), np.broadcast_to(zero_point, array.shape[1])
     errors = []
     for k in range(array.shape[1]):
-        encoding = Encoding(format_.bits, format_.signed, (float(scale[k]),), int(zero_point[k]), format_.narrow)
+        encoding = Format(
+            format_.bits, format_.signed, (float(scale[k]),), zero_point=int(zero_point[k]), narrow=format_.narrow
+        )
         error = encoding.dequantize(encoding.quantize(array[:, k])) - array[:, k]
         errors.append(float(np.square(error, dtype=np.float64).sum()))
     return errors
 
 
 def _rule(name: str, granularity: str) -> WeightRule:
-    return WeightRule(name, granularity, 99.0 if name == "percentile" else None)
+    return WeightRule(name, granularity, 99.0 if name == "percentile" else None, gates=GATES)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("rule", list(WEIGHT_RULES))
 def test_a_group_is_a_matrix_of_its_own(rule: str, granularity: str) -> None:
-    format_ = GridFormat(2, narrow=True) if rule == "mean" else NARROW4
-    scale, zero_point = weight_grids(WEIGHTS, _rule(rule, granularity), format_)
+    format_ = FormatRequest(2, narrow=True) if rule == "mean" else NARROW4
+    scale, zero_point = fit_weights(WEIGHTS, _rule(rule, granularity), format_)
     assert (scale.dtype, zero_point.dtype) == (np.float32, np.int64)
     assert scale.shape == zero_point.shape == ((1,) if granularity == "per-tensor" else (COLUMNS,))
     assert not zero_point.any()
     assert (scale > 0).all()
     for columns in _groups(granularity):
-        alone, _ = weight_grids(WEIGHTS[:, columns], _rule(rule, "per-tensor"), format_)
+        alone, _ = fit_weights(WEIGHTS[:, columns], _rule(rule, "per-tensor"), format_)
         assert set(np.broadcast_to(scale, COLUMNS)[columns].tolist()) == {alone[0]}
     distinct = {"per-channel": COLUMNS, "per-gate": 4, "per-tensor": 1}[granularity]
     assert len(set(scale.tolist())) <= distinct
@@ -77,7 +80,7 @@ def test_a_group_is_a_matrix_of_its_own(rule: str, granularity: str) -> None:
 
 
 def test_min_max_is_the_largest_magnitude() -> None:
-    scale, _ = weight_grids(WEIGHTS, WeightRule(), NARROW8)
+    scale, _ = fit_weights(WEIGHTS, WeightRule(), NARROW8)
     expected = np.abs(WEIGHTS).max(axis=0).astype(np.float64) / 127
     expected[5] = 1.0
     np.testing.assert_array_equal(scale, expected.astype(np.float32))
@@ -86,7 +89,7 @@ def test_min_max_is_the_largest_magnitude() -> None:
 def test_as_brevitas() -> None:
     """Brevitas 0.11.0, Int8WeightPerTensorFloat of these weights has the scale max|w| / 127."""
     array = np.random.default_rng(4).standard_normal((20, 12)).astype(np.float32)
-    scale, _ = weight_grids(array, WeightRule(granularity="per-tensor"), NARROW8)
+    scale, _ = fit_weights(array, WeightRule(granularity="per-tensor"), NARROW8)
     assert scale[0] == np.float32(np.abs(array).max() / np.float32(127))
 
 
@@ -94,19 +97,19 @@ def test_as_brevitas() -> None:
 @pytest.mark.parametrize(
     "format_",
     [
-        GridFormat(1),
-        GridFormat(2, narrow=True),
-        GridFormat(3),
+        FormatRequest(1),
+        FormatRequest(2, narrow=True),
+        FormatRequest(3),
         NARROW4,
         NARROW8,
-        GridFormat(4, symmetric=False),
-        GridFormat(4, symmetric=False, signed=False),
-        GridFormat(4, pow2=True),
+        FormatRequest(4, symmetric=False),
+        FormatRequest(4, symmetric=False, signed=False),
+        FormatRequest(4, pow2=True),
     ],
 )
-def test_least_squares_is_no_worse(format_: GridFormat, granularity: str) -> None:
-    plain = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("min-max", granularity), format_))
-    best = _errors(WEIGHTS, format_, *weight_grids(WEIGHTS, WeightRule("mse", granularity), format_))
+def test_least_squares_is_no_worse(format_: FormatRequest, granularity: str) -> None:
+    plain = _errors(WEIGHTS, format_, *fit_weights(WEIGHTS, WeightRule("min-max", granularity, gates=GATES), format_))
+    best = _errors(WEIGHTS, format_, *fit_weights(WEIGHTS, WeightRule("mse", granularity, gates=GATES), format_))
     for columns in _groups(granularity):
         before, after = (sum(errors[k] for k in columns) for errors in (plain, best))
         assert after <= before * (1 + 1e-5)
@@ -117,13 +120,13 @@ def test_least_squares_is_no_worse(format_: GridFormat, granularity: str) -> Non
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_least_squares_is_the_least(bits: int) -> None:
     """Against 2000 scales for each column."""
-    format_ = GridFormat(bits, narrow=bits > 1)
+    format_ = FormatRequest(bits, narrow=bits > 1)
     array = WEIGHTS[:, [0, 7, 9, 23]]
-    found = _errors(array, format_, *weight_grids(array, WeightRule("mse"), format_))
+    found = _errors(array, format_, *fit_weights(array, WeightRule("mse"), format_))
     for k, error in enumerate(found):
         bound = float(np.abs(array[:, k]).max())
         column = array[:, [k]]
-        scales = [format_.grid(-b, b)[0] for b in np.linspace(bound / 200, bound * 1.1, 2000)]
+        scales = [format_.fit_one(-b, b)[0] for b in np.linspace(bound / 200, bound * 1.1, 2000)]
         least = min(_errors(column, format_, np.float32([s]), np.zeros(1, np.int64))[0] for s in scales)
         assert error <= least * (1.03 if k == 1 else 1.01)
 
@@ -132,7 +135,7 @@ def test_four_bits_gain_a_decibel() -> None:
     """Why the search is worth its time."""
     array = np.random.default_rng(0).standard_normal((512, COLUMNS)).astype(np.float32)
     noise = [
-        sum(_errors(array, NARROW4, *weight_grids(array, WeightRule(rule), NARROW4))) for rule in ("min-max", "mse")
+        sum(_errors(array, NARROW4, *fit_weights(array, WeightRule(rule), NARROW4))) for rule in ("min-max", "mse")
     ]
     assert 10 * math.log10(noise[0] / noise[1]) > 1.0
 
@@ -142,7 +145,7 @@ def test_binary_scale_is_the_mean() -> None:
     expected = np.abs(WEIGHTS).mean(axis=0, dtype=np.float64)
     expected[5] = 1.0
     for rule in ("mean", "mse"):
-        scale, _ = weight_grids(WEIGHTS, WeightRule(rule), GridFormat(1))
+        scale, _ = fit_weights(WEIGHTS, WeightRule(rule), FormatRequest(1))
         kept = [k for k in range(COLUMNS) if k != 5]
         assert scale[kept] == pytest.approx(expected[kept], rel=1e-6)
 
@@ -150,8 +153,8 @@ def test_binary_scale_is_the_mean() -> None:
 def test_blocks_do_not_matter() -> None:
     """More rows than a block has: the rows in another order give the same scales."""
     array = _weights(1000)
-    scale, _ = weight_grids(array, WeightRule("mse"), NARROW8)
-    turned, _ = weight_grids(array[::-1].copy(), WeightRule("mse"), NARROW8)
+    scale, _ = fit_weights(array, WeightRule("mse"), NARROW8)
+    turned, _ = fit_weights(array[::-1].copy(), WeightRule("mse"), NARROW8)
     same = [bool(a == b) for a, b in zip(scale, turned, strict=True)]
     assert sum(same) >= COLUMNS - 1
 
@@ -160,24 +163,24 @@ def test_blocks_do_not_matter() -> None:
 def test_fix_positions(granularity: str) -> None:
     for rule, candidates in (("pow2-mse", 5), ("pow2-max", 1)):
         for cap in (None, 6):
-            format_ = GridFormat(8, max_fix_position=cap)
-            scale, _ = weight_grids(WEIGHTS, WeightRule(rule, granularity), format_)
+            format_ = FormatRequest(8, max_fix_position=cap)
+            scale, _ = fit_weights(WEIGHTS, WeightRule(rule, granularity, gates=GATES), format_)
             expected = [fix_position(WEIGHTS[:, c], 8, candidates, largest=cap) for c in _groups(granularity)]
             found = np.broadcast_to(scale, COLUMNS)[[c[0] for c in _groups(granularity)]]
             assert found.tolist() == [2.0**-p for p in expected]
 
 
 def test_percentile() -> None:
-    scale, _ = weight_grids(WEIGHTS, WeightRule("percentile", percentile=99.0), GridFormat(8))
+    scale, _ = fit_weights(WEIGHTS, WeightRule("percentile", percentile=99.0), FormatRequest(8))
     expected = np.sort(np.abs(WEIGHTS), axis=0)[296].astype(np.float64) / 127
     expected[5] = 1.0
     np.testing.assert_array_equal(scale, expected.astype(np.float32))
-    whole, _ = weight_grids(WEIGHTS, WeightRule("percentile", percentile=100.0), NARROW8)
-    np.testing.assert_array_equal(whole, weight_grids(WEIGHTS, WeightRule(), NARROW8)[0])
+    whole, _ = fit_weights(WEIGHTS, WeightRule("percentile", percentile=100.0), NARROW8)
+    np.testing.assert_array_equal(whole, fit_weights(WEIGHTS, WeightRule(), NARROW8)[0])
 
 
 def test_limit() -> None:
-    scale, _ = weight_grids(WEIGHTS, WeightRule(limit=0.5), NARROW8)
+    scale, _ = fit_weights(WEIGHTS, WeightRule(limit=0.5), NARROW8)
     bound = np.minimum(np.abs(WEIGHTS).max(axis=0).astype(np.float64), 0.5)
     bound[5] = 127.0
     np.testing.assert_array_equal(scale, (bound / 127).astype(np.float32))
@@ -186,18 +189,18 @@ def test_limit() -> None:
 def test_asymmetric() -> None:
     array = (np.random.default_rng(1).random((50, 4)) * [1.0, 2.0, 3.0, 4.0] - [0.2, 0.0, 3.0, 1.0]).astype(np.float32)
     for granularity, name in itertools.product(GRANULARITIES, ("min-max", "mse", "percentile")):
-        format_ = GridFormat(8, symmetric=False)
-        scale, zero_point = weight_grids(array, _rule(name, granularity), format_)
+        format_ = FormatRequest(8, symmetric=False)
+        scale, zero_point = fit_weights(array, _rule(name, granularity), format_)
         if name == "min-max" and granularity == "per-channel":
-            expected = [format_.grid(float(array[:, k].min()), float(array[:, k].max())) for k in range(4)]
+            expected = [format_.fit_one(float(array[:, k].min()), float(array[:, k].max())) for k in range(4)]
             assert list(zip(scale.tolist(), zero_point.tolist(), strict=True)) == expected
         assert (np.abs(zero_point) <= 128).all()
 
 
 def test_shared_by_two_matrices() -> None:
     other = WEIGHTS[:40] * np.float32(3.0)
-    scale, _ = weight_grids(np.concatenate([WEIGHTS, other]), WeightRule("min-max", "per-gate"), NARROW8)
-    both = [weight_grids(m, WeightRule("min-max", "per-gate"), NARROW8)[0] for m in (WEIGHTS, other)]
+    scale, _ = fit_weights(np.concatenate([WEIGHTS, other]), WeightRule("min-max", "per-gate", gates=GATES), NARROW8)
+    both = [fit_weights(m, WeightRule("min-max", "per-gate", gates=GATES), NARROW8)[0] for m in (WEIGHTS, other)]
     np.testing.assert_array_equal(scale, np.maximum(*both))
 
 
@@ -222,11 +225,11 @@ def test_refused_rules(arguments: dict[str, Any], message: str) -> None:
         (np.full((2, 4), np.nan), WeightRule(), NARROW8, "no matrix of finite numbers"),
         (np.zeros((0, 4)), WeightRule(), NARROW8, r"shape \[0, 4\]"),
         (np.zeros(4), WeightRule(), NARROW8, r"shape \[4\]"),
-        (np.zeros((2, 6)), WeightRule(granularity="per-gate"), NARROW8, "per-gate of 6 output channels"),
+        (np.zeros((2, 6)), WeightRule(granularity="per-gate", gates=GATES), NARROW8, "per-gate of 6 output channels"),
         (np.ones((2, 4)), WeightRule("mean"), NARROW4, "'mean' of weights with bits = 4"),
-        (np.ones((2, 4)), WeightRule("pow2-mse"), GridFormat(8, symmetric=False), "symmetric = false"),
+        (np.ones((2, 4)), WeightRule("pow2-mse"), FormatRequest(8, symmetric=False), "symmetric = false"),
     ],
 )
-def test_refused(array: FloatArray, rule: WeightRule, format_: GridFormat, message: str) -> None:
+def test_refused(array: FloatArray, rule: WeightRule, format_: FormatRequest, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        weight_grids(array.astype(np.float32), rule, format_)
+        fit_weights(array.astype(np.float32), rule, format_)

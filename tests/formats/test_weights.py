@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.encoding import Encoding, Rounding, symmetric_scale
+from rnnqc.formats.format import Format
 from rnnqc.formats.packing import factorize
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import group_scales, largest_magnitudes, mixed_scales, quantize_groups, quantize_matrix
 
 FloatArray = npt.NDArray[np.float32]
@@ -24,9 +26,9 @@ def _matrix(rows: int, columns: int, seed: int) -> FloatArray:
     return (rng.normal(0, 1, (rows, columns)) * 2.0 ** rng.integers(-3, 4, (rows, columns))).astype(np.float32)
 
 
-def _narrow(array: FloatArray, bits: int) -> Encoding:
+def _narrow(array: FloatArray, bits: int) -> Format:
     scales = symmetric_scale(largest_magnitudes(array), bits).astype(np.float32)
-    return Encoding(bits, True, tuple(float(s) for s in scales), narrow=True, axis=1)
+    return Format(bits, True, tuple(float(s) for s in scales), narrow=True, axis=1)
 
 
 def test_matrices_are_quantized_block_by_block() -> None:
@@ -48,7 +50,7 @@ def test_the_noisiest_channels_are_wide(fraction: float, count: int) -> None:
     assert wide.sum() == count
     assert count in (0, 20) or noise[wide].min() > noise[~wide].max()
     np.testing.assert_array_equal(scales[wide], np.float32(_narrow(array, 8).scale)[wide])
-    mixed = Encoding(8, True, tuple(float(s) for s in scales), narrow=True, axis=1)
+    mixed = Format(8, True, tuple(float(s) for s in scales), narrow=True, axis=1)
     largest = np.abs(quantize_matrix(mixed, array).astype(int)).max(axis=0)
     np.testing.assert_array_equal(largest, np.where(wide, 127, 7))
 

@@ -1,4 +1,4 @@
-"""What became of each recurrent node, in the report of a lowering.
+"""The entries of recurrent nodes in the report of a lowering.
 
 What these would catch: a lowered model that is said to have no recurrent layer, a second lowering that puts its own
 recipe in the place of the one that made the codes, sizes that `inspect` and `lower` count in two ways.
@@ -21,8 +21,8 @@ from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.layers import RecurrentCase
+from tests.generate.recurrences import RecurrenceCase
 
 LSTM = RecurrentCase(T=3, B=2, I=4, H=5)
 LOOP = RecurrenceCase(op="highway", form="scan", time=4)
@@ -119,7 +119,7 @@ STEP = """
 
 @pytest.mark.parametrize("overrides", [[], ["*/t.weight.bits=none"], ["*/u.weight.bits=none"]])
 def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
-    """What products multiply, each constant once, and no biases, before as after: also what stays float."""
+    """The weights of matmuls, each constant once, without biases, before and after, also those that stay float."""
     rng = np.random.default_rng(0)
     shapes = {"W": (3, 5), "R": (5, 5), "S": (5, 5), "b": (5,)}
     arrays = {k: rng.normal(0, 1, s).astype(np.float32) for k, s in shapes.items()}

@@ -18,7 +18,7 @@ from protos import parse
 
 import rnnqc
 from rnnqc.lowering.layer_hints import layer_hints
-from rnnqc.testing.renaming import rename
+from tests.generate.renaming import rename
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 MATRICES = {"W": (12, 16), "R": (16, 16), "P": (16, 10)}

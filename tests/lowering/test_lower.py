@@ -27,7 +27,8 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
-from rnnqc.measure.comparison_feeds import FeedGenerator, verification_feeds
+from rnnqc.lowering.verification_feeds import verification_feeds
+from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
@@ -208,7 +209,8 @@ def test_layers_in_a_row_pass_codes() -> None:
     cells = lowered.model.cells
     for before, after in (("layer0.forward", "layer1.forward"), ("layer1.forward", "layer2.forward")):
         for key in ("scale", "zero_point"):
-            assert cells[after].integer[f"x_{key}"] in (0.0, cells[before].integer[f"h_{key}"])
+            passed_on = getattr(cells[before].numbers, f"h_{key}")
+            assert getattr(cells[after].numbers, f"x_{key}") in (0.0, passed_on)
         assert cells[before].y is None, "the float hidden states are not computed"
 
 

@@ -1,4 +1,4 @@
-"""What lowering measures of itself.
+"""The measurement of a lowering.
 
 What these would catch: a poor model that passes in silence because its inputs were tame, a warning about an output that
 is nearly zero, a model that is not measured without that being said.
@@ -21,10 +21,10 @@ from running_never import never_running
 
 import rnnqc
 from rnnqc.commands import lower as command
-from rnnqc.evaluation.comparison import OutputComparison
 from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.warnings import POOR_DB
-from rnnqc.measure.full_scale import judged, unit_outputs
+from rnnqc.measure.compare import judged, unit_outputs
+from rnnqc.measure.differences import OutputComparison
 
 CASE = LstmCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
 STEPS, FEATURES, UNITS = 20, 6, 32

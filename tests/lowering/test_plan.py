@@ -1,4 +1,4 @@
-"""What a lowering decides before it runs.
+"""The decisions of a lowering before it runs.
 
 What these would catch: a plan that changes the model already, a second reading that is another model, calibration data
 that is used up before passes are verified on it, a model whose own quantization is replaced without being asked for.
@@ -6,7 +6,9 @@ that is used up before passes are verified on it, a model whose own quantization
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import onnx
@@ -21,7 +23,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.run import run
-from rnnqc.measure.comparison_feeds import Remembered
+from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
@@ -35,6 +37,17 @@ def content(proto: onnx.ModelProto) -> bytes:
 
 def names(passes: Sequence[Pass]) -> list[str]:
     return [p.info.name for p in passes]
+
+
+def test_options_are_the_arguments_of_lower() -> None:
+    """One that is missing here would be an argument that does nothing."""
+    arguments = {*inspect.signature(rnnqc.lower).parameters, "statistics"} - {
+        "model",
+        "stats",
+        "instruments",
+        "progress",
+    }
+    assert {f.name for f in fields(LowerOptions)} == arguments
 
 
 def test_nothing_runs() -> None:

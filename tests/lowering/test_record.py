@@ -1,4 +1,4 @@
-"""What a lowered model says about how it was made.
+"""The record of how a model was lowered, in the model.
 
 What these would catch: a record of another recipe than the one that made the quantized weights, a file that says
 nothing or too much, a size that is not that of the file.

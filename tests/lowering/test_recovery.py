@@ -25,8 +25,8 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.passes.normalize import simplify_sequences
 from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, roll_steps
 from rnnqc.passes.recover.step_weights import StepNode, step_node
-from rnnqc.testing.recurrences import RecurrenceCase
-from rnnqc.testing.renaming import rename
+from tests.generate.recurrences import RecurrenceCase
+from tests.generate.renaming import rename
 
 SAYS = "does not compute the same as the original"
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from commands import in_process
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lstm_models import LstmCase, Op, RecurrentCase, stacked_model
 from other_types import retyped
@@ -90,6 +90,7 @@ def test_modified_is_exact_in_every_lowering(form: str, unroll: bool) -> None:
         )
 
 
+@settings(max_examples=max(8, settings().max_examples // 2))
 @given(lstm_cases(layouts=(0, 0, 1), weights="initializer", opsets=(9, 22)), st.sampled_from(FORMS), st.booleans())
 def test_modified_and_numerics_of_any_layer(case: LstmCase, form: str, unroll: bool) -> None:
     """Every pass changes what it says, by as much as it says."""

@@ -19,7 +19,7 @@ from running import Array, save_arrays
 import rnnqc
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes, load_recipe
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 T, B, I, H = 20, 2, 6, 8  # noqa: E741
 CALIBRATED = [r.name for r in builtin_recipes() if r.kind == "cells"]

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.encoding import Encoding
-from rnnqc.formats.grids import GridFormat
+from rnnqc.formats.format import Format
+from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.histogram import Histogram
 from rnnqc.recipes.range_search import ENTROPY_BINS, SMOOTHING, bin_edges, least_divergence, squared_error
 
 POINTS = 4000
 FORMATS = st.sampled_from(
     [
-        GridFormat(1),
-        GridFormat(2, narrow=True),
-        GridFormat(3),
-        GridFormat(4, symmetric=False),
-        GridFormat(3, signed=False),
+        FormatRequest(1),
+        FormatRequest(2, narrow=True),
+        FormatRequest(3),
+        FormatRequest(4, symmetric=False),
+        FormatRequest(3, signed=False),
     ]
 )
 
@@ -38,14 +38,14 @@ FORMATS = st.sampled_from(
     st.integers(0, 3),
 )
 def test_squared_error_is_the_integral(
-    format_: GridFormat, first: int, counts: list[int], scale: float, zero: int
+    format_: FormatRequest, first: int, counts: list[int], scale: float, zero: int
 ) -> None:
     """By the sum over many values spread evenly in each bin; bins are wider and narrower than a code."""
     histogram = Histogram(0.5, first, np.array(counts, np.int64))
     zero_point = 0 if format_.symmetric and format_.signed else format_.minimum + zero
     edges = bin_edges(histogram, -100.0, 100.0)
     found = squared_error(edges, histogram.counts.astype(float), format_, scale, zero_point)
-    encoding = Encoding(format_.bits, format_.signed, (scale,), zero_point, format_.narrow)
+    encoding = Format(format_.bits, format_.signed, (scale,), zero_point=zero_point, narrow=format_.narrow)
     expected = 0.0
     for k, count in enumerate(counts):
         x = (first + k + (np.arange(POINTS) + 0.5) / POINTS) * 0.5
@@ -60,8 +60,8 @@ def test_bins_end_at_the_extremes() -> None:
 
 def test_values_at_one_point() -> None:
     edges = bin_edges(Histogram(1.0, 0, np.array([5])), 0.3, 0.3)
-    assert squared_error(edges, np.array([5.0]), GridFormat(8), 0.25, 0) == pytest.approx(5 * 0.05**2)
-    assert squared_error(edges, np.array([5.0]), GridFormat(1), 0.25, 0) == pytest.approx(5 * 0.05**2)
+    assert squared_error(edges, np.array([5.0]), FormatRequest(8), 0.25, 0) == pytest.approx(5 * 0.05**2)
+    assert squared_error(edges, np.array([5.0]), FormatRequest(1), 0.25, 0) == pytest.approx(5 * 0.05**2)
 
 
 def _divergence(counts: list[float], end: int, levels: int) -> float:
@@ -89,7 +89,7 @@ def test_divergence_is_the_definition(bits: int) -> None:
     counts = np.bincount(magnitudes, minlength=ENTROPY_BINS)
     counts[-1] = max(counts[-1], 1)
     histogram = Histogram(1.0, 0, counts)
-    low, high = least_divergence(histogram, 0.0, float(ENTROPY_BINS), GridFormat(bits, signed=False))
+    low, high = least_divergence(histogram, 0.0, float(ENTROPY_BINS), FormatRequest(bits, signed=False))
     levels = 2**bits
     ends = sorted({*range(levels, ENTROPY_BINS, max(1, levels // 8)), ENTROPY_BINS})
     sparse = [e for e in ends if e % (16 if bits == 5 else 8) == 0 or e == round(high)]

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.errors import UsageError
-from rnnqc.formats.encoding import Encoding, Rounding
 from rnnqc.formats.fix_position import fix_position
-from rnnqc.formats.grids import GridFormat
+from rnnqc.formats.format import Format
+from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.histogram import Histogram
-from rnnqc.recipes.ranges import RULES, RangeRule, grid_of_statistics, limited, range_of
+from rnnqc.formats.rounding import Rounding
+from rnnqc.recipes.ranges import RULES, RangeRule, limited, range_of, scale_of_statistics
 
-SYMMETRIC, ASYMMETRIC = GridFormat(8), GridFormat(8, symmetric=False)
-FORMATS = (SYMMETRIC, ASYMMETRIC, GridFormat(4), GridFormat(4, symmetric=False), GridFormat(2, narrow=True))
+SYMMETRIC, ASYMMETRIC = FormatRequest(8), FormatRequest(8, symmetric=False)
+FORMATS = (SYMMETRIC, ASYMMETRIC, FormatRequest(4), FormatRequest(4, symmetric=False), FormatRequest(2, narrow=True))
 GATES = PointStatistics(
     shape=(10, 6000),
     count=60000,
@@ -54,8 +55,8 @@ def observed(*calls: npt.ArrayLike) -> PointStatistics:
     return statistics
 
 
-def _error(values: npt.NDArray[np.float32], format_: GridFormat, grid: tuple[float, int]) -> float:
-    encoding = Encoding(format_.bits, format_.signed, (grid[0],), grid[1], format_.narrow)
+def _error(values: npt.NDArray[np.float32], format_: FormatRequest, grid: tuple[float, int]) -> float:
+    encoding = Format(format_.bits, format_.signed, (grid[0],), zero_point=grid[1], narrow=format_.narrow)
     return float(np.square(encoding.dequantize(encoding.quantize(values)).astype(np.float64) - values).sum())
 
 
@@ -86,7 +87,7 @@ def test_limits_of_gates_as_distiller_has_them() -> None:
     assert range_of(GATES, RangeRule(limit=6.0), ASYMMETRIC) == (-6.0, 6.0)
     assert range_of(GATES, RangeRule("average", limit=6.0), ASYMMETRIC) == (-6.0, GATES.avg_max)
     assert range_of(GATES, RangeRule("average", limit=4.0), ASYMMETRIC) == (-4.0, 4.0)
-    assert grid_of_statistics(GATES, RangeRule(limit=6.0), SYMMETRIC)[0] == np.float32(6.0 / 127)
+    assert scale_of_statistics(GATES, RangeRule(limit=6.0), SYMMETRIC)[0] == np.float32(6.0 / 127)
 
 
 def test_a_range_outside_its_limit_collapses() -> None:
@@ -121,10 +122,10 @@ def test_analytical_clipping(rule: str, bits: int) -> None:
     statistics = dataclasses.replace(GATES, mean_abs_dev=1.5)
     alpha = spread * ALPHA[rule][0][bits]
     bound = abs(GATES.mean) + alpha
-    assert range_of(statistics, RangeRule(rule), GridFormat(bits)) == pytest.approx((-bound, bound), rel=1e-12)
+    assert range_of(statistics, RangeRule(rule), FormatRequest(bits)) == pytest.approx((-bound, bound), rel=1e-12)
     if bits == 1:
         return
-    asymmetric = GridFormat(bits, symmetric=False)
+    asymmetric = FormatRequest(bits, symmetric=False)
     low = max(GATES.avg_min, GATES.mean - alpha)
     assert range_of(statistics, RangeRule(rule), asymmetric) == pytest.approx((low, low + 2 * alpha), rel=1e-12)
     half = spread * ALPHA[rule][1][bits]
@@ -160,26 +161,26 @@ def _brevitas_calls(signed: bool) -> list[npt.NDArray[np.float32]]:
 def test_percentiles_of_calls_as_brevitas_averages_them() -> None:
     """Scales of Brevitas 0.11.0: `act_quant.scale()` of a QuantIdentity after these calls in training mode."""
     rule = RangeRule("ema-percentile")
-    signed = grid_of_statistics(observed(*_brevitas_calls(True)), rule, GridFormat(8, levels="min-code"))
+    signed = scale_of_statistics(observed(*_brevitas_calls(True)), rule, FormatRequest(8, levels="min-code"))
     assert signed == (pytest.approx(0.04002411663532257, rel=1e-6), 0)
-    unsigned = grid_of_statistics(observed(*_brevitas_calls(False)), rule, GridFormat(8, signed=False))
+    unsigned = scale_of_statistics(observed(*_brevitas_calls(False)), rule, FormatRequest(8, signed=False))
     assert unsigned == (pytest.approx(0.020090537145733833, rel=1e-6), 0)
 
 
 def test_the_percentile_of_a_call_is_brevitas_kth_value() -> None:
     values = (((np.arange(120000) * 7919) % 120011 - 50000) / 1000).astype(np.float32)
-    scale, _ = grid_of_statistics(observed(values), RangeRule("ema-percentile"), GridFormat(8, levels="min-code"))
+    scale, _ = scale_of_statistics(observed(values), RangeRule("ema-percentile"), FormatRequest(8, levels="min-code"))
     assert scale == pytest.approx(0.546945333480835, rel=1e-7)
     assert scale != pytest.approx(float(np.abs(values).max()) / 128, rel=1e-6)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
-def test_least_squares_is_no_worse_than_min_max(name: str, format_: GridFormat) -> None:
+def test_least_squares_is_no_worse_than_min_max(name: str, format_: FormatRequest) -> None:
     values = DISTRIBUTIONS[name]
     statistics = observed(values)
-    plain = _error(values, format_, grid_of_statistics(statistics, RangeRule(), format_))
-    best = _error(values, format_, grid_of_statistics(statistics, RangeRule("mse"), format_))
+    plain = _error(values, format_, scale_of_statistics(statistics, RangeRule(), format_))
+    best = _error(values, format_, scale_of_statistics(statistics, RangeRule("mse"), format_))
     assert best <= plain * (1 + 1e-3)
     if format_.bits == 4 and name in ("normal", "laplace", "outliers"):
         assert best < plain / 1.5
@@ -189,46 +190,46 @@ def test_least_squares_is_no_worse_than_min_max(name: str, format_: GridFormat) 
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 def test_least_squares_is_the_least(name: str, bits: int) -> None:
     """Against 400 scales tried on the values themselves."""
-    values, format_ = DISTRIBUTIONS[name], GridFormat(bits)
-    found = _error(values, format_, grid_of_statistics(observed(values), RangeRule("mse"), format_))
+    values, format_ = DISTRIBUTIONS[name], FormatRequest(bits)
+    found = _error(values, format_, scale_of_statistics(observed(values), RangeRule("mse"), format_))
     bound = float(np.abs(values).max())
-    least = min(_error(values, format_, format_.grid(-b, b)) for b in np.geomspace(bound / 200, bound, 400))
+    least = min(_error(values, format_, format_.fit_one(-b, b)) for b in np.geomspace(bound / 200, bound, 400))
     assert found <= least * 1.02
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("name", ["one side", "shifted", "outliers"])
 def test_least_squares_asymmetric_is_near_the_least(name: str, bits: int) -> None:
-    values, format_ = DISTRIBUTIONS[name], GridFormat(bits, symmetric=False)
-    found = _error(values, format_, grid_of_statistics(observed(values), RangeRule("mse"), format_))
+    values, format_ = DISTRIBUTIONS[name], FormatRequest(bits, symmetric=False)
+    found = _error(values, format_, scale_of_statistics(observed(values), RangeRule("mse"), format_))
     low, high = float(min(values.min(), 0)), float(max(values.max(), 0))
     ends = np.geomspace(0.02, 1.0, 16)
     below = ends if low < 0 else [1.0]
-    least = min(_error(values, format_, format_.grid(low * f, high * g)) for f in below for g in ends)
+    least = min(_error(values, format_, format_.fit_one(low * f, high * g)) for f in below for g in ends)
     assert found <= least * 1.05
 
 
 def test_least_squares_of_wide_codes_clips_nothing_that_matters() -> None:
     values = DISTRIBUTIONS["normal"]
     statistics = observed(values)
-    low, high = range_of(statistics, RangeRule("mse"), GridFormat(16))
+    low, high = range_of(statistics, RangeRule("mse"), FormatRequest(16))
     assert high == pytest.approx(float(np.abs(values).max()), rel=0.01)
     assert low == -high
 
 
 @pytest.mark.parametrize("format_", [SYMMETRIC, ASYMMETRIC])
-def test_least_squares_with_powers_of_two(format_: GridFormat) -> None:
+def test_least_squares_with_powers_of_two(format_: FormatRequest) -> None:
     """Candidates are compared by the scales they are rounded to."""
     powers = dataclasses.replace(format_, bits=4, pow2=True)
     values = DISTRIBUTIONS["outliers"]
-    found = grid_of_statistics(observed(values), RangeRule("mse"), powers)
+    found = scale_of_statistics(observed(values), RangeRule("mse"), powers)
     assert math.frexp(found[0])[0] == 0.5
     error = _error(values, powers, found)
     assert all(_error(values, powers, (found[0] * f, 0)) >= error * 0.99 for f in (0.25, 0.5, 2.0, 4.0))
 
 
 @pytest.mark.parametrize("format_", [SYMMETRIC, ASYMMETRIC])
-def test_entropy_cuts_tails_and_keeps_what_has_none(format_: GridFormat) -> None:
+def test_entropy_cuts_tails_and_keeps_what_has_none(format_: FormatRequest) -> None:
     statistics = observed(DISTRIBUTIONS["outliers"])
     low, high = range_of(statistics, RangeRule("entropy"), format_)
     assert -9.0 < low < 0.0 < high < 7.0
@@ -241,7 +242,7 @@ def test_entropy_cuts_tails_and_keeps_what_has_none(format_: GridFormat) -> None
 
 def test_entropy_of_more_codes_than_bins_cuts_nothing() -> None:
     values = DISTRIBUTIONS["outliers"]
-    low, high = range_of(observed(values), RangeRule("entropy"), GridFormat(16))
+    low, high = range_of(observed(values), RangeRule("entropy"), FormatRequest(16))
     assert (low, high) == (-9.0, 9.0)
 
 
@@ -251,17 +252,17 @@ def test_constants(rule: str, value: float) -> None:
     """Every rule gives a grid that holds the only value there is."""
     parameters: dict[str, Any] = {"percentile": {"percentile": 99.0}, "n-std": {"n_std": 3.0}}.get(rule, {})
     statistics = observed(np.full(40, value))
-    grid = grid_of_statistics(statistics, RangeRule(rule, **parameters), SYMMETRIC)
+    grid = scale_of_statistics(statistics, RangeRule(rule, **parameters), SYMMETRIC)
     assert _error(np.array([value], np.float32), SYMMETRIC, grid) <= (abs(value) / 100) ** 2
     if not rule.startswith("pow2"):
-        scale, zero_point = grid_of_statistics(statistics, RangeRule(rule, **parameters), ASYMMETRIC)
+        scale, zero_point = scale_of_statistics(statistics, RangeRule(rule, **parameters), ASYMMETRIC)
         assert _error(np.array([value], np.float32), ASYMMETRIC, (scale, zero_point)) <= (abs(value) / 100) ** 2
 
 
 def test_positive_values_have_their_zero_at_the_lowest_unsigned_code() -> None:
     statistics = observed(DISTRIBUTIONS["sigmoid"])
     for name in ("min-max", "mse", "entropy", "gauss", "laplace", "ema-percentile"):
-        scale, zero_point = grid_of_statistics(statistics, RangeRule(name), GridFormat(8, signed=False))
+        scale, zero_point = scale_of_statistics(statistics, RangeRule(name), FormatRequest(8, signed=False))
         assert zero_point == 0
         assert scale > 0.5 / 255
 
@@ -280,11 +281,11 @@ def test_fix_positions_are_the_mode_of_the_calls(bits: int) -> None:
     statistics = observed(*calls)
     for rule, candidates in (("pow2-max", 1), ("pow2-mse", 5)):
         expected = _fix_positions(calls, bits, candidates)
-        assert grid_of_statistics(statistics, RangeRule(rule), GridFormat(bits)) == (2.0**-expected, 0)
+        assert scale_of_statistics(statistics, RangeRule(rule), FormatRequest(bits)) == (2.0**-expected, 0)
     floor = _fix_positions(calls, bits, 5, Rounding.FLOOR)
     rule = RangeRule("pow2-mse", rounding=Rounding.FLOOR)
-    assert grid_of_statistics(statistics, rule, GridFormat(bits)) == (2.0**-floor, 0)
-    capped = grid_of_statistics(statistics, RangeRule("pow2-max"), GridFormat(bits, max_fix_position=3))
+    assert scale_of_statistics(statistics, rule, FormatRequest(bits)) == (2.0**-floor, 0)
+    capped = scale_of_statistics(statistics, RangeRule("pow2-max"), FormatRequest(bits, max_fix_position=3))
     assert capped == (2.0**-3, 0)
 
 
@@ -295,7 +296,7 @@ def test_the_votes_of_the_rounding_count(rounding: Rounding) -> None:
     statistics = dataclasses.replace(observed(np.ones(1)), fix_positions=votes)
     expected = 5 if rounding is Rounding.FLOOR else 4
     for rule, position in (("pow2-mse", expected), ("pow2-max", 3)):
-        found = grid_of_statistics(statistics, RangeRule(rule, rounding=rounding), GridFormat(8))
+        found = scale_of_statistics(statistics, RangeRule(rule, rounding=rounding), FormatRequest(8))
         assert found == (2.0**-position, 0)
 
 
@@ -304,7 +305,7 @@ def test_every_vote_is_capped_before_the_mode_is_taken() -> None:
     positions = [fix_position(c, 8, 1) for c in calls]
     assert positions == [12, 13, 14, 10, 10]
     for largest, expected in ((None, 10), (14, 10), (12, 12), (11, 11), (10, 10)):
-        found = grid_of_statistics(observed(*calls), RangeRule("pow2-max"), GridFormat(8, max_fix_position=largest))
+        found = scale_of_statistics(observed(*calls), RangeRule("pow2-max"), FormatRequest(8, max_fix_position=largest))
         assert found == (2.0**-expected, 0), largest
 
 
@@ -312,25 +313,27 @@ def test_statistics_without_the_votes_of_a_rounding() -> None:
     statistics = observed(np.linspace(-1.0, 1.0, 50))
     older = {8: {k: v for k, v in statistics.fix_positions[8].items() if k != "mse-floor"}}
     old = dataclasses.replace(statistics, fix_positions=older)
-    assert grid_of_statistics(old, RangeRule("pow2-mse"), GridFormat(8))[1] == 0
+    assert scale_of_statistics(old, RangeRule("pow2-mse"), FormatRequest(8))[1] == 0
     with pytest.raises(UsageError, match=r"'pow2-mse' with rounding = 'floor'.*'mse-floor'.*calibrate again"):
-        grid_of_statistics(old, RangeRule("pow2-mse", rounding=Rounding.FLOOR), GridFormat(8))
+        scale_of_statistics(old, RangeRule("pow2-mse", rounding=Rounding.FLOOR), FormatRequest(8))
 
 
 def test_fix_positions_of_other_widths() -> None:
     values = DISTRIBUTIONS["outliers"]
     statistics = observed(values)
-    assert grid_of_statistics(statistics, RangeRule("pow2-max"), GridFormat(4)) == (
+    assert scale_of_statistics(statistics, RangeRule("pow2-max"), FormatRequest(4)) == (
         2.0 ** -fix_position(values, 4, 1),
         0,
     )
-    assert grid_of_statistics(statistics, RangeRule("pow2-mse"), GridFormat(4))[0] <= 2.0 ** -fix_position(values, 4, 3)
+    assert scale_of_statistics(statistics, RangeRule("pow2-mse"), FormatRequest(4))[0] <= 2.0 ** -fix_position(
+        values, 4, 3
+    )
 
 
 def test_limit_of_a_fix_position() -> None:
     statistics = observed(np.linspace(-20.0, 20.0, 100))
-    assert grid_of_statistics(statistics, RangeRule("pow2-max"), SYMMETRIC)[0] == 2.0**-2
-    assert grid_of_statistics(statistics, RangeRule("pow2-max", limit=6.0), SYMMETRIC)[0] == 2.0**-4
+    assert scale_of_statistics(statistics, RangeRule("pow2-max"), SYMMETRIC)[0] == 2.0**-2
+    assert scale_of_statistics(statistics, RangeRule("pow2-max", limit=6.0), SYMMETRIC)[0] == 2.0**-4
 
 
 @given(st.floats(0.01, 100.0), st.sampled_from(["min-max", "mse", "entropy", "average", "gauss", "laplace"]))
@@ -386,19 +389,19 @@ def test_refused_rules(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("rule", ["min-max", "pow2-max"])
 def test_refused_statistics(rule: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        grid_of_statistics(dataclasses.replace(GATES, **changes), RangeRule(rule), SYMMETRIC)
+        scale_of_statistics(dataclasses.replace(GATES, **changes), RangeRule(rule), SYMMETRIC)
 
 
 @pytest.mark.parametrize(
     ("rule", "format_", "message"),
     [
-        (RangeRule("laplace"), GridFormat(9), "'laplace' with bits = 9.*1 to 8 bits"),
+        (RangeRule("laplace"), FormatRequest(9), "'laplace' with bits = 9.*1 to 8 bits"),
         (RangeRule("gauss", half_range=True), SYMMETRIC, "half_range = true with symmetric = true"),
         (RangeRule("pow2-mse"), ASYMMETRIC, "'pow2-mse' with .*symmetric = false"),
-        (RangeRule("pow2-max"), GridFormat(8, signed=False), "'pow2-max' with .*signed = false"),
+        (RangeRule("pow2-max"), FormatRequest(8, signed=False), "'pow2-max' with .*signed = false"),
         (RangeRule("ema-percentile"), SYMMETRIC, "without percentiles of calls"),
     ],
 )
-def test_refused_combinations(rule: RangeRule, format_: GridFormat, message: str) -> None:
+def test_refused_combinations(rule: RangeRule, format_: FormatRequest, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        grid_of_statistics(GATES, rule, format_)
+        scale_of_statistics(GATES, rule, format_)

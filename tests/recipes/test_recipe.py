@@ -14,7 +14,7 @@ import pytest
 
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.formats.encoding import Rounding
+from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.recipe import (
     KEYS,
     Recipe,

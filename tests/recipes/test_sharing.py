@@ -14,8 +14,8 @@ import pytest
 from rnnqc.calibration.point_observer import PointObserver, Values
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.errors import UsageError
-from rnnqc.formats.grids import GridFormat
-from rnnqc.recipes.ranges import RULES, RangeRule, grid_of_statistics
+from rnnqc.formats.format_request import FormatRequest
+from rnnqc.recipes.ranges import RULES, RangeRule, scale_of_statistics
 from rnnqc.recipes.sharing import merge_for_sharing
 
 
@@ -57,7 +57,7 @@ def test_order_matters_only_to_the_percentiles_of_calls() -> None:
         if rule == "ema-percentile":
             continue
         grids = {
-            grid_of_statistics(merge_for_sharing(order), RangeRule(rule, **parameters), GridFormat(8))
+            scale_of_statistics(merge_for_sharing(order), RangeRule(rule, **parameters), FormatRequest(8))
             for order in itertools.permutations(points)
         }
         scales = [scale for scale, _ in grids]

@@ -27,19 +27,10 @@ from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 from rnnqc.reporting.charts import HEIGHT, WIDTH, histogram, level_chart, level_range, spark, ticks
 from rnnqc.reporting.description import recipe_of
 from rnnqc.reporting.elements import command, decibels, difference, document, element, name, percent, quoted, visible
-from rnnqc.reporting.evidence import (
-    Bars,
-    Curve,
-    Evidence,
-    LayerEvidence,
-    LayerTime,
-    OutputEvidence,
-    PointEvidence,
-    Repair,
-    Sensitivity,
-)
+from rnnqc.reporting.evidence import Curve, Evidence, LayerEvidence, LayerTime, OutputEvidence
 from rnnqc.reporting.page import page
-from rnnqc.reporting.remaking import exactly, settings_text
+from rnnqc.search.findings import Bars, PointEvidence, Repair, Sensitivity
+from rnnqc.search.overrides import exactly, settings_text
 
 HOSTILE = [
     '"><script>alert(1)</script>',

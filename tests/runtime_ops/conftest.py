@@ -1,19 +1,13 @@
-"""Fixtures for the native library: loaded for kernel tests, and its symbols."""
+"""Fixtures for the native library: its symbols."""
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 
 import pytest
 
 from rnnqc import runtime_ops
-
-
-@pytest.fixture(scope="session")
-def library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(runtime_ops.library_path()))
 
 
 @pytest.fixture(scope="session")

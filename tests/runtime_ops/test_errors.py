@@ -244,11 +244,16 @@ def test_too_many_inputs_are_refused() -> None:
         native_session(model)
 
 
+@pytest.mark.parametrize("isa", ["portable", "reference"])
+def test_the_environment_chooses_the_instruction_set(isa: str) -> None:
+    assert run_with_isa(isa, "from rnnqc import runtime_ops; print(runtime_ops.isa())").stdout == f"{isa}\n"
+
+
 def test_unavailable_instruction_set_is_an_error() -> None:
     code = "import onnxruntime as ort; from rnnqc import runtime_ops; runtime_ops.register(ort.SessionOptions())"
     done = run_with_isa("sse9", code)
     assert done.returncode != 0
-    assert 'RNNQC_ISA is "sse9", which is not available; available here: reference, portable' in done.stderr
+    assert 'RNNQC_ISA is "sse9", which is not available; available here: portable' in done.stderr
 
 
 def test_unavailable_instruction_set_is_an_error_without_python(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
 from grid_cases import (
     ROUNDINGS,
@@ -25,12 +24,12 @@ from grid_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isa_process import run_with_isa
+from kernel_calls import AVAILABLE
 from node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 from running import LEVELS
 
-from rnnqc.passes.fold.grid_numbers import QUANTIZERS
+from rnnqc.cells.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples
@@ -148,7 +147,7 @@ def test_accumulators_saturate(bits: int) -> None:
 @pytest.mark.parametrize("bits", [8, 16])
 def test_chunks_with_carried_states(bits: int, reverse: bool, rounded: bool) -> None:
     case = plain_grid_case(9, 3, 20, 33, bits)
-    case.cell.reverse = reverse
+    case.cell = replace(case.cell, reverse=reverse)
     case.numbers = replace(case.numbers, rounded_output=rounded)
     for name in ("initial_h", "initial_c"):
         case.inputs[name] = np.random.default_rng(1).normal(0, 1, (3, 33)).astype(np.float32)
@@ -204,7 +203,7 @@ def test_long_sequence() -> None:
     case = plain_grid_case(400, 3, 40, 48)
     case.inputs["sequence_lens"] = np.int32([400, 3, 399])
     for reverse in (False, True):
-        case.cell.reverse = reverse
+        case.cell = replace(case.cell, reverse=reverse)
         assert_same_bits(run_native(case.node, threads=2), expected(case))
 
 
@@ -232,34 +231,10 @@ def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
         assert_same_bits(found, expected_bits)
 
 
-@pytest.mark.parametrize("isa", ["reference", "portable", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amxint8"])
-def test_isa_override_gives_the_same_bits(isa: str, tmp_path: object) -> None:
-    cases = {str(bits): plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)}
-    cases["bytes"] = byte_grid_case(20, 3, 70, 65)
-    script = (
-        "import sys, numpy as np, onnxruntime as ort\n"
-        "from rnnqc import runtime_ops\n"
-        "for model, feeds, results in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):\n"
-        "    options = ort.SessionOptions(); runtime_ops.register(options)\n"
-        "    session = ort.InferenceSession(model, options)\n"
-        "    np.savez(results, *session.run(None, dict(np.load(feeds))))\n"
-        "print(runtime_ops.isa())\n"
-    )
-    arguments = []
-    for name, case in cases.items():
-        paths = [f"{tmp_path}/{name}.onnx", f"{tmp_path}/{name}.in.npz", f"{tmp_path}/{name}.out.npz"]
-        onnx.save(case.node.model(), paths[0])
-        np.savez(paths[1], **case.node.feeds())
-        arguments += paths
-    done = run_with_isa(isa, script, *arguments)
-    if done.returncode and "which is not available" in done.stderr:
-        pytest.skip(f"NOT TESTED with {isa}: this processor or library does without")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == isa
-    for name, case in cases.items():
-        with np.load(f"{tmp_path}/{name}.out.npz") as loaded:
-            found = dict(zip(case.outputs, (loaded[n] for n in loaded.files), strict=True))
-        assert_same_bits(found, expected(case))
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
+    for case in (*(plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)), byte_grid_case(20, 3, 70, 65)):
+        assert_same_bits(run_native(case.node, isa=isa), expected(case))
 
 
 ACC, CELL = QUANTIZERS.index("output_gate.acc"), QUANTIZERS.index("cell_state")

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from bundles import bundled, spread
 from grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
 from hypothesis import given, settings
 from kernel_calls import (
@@ -30,7 +31,7 @@ from kernel_calls import (
 )
 from quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
 
-from rnnqc.passes.fold.grid_numbers import QUANTIZERS
+from rnnqc.cells.grid_numbers import QUANTIZERS
 from rnnqc.reference import quant_lstm_cell as reference
 
 EXAMPLES = settings().max_examples
@@ -174,16 +175,18 @@ def assert_same(found: Result, wanted: Result) -> None:
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
+UNITS = [1, 15, 16, 17, 31, 47, 48, 63, 64, 65, 113, 256, 300]
+
+
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("units", [1, 15, 16, 17, 31, 47, 48, 63, 64, 65, 113, 256, 300])
-def test_kernels_are_the_reference(isa: str, units: int, rows: int, guarded: Guarded) -> None:
-    for seed, (bits, flags) in enumerate([(8, {}), (8, {"input_forget": True}), (3, {"narrow": True})]):
-        case = byte_grid_case(hidden=units, seed=seed, bits=bits, **flags)  # type: ignore[arg-type]
-        for wild in (False, True):
-            wanted = run_kernel("reference", case, rows, guarded, wild=wild)
-            assert len(np.unique(wanted[2])) > 2 or units == 1
-            assert_same(run_kernel(isa, case, rows, guarded, wild=wild), wanted)
+@bundled("units, rows, kind", spread(2, UNITS, [1, 3], [0, 1, 2]))
+def test_kernels_are_the_reference(isa: str, units: int, rows: int, kind: int, guarded: Guarded) -> None:
+    bits, flags = [(8, {}), (8, {"input_forget": True}), (3, {"narrow": True})][kind]
+    case = byte_grid_case(hidden=units, seed=kind, bits=bits, **flags)  # type: ignore[arg-type]
+    for wild in (False, True):
+        wanted = run_kernel("reference", case, rows, guarded, wild=wild)
+        assert len(np.unique(wanted[2])) > 2 or units == 1
+        assert_same(run_kernel(isa, case, rows, guarded, wild=wild), wanted)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from quant_gru_cases import expected as expected_of_node
 from quant_lstm_cases import Arrays, assert_same_bits, run_native
 
+from rnnqc.cells.grid_numbers import RESET, Grid, quantizers_of
 from rnnqc.cells.types import CELL_TYPES, GRU, RNN
-from rnnqc.passes.fold.grid_numbers import RESET, Grid, quantizers_of
 
 EXAMPLES = settings().max_examples
 CELLS = (("GRU", False), ("GRU", True), ("RNN", False))
@@ -159,7 +159,7 @@ def test_largest_sums_of_the_reset_hidden_state(code_bits: int, weight_bits: int
 def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linear: bool, way: Any) -> None:
     """With scales that are no powers of two and a grid finer than binary32, too: Y_h is all that a step hands on."""
     case = _plain(op, linear, 9, 3, 20, 33, 16)
-    case.cell.reverse = reverse
+    case.cell = replace(case.cell, reverse=reverse)
     numbers = case.numbers
     scale = [float(np.float32(s * 1.1)) for s in numbers.grid_scale]
     case.numbers = replace(numbers, grid_scale=scale, grid_rounding=[rounding] * len(scale))

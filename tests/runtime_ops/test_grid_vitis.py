@@ -12,8 +12,8 @@ from grid_cases import GridCase, a_cell
 from quant_lstm_cases import OUTPUTS, assert_same_bits, run_native
 from vitis_reference import GATES, Format, VitisLstm, codes, half_away
 
+from rnnqc.cells.grid_numbers import QUANTIZERS, Grid, GridNumbers
 from rnnqc.cells.vitis_tables import vitis_values
-from rnnqc.passes.fold.grid_numbers import QUANTIZERS, Grid, GridNumbers
 from rnnqc.reference import quant_lstm_cell as reference
 
 # Tensors of the numpy model in the order of the quantizers.

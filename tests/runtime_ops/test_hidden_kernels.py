@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from bundles import bundled
+from bundles import bundled, spread
 from kernel_calls import BLOCK, NATIVE, SENTINEL, STEP_ISAS, Guarded, blocks
 
 from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
@@ -192,25 +192,24 @@ def guarded() -> Guarded:
     return Guarded()
 
 
+UNITS = [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300]
+
+
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("wild", [False, True])
-@bundled("zero_point", [0, 128, 255])
-@bundled("units", [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300])
-def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int, guarded: Guarded) -> None:
-    for rows in (1, 3):
-        case = _case(kernel, rows, units, _random_tables(kernel, wild), wild=wild)
-        case.h_zero_point = zero_point
-        assert not case.check(isa, guarded)
+@bundled("zero_point, units, rows", spread(3, [0, 128, 255], UNITS, [1, 3]))
+def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int, rows: int, guarded: Guarded) -> None:
+    case = _case(kernel, rows, units, _random_tables(kernel, wild), wild=wild)
+    case.h_zero_point = zero_point
+    assert not case.check(isa, guarded)
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@bundled("n", [64, 1024, 4096, 32768])
-@bundled("units", [1, 17, 64, 61, 300])
-def test_linear_tables(isa: str, kernel: str, n: int, units: int, guarded: Guarded) -> None:
-    for wild in (False, True):
-        assert _case(kernel, 3, units, _linear_tables(kernel, n), wild=wild).check(isa, guarded)
+@bundled("n, units, wild", spread(2, [64, 1024, 4096, 32768], [1, 17, 64, 61, 300], [False, True]))
+def test_linear_tables(isa: str, kernel: str, n: int, units: int, wild: bool, guarded: Guarded) -> None:
+    assert _case(kernel, 3, units, _linear_tables(kernel, n), wild=wild).check(isa, guarded)
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
@@ -334,22 +333,20 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
-@bundled("units", [1, 16, 24, 61, 96, 300])
-def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, guarded: Guarded) -> None:
+@bundled("units, linear", spread(2, [1, 16, 24, 61, 96, 300], [True, False]))
+def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, linear: bool, guarded: Guarded) -> None:
     """One gate at a time beside tables, then all gates."""
     gates = KERNELS[kernel][0]
     rest = ["table"] * gates
-    for linear in (True, False):
-        for seed, kinds in enumerate([*([*rest[:g], kind, *rest[g + 1 :]] for g in range(gates)), [kind] * gates]):
-            case = _with_options(kernel, 2, units, kinds, seed, linear)
-            assert case.check(isa, guarded) == (linear and "table" in kinds)
+    for seed, kinds in enumerate([*([*rest[:g], kind, *rest[g + 1 :]] for g in range(gates)), [kind] * gates]):
+        case = _with_options(kernel, 2, units, kinds, seed, linear)
+        assert case.check(isa, guarded) == (linear and "table" in kinds)
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("codes", [True, False])
-@bundled("products", ["sums", "scaled", "joined"])
-@bundled("units", [7, 64, 140, 300])
+@bundled("products, units", spread(2, ["sums", "scaled", "joined"], [7, 64, 140, 300]))
 def test_products_and_codes(isa: str, kernel: str, products: str, codes: bool, units: int, guarded: Guarded) -> None:
     """Products of dynamic rows and of 16-bit codes, and values without codes."""
     rng = np.random.default_rng(units)

@@ -7,11 +7,9 @@ that belong to another thread; an instruction set that silently falls back to in
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from bundles import bundled
+from bundles import bundled, spread
 from kernel_calls import (
     AVAILABLE,
     GATES,
@@ -90,11 +88,11 @@ each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 @each_isa
 @each_group_size
-@bundled("k, units", SIZES)
-def test_products(isa: str, k: int, units: int, group_size: int, guarded: Guarded) -> None:
-    kinds = ((128, "random"), (0, "low"), (255, "high"), (3, "corners"))
-    for rows, (zero_point, kind) in itertools.product(ROWS, kinds):
-        check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
+@bundled("size, rows, numbers", spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]))
+def test_products(
+    isa: str, size: tuple[int, int], rows: int, numbers: tuple[int, str], group_size: int, guarded: Guarded
+) -> None:
+    check_product(guarded, example(guarded, isa, rows, *size, numbers[0], group_size, numbers[1]))
 
 
 @each_isa
@@ -110,14 +108,16 @@ def test_rows_with_a_zero_point_each(
 
 
 # More rows and more of k than a kernel prepares at once.
+LARGE = [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
+
+
 @each_isa
 @each_group_size
-@pytest.mark.parametrize(
-    ("rows", "k", "units"), [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
-)
-def test_large_products(isa: str, rows: int, k: int, units: int, group_size: int, guarded: Guarded) -> None:
-    for zero_point, kind in ((0, "corners"), (0, "low"), (255, "low"), (0, "high")):
-        check_product(guarded, example(guarded, isa, rows, k, units, zero_point, group_size, kind))
+@bundled("size, numbers", spread(3, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))
+def test_large_products(
+    isa: str, size: tuple[int, int, int], numbers: tuple[int, str], group_size: int, guarded: Guarded
+) -> None:
+    check_product(guarded, example(guarded, isa, *size, numbers[0], group_size, numbers[1]))
 
 
 # The last pair of tiles twice the same one; and overlapping the pair before; k of more than is unpacked at once.
@@ -142,9 +142,7 @@ def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int
 
 
 @each_isa
-@pytest.mark.parametrize("group_size", [0, 32, 65536, 65568])
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("kind", ["low", "high"])
+@bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]))
 def test_largest_depth_does_not_overflow(isa: str, kind: str, rows: int, group_size: int, guarded: Guarded) -> None:
     product = example(guarded, isa, rows, 65536, 1, 0, group_size, kind)
     largest = 255 * 65536 * {"low": 128 if group_size else 8, "high": 126 if group_size else 7}[kind]
@@ -158,12 +156,11 @@ def test_largest_depth_does_not_overflow(isa: str, kind: str, rows: int, group_s
 
 @each_isa
 @pytest.mark.parametrize("group_size", [0, 32, 64])
-@bundled("rows", [1, 2, 7, 20])
-@bundled("begin, end", [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))])
+@bundled("rows, span", spread(2, [1, 2, 7, 20], [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))]))
 def test_products_write_their_blocks_only(
-    isa: str, begin: int, end: int, rows: int, group_size: int, guarded: Guarded
+    isa: str, span: tuple[int, int], rows: int, group_size: int, guarded: Guarded
 ) -> None:
-    check_blocks(guarded, example(guarded, isa, rows, 101, 70, 77, group_size, "random"), begin, end)
+    check_blocks(guarded, example(guarded, isa, rows, 101, 70, 77, group_size, "random"), *span)
 
 
 @each_isa

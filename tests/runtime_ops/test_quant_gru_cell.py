@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from bundles import bundled, spread
 from hypothesis import given
-from isa_process import run_with_isa
 from kernel_calls import AVAILABLE
 from quant_gru_cases import GRU, RNN, cases, expected, table_case
 from quant_lstm_cases import Arrays, Case, Operator, assert_same_bits, native_session, pack_at_random, run_native
@@ -43,12 +44,13 @@ def test_operators_differ() -> None:
         assert 0.05 < result.std() < 1
 
 
-@pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 96, 127, 130])
-@pytest.mark.parametrize("inputs", [1, 4, 61])
+HIDDEN = [1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 96, 127, 130]
+
+
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
-def test_sizes(operator: Operator, linear: int, inputs: int, hidden: int) -> None:
-    for batch in (1, 2, 7):
-        check(table_case(operator, 3, batch, inputs, hidden, hidden * 100 + inputs, linear))
+@bundled("inputs, hidden, batch", spread(3, [1, 4, 61], HIDDEN, [1, 2, 7]))
+def test_sizes(operator: Operator, linear: int, inputs: int, hidden: int, batch: int) -> None:
+    check(table_case(operator, 3, batch, inputs, hidden, hidden * 100 + inputs, linear))
 
 
 @pytest.mark.parametrize("states", [0, 1])
@@ -64,22 +66,20 @@ def test_axes_for_the_direction(operator: Operator, linear: int, y: int, states:
     check(case)
 
 
-@pytest.mark.parametrize("group_size", [0, 32])
-@pytest.mark.parametrize("hidden", [1, 15, 33, 127])
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
-def test_packed_sizes(operator: Operator, linear: int, hidden: int, group_size: int) -> None:
+@bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]))
+def test_packed_sizes(operator: Operator, linear: int, inputs: int, hidden: int, group_size: int) -> None:
     """Odd numbers of columns among them: the last high nibble does not count."""
-    for inputs in (1, 32, 65):
-        case = table_case(operator, 3, 2, inputs, hidden, linear_before_reset=linear)
-        rng = np.random.default_rng(inputs * 1000 + hidden)
-        for key in ("W", "R"):
-            pack_at_random(case, key, group_size, rng)
-        check(case)
-        if case.inputs["h_multiplier"].size % 2 == 1:
-            before = run_native(case)
-            case.inputs["W"][:, -1] ^= 0xF0
-            case.inputs["R"][:, -1] ^= 0xF0
-            assert_same_bits(run_native(case), before)
+    case = table_case(operator, 3, 2, inputs, hidden, linear_before_reset=linear)
+    rng = np.random.default_rng(inputs * 1000 + hidden)
+    for key in ("W", "R"):
+        pack_at_random(case, key, group_size, rng)
+    check(case)
+    if case.inputs["h_multiplier"].size % 2 == 1:
+        before = run_native(case)
+        case.inputs["W"][:, -1] ^= 0xF0
+        case.inputs["R"][:, -1] ^= 0xF0
+        assert_same_bits(run_native(case), before)
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 150, 151, 300])
@@ -186,16 +186,15 @@ VARIANTS: dict[str, Callable[[Case], None]] = {
 SHAPES = [(1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 130), (25, 1, 300, 200), (20, 8, 40, 100), (5, 3, 20, 450)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
+@bundled("shape, variant", spread(3, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: str, shape: tuple[int, ...]) -> None:
     case = table_case(operator, *shape, seed=1, linear_before_reset=linear)
     VARIANTS[variant](case)
     wanted = expected(case)
     for threads in (1, 2, 4):
         session = native_session(case.model(), threads)
-        for _ in range(3):
+        for _ in range(2):
             found = session.run(list(case.outputs), case.feeds())
             assert_same_bits(dict(zip(case.outputs, found, strict=True)), wanted)
 
@@ -229,23 +228,11 @@ def test_concurrent_runs_of_one_session(operator: Operator, linear: int) -> None
         list(pool.map(run, range(60)))
 
 
-_OTHER_ISA = """
-import sys
-sys.path[:0] = ["tests", "tests/runtime_ops"]
-from quant_gru_cases import expected, table_case
-from quant_lstm_cases import assert_same_bits, run_native
-from test_quant_gru_cell import OPERATORS, VARIANTS
-for operator, linear in OPERATORS:
-    for variant, change in VARIANTS.items():
-        for batch, hidden in ((1, 33), (3, 127), (8, 80), (2, 260)):
-            case = table_case(operator, 5, batch, 20, hidden, hidden, linear)
-            change(case)
-            assert_same_bits(run_native(case, 2), expected(case))
-print("same")
-"""
-
-
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    done = run_with_isa(isa, _OTHER_ISA)
-    assert done.stdout == "same\n", done.stderr
+    shapes = itertools.cycle([(1, 33), (3, 127), (8, 80), (2, 260)])
+    for (operator, linear), change in itertools.product(OPERATORS, VARIANTS.values()):
+        batch, hidden = next(shapes)
+        case = table_case(operator, 5, batch, 20, hidden, hidden, linear)
+        change(case)
+        assert_same_bits(run_native(case, 2, isa), expected(case))

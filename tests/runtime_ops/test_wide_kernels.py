@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from bundles import bundled
 from kernel_calls import NATIVE, SENTINEL, STEP_ISAS, Guarded
 
 Array = npt.NDArray[Any]
@@ -39,8 +40,8 @@ def _quantize(isa: str, guarded: Guarded, x: Array, scale: float, zero_point: in
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
-@pytest.mark.parametrize("zero_point", [0, 1, 255, 256, 32768, 65535])
-@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 131])
+@bundled("zero_point", [0, 1, 255, 256, 32768, 65535])
+@bundled("n", [1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 131])
 def test_codes(isa: str, n: int, zero_point: int, guarded: Guarded) -> None:
     rng = np.random.default_rng([n, zero_point])
     for scale in (1 / 32767, 0.5, 1e-30):
@@ -88,9 +89,9 @@ def _join(
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
-@pytest.mark.parametrize("row_scales", [False, True])
-@pytest.mark.parametrize("bias", ["shared", "rows", "in place"])
-@pytest.mark.parametrize(("rows", "blocks"), [(1, (0, 1)), (1, (0, 4)), (3, (1, 3)), (5, (0, 2)), (2, (2, 2))])
+@bundled("row_scales", [False, True])
+@bundled("bias", ["shared", "rows", "in place"])
+@bundled("rows, blocks", [(1, (0, 1)), (1, (0, 4)), (3, (1, 3)), (5, (0, 2)), (2, (2, 2))])
 def test_joined_products(
     isa: str, rows: int, blocks: tuple[int, int], bias: str, row_scales: bool, guarded: Guarded
 ) -> None:

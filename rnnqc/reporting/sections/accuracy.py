@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree.ElementTree import Element
 
-from rnnqc.evaluation.comparison import unlike_texts
+from rnnqc.measure.differences import unlike_text
 from rnnqc.reporting.charts import gauge, level_chart, level_range
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Curve, Evidence
@@ -29,7 +29,8 @@ def accuracy(evidence: Evidence) -> list[Child]:
     ]
     if any(o.unlike for o in evidence.outputs):
         text = "The other figures are of the values that are finite in both."
-        made += [element("p", t, class_="note warning") for t in (*unlike_texts(evidence.outputs), text)]
+        unlike = [unlike_text(o.name, o.unlike, o.first_unlike) for o in evidence.outputs if o.unlike]
+        made += [element("p", t, class_="note warning") for t in (*unlike, text)]
     shown = [(c.cell, "Hidden states", c.sqnr_db, c.curve) for c in evidence.layers]
     shown += [(o.name, "Output", o.sqnr_db, o.curve) for o in evidence.outputs]
     shown = [s for s in shown if s[3] is not None and any(v is not None and math.isfinite(v) for v in s[3].sqnr_db)]

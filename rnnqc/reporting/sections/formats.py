@@ -8,9 +8,10 @@ from xml.etree.ElementTree import Element
 from rnnqc.recipes.clipping import CLIPS
 from rnnqc.reporting.charts import gauge, histogram, spark
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
-from rnnqc.reporting.evidence import Evidence, PointEvidence, Repair, Sensitivity
+from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.sections.repairs import plain
 from rnnqc.reporting.tables import folded, table
+from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
 
 LARGE = 6
 """Points with a large histogram."""

@@ -10,9 +10,10 @@ from xml.etree.ElementTree import Element
 from rnnqc.errors import byte_count
 from rnnqc.recipes.recipe import parse_override
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
-from rnnqc.reporting.evidence import Evidence, Repair
-from rnnqc.reporting.repairs import WORTH_A_FORM_DB, WORTH_DB
-from rnnqc.search.tune import rule_text
+from rnnqc.reporting.evidence import Evidence
+from rnnqc.search.findings import Repair
+from rnnqc.search.overrides import rule_text
+from rnnqc.search.repairs import WORTH_A_FORM_DB, WORTH_DB
 
 
 def repairs(evidence: Evidence) -> list[Child]:

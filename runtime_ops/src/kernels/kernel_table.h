@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "kernels/activation.h"
-#include "kernels/grid_bytes.h"
-#include "kernels/linear_tables.h"
-#include "kernels/packing.h"
-#include "kernels/reciprocal.h"
+#include "kernels/common/activation.h"
+#include "kernels/common/fixed_point_bytes.h"
+#include "kernels/common/linear_tables.h"
+#include "kernels/common/packing.h"
+#include "kernels/common/reciprocal.h"
 
 namespace rnnqc {
 
@@ -118,7 +118,7 @@ struct HiddenCellOptions {
 // [block_begin, block_end); "[gates]" below is block order with so many gates.
 //
 // With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))], or what
-// kernels/activation.h says of limit(v, gate_min[g], gate_max[g]), which sends NaN to gate_max[g].
+// kernels/common/activation.h says of limit(v, gate_min[g], gate_max[g]), which sends NaN to gate_max[g].
 struct HiddenCellArgs {
   int64_t rows;
   int64_t units;

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "ops/grid_attributes.h"
+#include "ops/fixed_point_attributes.h"
 
 namespace rnnqc {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "cells/cell_config.h"
-#include "cells/gru_config.h"
+#include "cells/driver/cell_config.h"
+#include "cells/gru_rnn/config.h"
 #include "ort_support.h"
 
 namespace rnnqc {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "cells/packed_int4.h"
+#include "cells/driver/packed_int4.h"
 
 namespace rnnqc {
 
@@ -294,6 +294,7 @@ Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArg
   args->sequence_lens = CheckedData<int32_t>(kSequenceLens, inputs, sizes);
   CheckLengths(args->sequence_lens, sizes);
   args->initial_h = CheckedData<float>(kInitialH, inputs, sizes);
+  args->initial_c = CheckedData<float>(kInitialC, inputs, sizes);
   return sizes;
 }
 
@@ -328,16 +329,18 @@ int64_t CellInputs::CheckedInputSize(const OrtValue* const* inputs, const Sizes&
 
 CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* const* inputs, const Sizes& sizes) const {
   const bool is_w = input == kW;
-  const size_t multipliers = is_w ? kWGroupMultiplier : kRGroupMultiplier;
   Weights weights{};
-  Matrix& matrix = weights.matrix;
+  WeightMatrix& matrix = weights.matrix;
   matrix.k = is_w ? sizes.input : sizes.hidden;
   matrix.units = sizes.hidden;
   matrix.gates = op_.gates;
   matrix.group_size = is_w ? sizes.w_group_size : sizes.r_group_size;
-  if (is_w ? sizes.packed_w : sizes.packed_r) {
+  matrix.zero_point = CheckedData<int32_t>(is_w ? kWZeroPoint : kRZeroPoint, inputs, sizes);
+  if (is_w ? sizes.wide_w : sizes.wide_r) {
+    matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
+  } else if (is_w ? sizes.packed_w : sizes.packed_r) {
     const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
-    matrix.multipliers = CheckedData<uint8_t>(multipliers, inputs, sizes);
+    matrix.multipliers = CheckedData<uint8_t>(is_w ? kWGroupMultiplier : kRGroupMultiplier, inputs, sizes);
     try {
       weights.codes = UnpackInt4(packed, matrix.k, matrix.columns(), matrix.multipliers, matrix.group_size);
     } catch (const std::invalid_argument& error) {
@@ -350,22 +353,14 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
   return weights;
 }
 
-CellInputs::GridWeights CellInputs::UnpackedGridWeights(size_t input, const OrtValue* const* inputs,
-                                                        const Sizes& sizes) const {
-  const bool is_w = input == kW;
-  GridWeights weights{};
-  GridMatrix& matrix = weights.matrix;
-  matrix.k = is_w ? sizes.input : sizes.hidden;
-  matrix.gates = op_.gates;
-  matrix.units = sizes.hidden;
-  matrix.zero_point = CheckedData<int32_t>(is_w ? kWZeroPoint : kRZeroPoint, inputs, sizes);
-  if (is_w ? sizes.wide_w : sizes.wide_r) {
-    matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
-  } else {
-    weights.narrow = UnpackedWeights(input, inputs, sizes);
-    matrix.narrow = weights.narrow.matrix.weights;
-  }
-  return weights;
+CellParameters CellInputs::Vectors(const OrtValue* const* inputs, const Sizes& sizes) const {
+  CellParameters parameters{};
+  parameters.x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
+  parameters.h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
+  parameters.bias = CheckedData<float>(kBias, inputs, sizes);
+  parameters.peephole = CheckedData<float>(kPeephole, inputs, sizes);
+  if (op_.gates == 3) parameters.hidden_bias = CheckedData<float>(kHiddenBias, inputs, sizes);
+  return parameters;
 }
 
 template <typename T>
@@ -388,6 +383,7 @@ void CellInputs::UseOutputs(OrtKernelContext* context, const Sizes& s, CellArgs*
   args->y =
       config_.y_direction_axis ? OutputData<float>(context, 0, sequence, 4) : OutputData<float>(context, 0, codes, 3);
   args->y_h = StateOutput(context, 1, s);
+  if (op_.codes_output() > 2) args->y_c = StateOutput(context, 2, s);
   args->y_codes = OutputData<uint8_t>(context, op_.codes_output(), codes, 3);
 }
 

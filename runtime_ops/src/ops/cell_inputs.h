@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cells/cell_config.h"
-#include "cells/cell_run.h"
-#include "cells/grid_product.h"
+#include "cells/driver/cell_config.h"
+#include "cells/driver/cell_run.h"
 #include "ort_support.h"
 
 namespace rnnqc {
@@ -100,7 +99,6 @@ class CellInputs {
   // gate_table, if there is one; a constant one is checked already.
   void UseGateTable(const ort::OrtValue* const* inputs, int64_t required, CellArgs* args) const;
   void UseOutputs(ort::OrtKernelContext* context, const Sizes& sizes, CellArgs* args) const;
-  float* StateOutput(ort::OrtKernelContext* context, size_t output, const Sizes& sizes) const;
 
   void CheckShape(size_t input, const ort::Shape& found, const ort::Shape& expected,
                   const Sizes& sizes = Sizes()) const;
@@ -120,25 +118,12 @@ class CellInputs {
 
   // A weight matrix, with the memory of its codes if they have to be unpacked.
   struct Weights {
-    Matrix matrix;
+    WeightMatrix matrix;
     std::vector<int8_t> codes;
   };
   Weights UnpackedWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
-
-  // The same for the arithmetic "grid", where matrices may be int16 and have zero points.
-  struct GridWeights {
-    GridMatrix matrix;
-    Weights narrow;  // not for int16
-  };
-  GridWeights UnpackedGridWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
-
-  // The vectors of CellParameters and GridParameters.
-  template <typename Parameters>
-  void ReadVectors(const ort::OrtValue* const* inputs, const Sizes& sizes, Parameters* parameters) const {
-    parameters->x_multiplier = CheckedData<float>(kXMultiplier, inputs, sizes);
-    parameters->h_multiplier = CheckedData<float>(kHMultiplier, inputs, sizes);
-    parameters->bias = CheckedData<float>(kBias, inputs, sizes);
-  }
+  // Parameters but for the matrices.
+  CellParameters Vectors(const ort::OrtValue* const* inputs, const Sizes& sizes) const;
 
  private:
   void ReadPlaces(const ort::KernelInfo& info);
@@ -150,6 +135,7 @@ class CellInputs {
   static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                           bool multipliers);
   void CheckOutputs(const ort::KernelInfo& info);
+  float* StateOutput(ort::OrtKernelContext* context, size_t output, const Sizes& sizes) const;
   template <typename T>
   T* OutputData(ort::OrtKernelContext* context, size_t index, const int64_t* shape, size_t rank) const;
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cells/cell_run.h"
+#include "cells/driver/cell_run.h"
 #include "ops/cell_inputs.h"
 #include "ort_support.h"
 

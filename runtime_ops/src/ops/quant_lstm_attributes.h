@@ -1,7 +1,7 @@
 #ifndef RNNQC_OPS_QUANT_LSTM_ATTRIBUTES_H_
 #define RNNQC_OPS_QUANT_LSTM_ATTRIBUTES_H_
 
-#include "cells/lstm_config.h"
+#include "cells/lstm/config.h"
 #include "ort_support.h"
 
 namespace rnnqc {

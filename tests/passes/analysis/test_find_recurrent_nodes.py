@@ -19,7 +19,7 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes, weight_bytes
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1, "onnx.brevitas": 1, "test.other": 1]>'
 

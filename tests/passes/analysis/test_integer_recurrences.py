@@ -20,7 +20,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.integer_recurrences import integer_recurrences
-from rnnqc.testing import RecurrenceCase
+from tests.generate import RecurrenceCase
 
 PRODUCT = {"MatMulInteger", "QLinearMatMul", "MatMul"}
 

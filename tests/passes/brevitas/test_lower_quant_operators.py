@@ -22,6 +22,7 @@ from rnnqc.errors import Outcome
 from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import Model
 from rnnqc.passes import LowerQuantOperators
+from tests.laws.parametrize import every_pair
 
 F32 = np.float32
 Array = npt.NDArray[np.float32]
@@ -202,27 +203,26 @@ def weights(
 CHANNELS = np.array([[0.01], [0.02], [0.004], [0.03]], F32)
 
 
-@pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize("op", ["Gemm", "MatMul", "Conv"])
-@pytest.mark.parametrize(
-    ("arguments", "dtype"),
-    [
-        ({"bits": 8, "scale": 0.011}, TensorProto.INT8),
-        ({"bits": 3, "scale": CHANNELS}, TensorProto.INT8),
-        ({"bits": 8, "scale": CHANNELS, "signed": 0, "zero": 130.0}, TensorProto.UINT8),
-        ({"bits": 2, "scale": 0.4}, TensorProto.INT8),
-        ({"bits": 1, "scale": 0.4}, TensorProto.INT8),
-        ({"bits": 9, "scale": 0.001}, None),
-        ({"bits": 16, "scale": 1e-4}, None),
-        ({"bits": 8, "scale": 0.011, "zero": 2.5}, None),
-        ({"bits": 8, "scale": np.outer(CHANNELS, [1, 2, 3, 4, 5, 6])}, None),
-    ],
-)
-def test_weights(arguments: dict[str, Any], dtype: int | None, op: str, opset: int) -> None:
+WEIGHTS: list[tuple[dict[str, Any], int | None]] = [
+    ({"bits": 8, "scale": 0.011}, TensorProto.INT8),
+    ({"bits": 3, "scale": CHANNELS}, TensorProto.INT8),
+    ({"bits": 8, "scale": CHANNELS, "signed": 0, "zero": 130.0}, TensorProto.UINT8),
+    ({"bits": 2, "scale": 0.4}, TensorProto.INT8),
+    ({"bits": 1, "scale": 0.4}, TensorProto.INT8),
+    ({"bits": 9, "scale": 0.001}, None),
+    ({"bits": 16, "scale": 1e-4}, None),
+    ({"bits": 8, "scale": 0.011, "zero": 2.5}, None),
+    ({"bits": 8, "scale": np.outer(CHANNELS, [1, 2, 3, 4, 5, 6])}, None),
+]
+
+
+@every_pair(weight=WEIGHTS, op=["Gemm", "MatMul", "Conv"], opset=[13, 17, 21])
+def test_weights(weight: tuple[dict[str, Any], int | None], op: str, opset: int) -> None:
     """Codes of up to 8 bits that stand for the same floats; floats else.
 
     onnxruntime optimizes: where it makes MatMulNBits of a DequantizeLinear and a MatMul, products are 1 % off.
     """
+    arguments, dtype = weight
     if op == "Conv" and np.asarray(arguments["scale"]).size > 4:
         pytest.skip("one case is enough")
     proto, expected = weights(**arguments, op=op, opset=opset)

@@ -20,8 +20,8 @@ from protos import parse
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
-from rnnqc.testing.layers import RecurrentCase
-from rnnqc.testing.renaming import STYLES, rename
+from tests.generate.layers import RecurrentCase
+from tests.generate.renaming import STYLES, rename
 
 Array = npt.NDArray[Any]
 I, H = 24, 32  # noqa: E741 - inputs and units

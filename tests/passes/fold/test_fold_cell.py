@@ -18,9 +18,8 @@ from pass_testing import INT8, before, make_pass
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell, with_zero_point_rows, zero_point_rows_needed
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 TANH = Activation("Tanh")
 
@@ -39,7 +38,7 @@ def test_multipliers_and_bias_by_hand() -> None:
     cell, folded = _folded(LstmCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125")
     h = cell.hidden_size
     s_g = np.repeat([16 / 4096, 16 / 4096, 16 / 4096, 8 / 4096], h)
-    s_w, s_r = (np.asarray(encoding_of(cell.points[f"{k}.weight"]).scale) for k in ("W", "R"))
+    s_w, s_r = (np.asarray(cell.points[f"{k}.weight"].complete.scale) for k in ("W", "R"))
     s_h = cell.points["hidden"]["scale"][0]
     np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
     np.testing.assert_allclose(folded.h_multiplier, s_r * s_h / s_g, rtol=1e-6)
@@ -126,7 +125,7 @@ def test_widths_of_activations() -> None:
     assert (numbers.x_bits, numbers.h_bits) == (16, 16)
     assert (numbers.x_mode, numbers.h_mode, numbers.h_zero_point) == ("dynamic_row", "static", 32768)
     assert numbers.h_scale == float(np.float32(1 / 32767))
-    r_scale = np.asarray(encoding_of(cell.points["R.weight"]).scale)
+    r_scale = np.asarray(cell.points["R.weight"].complete.scale)
     np.testing.assert_allclose(folded.h_multiplier[-1], r_scale[-1] / 32767 / (8 / 4096), rtol=1e-6)
     attributes = numbers.attributes(cell)
     assert (attributes["x_bits"], attributes["h_bits"]) == (16, 16)

@@ -14,14 +14,16 @@ from pass_testing import INT8, apply, before, make_pass
 
 import rnnqc
 from rnnqc.cells.base import GATES, Cell
+from rnnqc.cells.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import CellNumbers
 from rnnqc.cells.tables import piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import vitis_values
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_grid import FoldedGrid, fold_grid, needs_grid
-from rnnqc.passes.fold.grid_numbers import QUANTIZERS, Grid, is_exact_in_int32, point_of, quantizers_of
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 STATIC = (
     *("*.input.mode=static", "*.input.scale=0.125", "*.hidden.mode=static", "*.hidden.scale=0.015625"),
@@ -122,7 +124,7 @@ def test_values_of_activations_lie_on_their_grid() -> None:
     _, exact = _folded(None, "*.activation.table=exact")
     overrides = ("*.activation.bits=6", "*.activation.scale=0.04", "*.activation.signed=true")
     cell, folded = _folded(LstmCase(input_forget=True), *overrides, "*.activation.table=exact")
-    encoding = Encoding(6, True, (float(np.float32(0.04)),), rounding=Rounding.HALF_EVEN)
+    encoding = Format(6, True, (float(np.float32(0.04)),), rounding=Rounding.HALF_EVEN)
     for table, unrounded in zip(folded.gate_tables, exact.gate_tables, strict=True):
         np.testing.assert_array_equal(table.values, encoding.dequantize(encoding.quantize(unrounded.values)))
     np.testing.assert_array_equal(
@@ -200,7 +202,7 @@ def test_the_first_arithmetic_comes_first() -> None:
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
     model = before("fold-scales", LstmCase().model(), recipe)
     apply(make_pass("fold-scales", recipe), model)
-    assert "arithmetic" not in next(iter(model.cells.values())).integer
+    assert isinstance(next(iter(model.cells.values())).numbers, CellNumbers)
     recipe = INT8.with_overrides(["*.W.weight.bits=12"])
     model = before("fold-scales", LstmCase().model(), recipe)
     (remark,) = apply(make_pass("fold-scales", recipe), model).remarks

@@ -20,6 +20,7 @@ from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.base import GATES, LSTM_POINTS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.formats.derived_formats import Points
 from rnnqc.passes.formats.formats import resolve_formats
@@ -53,8 +54,8 @@ def _recipe(text: str, *overrides: str) -> Recipe:
 def _scale(points: Mapping[str, Points | None], cell: str, point: str) -> Any:
     found = points[cell]
     assert found is not None
-    scales = found[point]["scale"]
-    return scales[0] if len(scales) == 1 else scales
+    scales = found[point].scale
+    return scales[0] if len(scales) == 1 else list(scales)
 
 
 def test_ranges_come_from_the_point_of_the_same_name() -> None:
@@ -147,9 +148,9 @@ def test_formats_of_other_points() -> None:
             assert [found[name][k] for k in ("bits", "scale", "zero_point")] == [
                 hidden[k] for k in ("bits", "scale", "zero_point")
             ]
-        assert found["input_gate.acc"]["rounding"] == "floor" != found["cell_state"]["rounding"]
-        assert found["bias"]["scale"] == hidden["scale"] * 24
-        assert found["bias"]["axis"] == 0
+        assert found["input_gate.acc"].integers.rounding is Rounding.FLOOR is not found["cell_state"].integers.rounding
+        assert found["bias"].scale == hidden.scale * 24
+        assert found["bias"].complete.axis == 0
 
 
 def test_the_bias_at_the_scale_of_products() -> None:
@@ -217,7 +218,7 @@ def test_limits_of_compensated_weights(recipe: str) -> None:
     for cell in CELLS:
         found = points[cell]
         assert found is not None
-        scales = np.array(found["R.weight"]["scale"]) * (2 ** (found["R.weight"]["bits"] - 1) - 1)
+        scales = np.array(found["R.weight"].scale) * (2 ** (found["R.weight"].bits - 1) - 1)
         assert scales.max() == pytest.approx(0.25, rel=1e-6)
 
 

@@ -139,7 +139,7 @@ def test_the_format_of_a_chained_input_counts() -> None:
         model, "pow2-int8", calibration=[FEEDS], overrides=["*.hidden.scale=16.0", "*.weight.shift_limits=true"]
     )
     second = list(result.model.cells.values())[1]
-    assert second.points["input"]["mode"] == "codes" and position(second.points["input"]["scale"][0]) == -4
+    assert second.points["input"].mode == "codes" and position(second.points["input"].scale[0]) == -4
     for k, gate in enumerate(("input", "output", "forget", "cell")):
         w = position(second.points["W.weight"]["scale"][k * CASE.H])
         assert position(second.points[f"{gate}_gate.input_product"]["scale"][0]) == w - 4

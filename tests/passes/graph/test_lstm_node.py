@@ -17,7 +17,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.errors import CompileError
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.passes.graph.lstm_node import NotHandled, read_layer
-from rnnqc.testing.float_layer import Activation as OnnxActivation
+from tests.generate.float_layer import Activation as OnnxActivation
 
 
 def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:

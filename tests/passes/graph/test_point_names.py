@@ -1,15 +1,27 @@
-"""Names of quantization points.
+"""Names of quantization points and of values.
 
-What these would catch: two things of one name, names that other things change, names that depend on hash order.
+What these would catch: two things of one name, names that other things change, names that depend on hash order; a
+branch or a step that passes write into a name and that no reader of names knows.
 """
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.ir import safe_name
-from rnnqc.passes.graph.point_names import distinct_names
+from rnnqc.passes.graph.point_names import (
+    BEYOND,
+    SIGNED,
+    UNSIGNED,
+    WITHIN,
+    alias,
+    branch_path,
+    distinct_names,
+    plain_name,
+    step_path,
+)
 
 
 def names(*texts: str, taken: tuple[str, ...] = ()) -> list[str]:
@@ -35,3 +47,28 @@ def test_no_two_are_the_same(texts: list[str]) -> None:
     usual = [safe_name(t) for t in texts]
     assert all(name == own for name, own in zip(made, usual, strict=True) if usual.count(own) == 1)
     assert all(name == safe_name(name) for name in made)
+
+
+@given(
+    st.sampled_from(["", "a/b.forward", "step_1.reverse"]),
+    st.lists(st.sampled_from([SIGNED, UNSIGNED, WITHIN, BEYOND]), max_size=2),
+    st.none() | st.integers(0, 20000),
+    st.sampled_from(["hidden", "cell_state.kept", "input_gate.acc.codes", "x.projection.step"]),
+    st.sampled_from(["", "_2", "_13"]),
+)
+def test_what_passes_add_to_names_is_read_again(
+    cell: str, branches: list[str], step: int | None, value: str, number: str
+) -> None:
+    path = cell
+    for branch in branches:
+        path = branch_path(path, branch)
+    if step is not None:
+        path = step_path(path, step)
+    name = f"{path}/{value}{number}" if path else f"{value}{number}"
+    assert plain_name(name, cell) == value
+    assert alias(f"/{name}")[1] == (step or 0)
+
+
+def test_a_branch_that_no_reader_knows() -> None:
+    with pytest.raises(ValueError, match="int4"):
+        branch_path("cell", "int4")

@@ -14,7 +14,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes.graph.unused_states import drop_unused_states
-from rnnqc.testing.recurrences import RecurrenceCase
+from tests.generate.recurrences import RecurrenceCase
 
 FEEDS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3)}
 STEP = """

@@ -23,8 +23,8 @@ from rnnqc.errors import CompileError, Outcome
 from rnnqc.ir import Constant, Model, graph_info
 from rnnqc.passes import Canonicalize
 from rnnqc.passes.normalize.canonicalize import IR_VERSIONS, TARGET_OPSET
-from rnnqc.testing import RecurrenceCase
-from rnnqc.testing.outer_forms import called
+from tests.generate import RecurrenceCase
+from tests.generate.outer_forms import called
 
 CANONICAL = LstmCase(opset=17)
 

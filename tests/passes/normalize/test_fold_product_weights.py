@@ -14,8 +14,8 @@ from running import assert_same_bits, plain_session, run
 
 from rnnqc import Model
 from rnnqc.passes import Canonicalize, FoldProductWeights, PassManager
-from rnnqc.testing import RecurrenceCase
-from rnnqc.testing.outer_forms import stored_otherwise
+from tests.generate import RecurrenceCase
+from tests.generate.outer_forms import stored_otherwise
 
 CASE = RecurrenceCase(op="highway", time=4)
 

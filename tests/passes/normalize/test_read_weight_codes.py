@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 from pass_testing import apply, nodes_of
 from running import plain_session, run
@@ -18,6 +17,7 @@ from running import plain_session, run
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import ReadWeightCodes
 from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
+from tests.laws.parametrize import every_pair
 
 I, H = 3, 4  # noqa: E741 - the operator's name for it
 RNG = np.random.default_rng(3)
@@ -77,10 +77,7 @@ def weights(proto: onnx.ModelProto) -> dict[str, Any]:
     return {k: got[n] for k, n in zip("WR", names, strict=True)}
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize(("channels", "zero"), [(False, False), (True, False), (True, True), (False, True)])
-@pytest.mark.parametrize("kind", BITS)
+@every_pair(kind=BITS, channels=[False, True], zero=[False, True], clip=[False, True], keep=[False, True])
 def test_fires(kind: str, channels: bool, zero: bool, clip: bool, keep: bool) -> None:
     proto = layer(kind, channels=channels, zero=zero, clip=clip)
     expected = weights(proto)

@@ -22,6 +22,7 @@ from torch_exports import exported, needed
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, PassManager, RemoveSorting
+from tests.laws.parametrize import in_turn
 
 HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int64[B] lens, float[1, B, 4] h0) => (Z)
 <int64[1] zeroth = {0}, int64[1] one = {1}, int64 nothing = {0}, int64 step = {1}, int64[1] last = {-1},
@@ -131,14 +132,13 @@ def export(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> 
         return proto, {"x": x.numpy(), "lens": lens.numpy()}, net(x, lens)
 
 
-@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
-@pytest.mark.parametrize(
-    ("layers", "both", "used"),
-    [(1, False, "all"), (1, True, "output"), (2, True, "all"), (2, False, "states"), (2, True, "output")],
-)
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
-def test_exports_of_torch(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> None:
+USED = [(1, False, "all"), (1, True, "output"), (2, True, "all"), (2, False, "states"), (2, True, "output")]
+
+
+@in_turn(made=[*USED, *USED], cell=["LSTM", "GRU", "RNN"], batch_first=[False, True])
+def test_exports_of_torch(cell: str, made: tuple[int, bool, str], batch_first: bool) -> None:
     """PyTorch cannot export a layer of which the states alone are used where it is the only one."""
+    layers, both, used = made
     proto, fed, wanted = export(cell, layers, both, batch_first, used)
     model = Model.load(proto)
     PassManager([Canonicalize()]).run(model)

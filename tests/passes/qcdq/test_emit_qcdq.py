@@ -1,6 +1,6 @@
 """The nodes that quantize a value, against the number format they stand for.
 
-What these would catch: a rounding whose nodes differ from `Encoding` at a tie, a zero point clipped away.
+What these would catch: a rounding whose nodes differ from `Format` at a tie, a zero point clipped away.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from lstm_models import LstmCase, Op
 from running import assert_same_bits, options, plain_session, run
 
 import rnnqc
-from rnnqc.formats.encoding import Encoding, Rounding
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.qcdq.emit_qcdq import emit_fake_quant
+from tests.laws.parametrize import in_turn
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))
@@ -24,7 +26,7 @@ def test_fake_quant_is_the_encoding(bits: int, signed: bool, zero_point: int, ro
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[N, 1] x) => (float[N, 1] y) { y = Identity(x) }'
     )
-    encoding = Encoding(bits, signed, (0.25,), zero_point, rounding=rounding)
+    encoding = Format(bits, signed, (0.25,), zero_point=zero_point, rounding=rounding)
     model = Model(proto)
     (identity,) = model.graph.nodes
     b = Builder(model)
@@ -36,8 +38,7 @@ def test_fake_quant_is_the_encoding(bits: int, signed: bool, zero_point: int, ro
     np.testing.assert_array_equal(run(plain_session(model.proto), {"x": x})["y"], expected)
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("recipe", ["distiller-avg", "distiller-sym", "pow2-int8", "brevitas-int8"])
+@in_turn(recipe=["distiller-avg", "distiller-sym", "pow2-int8", "brevitas-int8"], op=["LSTM", "GRU", "RNN"])
 def test_signed_codes_in_new_operator_sets(recipe: str, op: Op) -> None:
     """Optimized and not, operator set 21 gives the bits of 20: onnxruntime moves Q and DQ there and breaks models."""
     outputs = []

@@ -7,6 +7,7 @@ layers that takes another number format than the layer before has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,12 @@ from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.evaluation.numerics import Lossy, Numerics
-from rnnqc.formats.encoding import Encoding
 from rnnqc.formats.packing import factorize
 from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
 from rnnqc.passes import InsertQcdq
 from rnnqc.passes.cells.cell_graphs import chain_sources
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.recipes.recipe import Recipe, parse_override
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 CASE = LstmCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))
@@ -58,7 +57,7 @@ def test_int8() -> None:
     for key, name in (("W", cell.W), ("R", cell.R)):
         codes = constant_array(held[name])
         assert codes is not None
-        expected = encoding_of(cell.points[f"{key}.weight"]).quantize(CASE.parameters()[key][0].T)
+        expected = cell.points[f"{key}.weight"].complete.quantize(CASE.parameters()[key][0].T)
         np.testing.assert_array_equal(codes, expected)
         assert np.abs(codes.astype(int)).max(axis=0).tolist() == [127] * 16, "every channel uses its range"
     assert all(
@@ -100,8 +99,8 @@ def test_weights_are_quantized_as_the_encoding_says(granularity: str, bits: int)
     (cell,) = model.cells.values()
     w = case.parameters()["W"][0].T
     point = cell.points["W.weight"]
-    assert len(point["scale"]) == (16 if granularity == "per-channel" else 1)
-    encoding = encoding_of(point)
+    assert len(point.scale) == (16 if granularity == "per-channel" else 1)
+    encoding = point.complete
     i, _, _, c = np.split(encoding.dequantize(encoding.quantize(w)), 4, axis=1)
     np.testing.assert_array_equal(got, i * c)
 
@@ -175,8 +174,8 @@ def test_recipes_that_leave_a_question(overrides: list[str], message: str) -> No
 def test_the_forget_gate_of_coupled_gates_has_no_quantizer() -> None:
     model = _quantized(INT8, CASE.replace(input_forget=True).model())
     (cell,) = model.cells.values()
-    assert cell.points["forget_gate.acc"] == {"bits": None}
-    assert cell.points["input_gate.acc"]["bits"] == 13
+    assert cell.points["forget_gate.acc"].is_float
+    assert cell.points["input_gate.acc"].bits == 13
 
 
 @pytest.mark.parametrize(
@@ -185,9 +184,9 @@ def test_the_forget_gate_of_coupled_gates_has_no_quantizer() -> None:
 )
 def test_hidden_states_are_bounded_or_scaled_by_row(activations: Any, mode: str) -> None:
     (cell,) = _quantized(INT8, CASE.replace(activations=activations, gain=0.125).model()).cells.values()
-    assert cell.points["hidden"]["mode"] == mode
+    assert cell.points["hidden"].mode == mode
     if mode == "static":
-        assert cell.points["hidden"]["scale"] == [float(np.float32(1 / 127))]
+        assert cell.points["hidden"].scale == (float(np.float32(1 / 127)),)
 
 
 # Weights in groups and with wide channels
@@ -206,8 +205,8 @@ def test_groups_of_weights() -> None:
             codes, point = constant_array(held[name]), cell.points[f"{key}.weight"]
             assert codes is not None
             assert codes.dtype == np.int8
-            assert point.get("group_size") == (32 if overrides else None)
-            encoding = encoding_of(point)
+            assert point.group_size == (32 if overrides else 0)
+            encoding = point.complete
             assert (encoding.bits, len(encoding.scale)) == (8 if overrides else 4, 160)
             assert (factorize(codes, 32) is not None) or not overrides
             assert np.abs(codes.astype(int)).max() <= (126 if overrides else 7)
@@ -225,8 +224,8 @@ def test_wide_channels() -> None:
     largest = np.abs(codes.astype(int)).max(axis=0)
     assert sorted(set(largest.tolist())) == [7, 127]
     assert [int((largest == 127)[k : k + 25].sum()) for k in range(0, 100, 25)] == [0, 0, 0, 10]
-    assert encoding_of(cell.points["R.weight"]).bits == 8
-    assert encoding_of(cell.points["W.weight"]).bits == 4
+    assert cell.points["R.weight"].complete.bits == 8
+    assert cell.points["W.weight"].complete.bits == 4
 
 
 @pytest.mark.parametrize(
@@ -273,13 +272,13 @@ def test_weight_formats_that_contradict_themselves(overrides: list[str], found: 
 def test_the_second_layer_takes_the_format_of_the_first() -> None:
     model = _quantized(INT8, stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
     first, second = model.cells.values()
-    assert second.points["input"] == {**first.points["hidden"], "mode": "codes"}
-    assert first.points["input"]["mode"] == "dynamic-row"
+    assert second.points["input"] == replace(first.points["hidden"], mode="codes")
+    assert first.points["input"].mode == "dynamic-row"
 
 
 def test_a_bidirectional_layer_in_front() -> None:
     model = _quantized(INT8, stacked_model([LstmCase(direction="bidirectional"), LstmCase(I=8, seed=1)]))
-    assert model.cells["layer1.forward"].points["input"]["mode"] == "codes"
+    assert model.cells["layer1.forward"].points["input"].mode == "codes"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +292,7 @@ def test_a_bidirectional_layer_in_front() -> None:
 def test_declines_to_chain(overrides: list[str]) -> None:
     proto = stacked_model([LstmCase(direction="bidirectional"), LstmCase(I=8, seed=1)])
     model = _quantized(INT8.with_overrides(overrides), proto)
-    assert model.cells["layer1.forward"].points["input"]["mode"] == "dynamic-row"
+    assert model.cells["layer1.forward"].points["input"].mode == "dynamic-row"
 
 
 def _with_node_between(op: str) -> onnx.ModelProto:
@@ -307,18 +306,13 @@ def _with_node_between(op: str) -> onnx.ModelProto:
 def test_only_operators_that_move_are_passed(op: str, chained: bool) -> None:
     model = _quantized(INT8, _with_node_between(op))
     cell = model.cells["layer1.forward"]
-    assert (cell.points["input"]["mode"] == "codes") == chained
+    assert (cell.points["input"].mode == "codes") == chained
     value = model.find(cell.x)
     assert value is not None
     sources = chain_sources(model, value)
     assert (sources is not None) == chained
     if sources is not None:
         assert [c.name for c, _ in sources] == ["layer0.forward"]
-
-
-def test_the_format_of_a_point_is_the_encoding() -> None:
-    point = {"bits": 8, "signed": False, "scale": [0.5], "zero_point": 3, "narrow": False, "rounding": "half_even"}
-    assert encoding_of(point) == Encoding(8, False, (0.5,), 3)
 
 
 def test_what_it_promises() -> None:

@@ -13,6 +13,7 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, PassManager, RecognizeSteps
+from tests.laws.parametrize import in_turn
 
 INPUTS, H = 5, 7
 
@@ -72,8 +73,7 @@ def feeds() -> dict[str, np.ndarray]:
     return {n: rng.uniform(-1, 1, (3, k)).astype(np.float32) for n, k in (("x", INPUTS), ("h", H), ("c", H))}
 
 
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("order", ["".join(p) for p in itertools.permutations("ifgo")])
+@in_turn(order=["".join(p) for p in itertools.permutations("ifgo")], gemm=[False, True, True])
 def test_every_order_of_gates(order: str, gemm: bool) -> None:
     proto = step(order, gemm)
     model = Model.load(proto)

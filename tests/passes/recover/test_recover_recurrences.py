@@ -19,11 +19,12 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.lowering.layer import layer
-from rnnqc.measure.verify import compare_models
+from rnnqc.measure.compare import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.testing.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
+from tests.generate.recurrences import COUNTERS, FORMS, GATES, RecurrenceCase
+from tests.laws.parametrize import every_pair, in_turn
 
 RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
 
@@ -62,9 +63,7 @@ def check(case: RecurrenceCase, count: int = 1) -> Model:
     return model
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("backwards", [False, True])
+@every_pair(form=FORMS, op=GATES, backwards=[False, True])
 def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     case = RecurrenceCase(op=op, form=form, backwards=backwards)
     model = check(case)
@@ -73,9 +72,7 @@ def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     assert not any(n.op in ("Slice", "Concat", "Split", "Gather", "Tanh", "MatMul", "Gemm") for n in model.graph.nodes)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("initial", ["zeros", "constant", "input", "dynamic"])
-@pytest.mark.parametrize("batch", [1, 3, "B"])
+@every_pair(form=FORMS, initial=["zeros", "constant", "input", "dynamic"], batch=[1, 3, "B"])
 def test_initial_states(form: str, initial: str, batch: int | str) -> None:
     if initial in ("zeros", "constant") and batch == "B":
         pytest.skip("a constant state has a number of rows")
@@ -86,23 +83,24 @@ def test_initial_states(form: str, initial: str, batch: int | str) -> None:
         assert bool(states) == (initial in ("constant", "input"))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("outputs", [("y",), ("final",)])
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_outputs(form: str, outputs: tuple[str, ...], batch_first: bool) -> None:
-    for op in GATES:
-        check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
+@every_pair(form=FORMS, op=GATES, outputs=[("y",), ("final",)], batch_first=[False, True])
+def test_outputs(form: str, op: str, outputs: tuple[str, ...], batch_first: bool) -> None:
+    check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
 
 
-@pytest.mark.parametrize("order", ["".join(p) for p in itertools.permutations("ifgo")])
-def test_orders_of_lstm_gates(order: str) -> None:
-    check(RecurrenceCase(order=order, form="scan"))
-    check(RecurrenceCase(order=order, form="unrolled", products="joined", cut="slice"))
+@in_turn(
+    order=["".join(p) for p in itertools.permutations("ifgo")],
+    written=[{"form": "scan"}, {"form": "unrolled", "products": "joined", "cut": "slice"}, {"form": "scan"}],
+)
+def test_orders_of_lstm_gates(order: str, written: dict[str, str]) -> None:
+    check(RecurrenceCase(order=order, **written))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("order", ["".join(p) for p in itertools.permutations("zrn")])
-@pytest.mark.parametrize("update", ["torch", "keras", "paper"])
-@pytest.mark.parametrize("reset_after", [False, True])
+@every_pair(
+    order=["".join(p) for p in itertools.permutations("zrn")],
+    update=["torch", "keras", "paper"],
+    reset_after=[False, True],
+)
 def test_grus(order: str, update: str, reset_after: bool) -> None:
     model = check(RecurrenceCase(op="GRU", order=order, update=update, reset_after=reset_after))
     (node,) = [n for n in model.graph.nodes if n.op == "GRU"]
@@ -150,9 +148,7 @@ def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("squeeze", [False, True])
+@every_pair(op=GATES, gemm=[False, True], squeeze=[False, True])
 def test_gemm_that_adds_the_product_of_the_state(op: str, gemm: bool, squeeze: bool) -> None:
     """As tf2onnx fuses `x W + h R`; of one row the second product may have lost its axis of rows."""
     check(RecurrenceCase(op=op, form="unrolled", products="added", gemm=gemm, scales=(0.5, 2.0), batch=3))
@@ -322,8 +318,7 @@ def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     assert min(c.sqnr_db for c in comparison) > 40.0
 
 
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("form", FORMS)
+@in_turn(form=[*FORMS, *FORMS[:1]], op=GATES)
 def test_what_is_made_is_lowered(op: str, form: str) -> None:
     case = RecurrenceCase(op=op, form=form, initial="zeros", time=5)
     lowered = rnnqc.lower(case.model(), strict=True, verify=True)

@@ -21,7 +21,8 @@ from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.testing.recurrences import FORMS, RecurrenceCase
+from tests.generate.recurrences import FORMS, RecurrenceCase
+from tests.laws.parametrize import every_pair
 
 FLOAT = onnx.TensorProto.FLOAT
 H = 8
@@ -149,15 +150,19 @@ def assert_roles(model: Model, step: Step) -> None:
         np.testing.assert_array_equal(constant_array(node.inputs[2]), packed(weights[f"R{k}"]))
 
 
-@pytest.mark.parametrize("states", ["apart", "stacked", "split", "inside"])
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("width", [H, 5])
-def test_a_step_of_a_stream(states: str, swapped: bool, width: int) -> None:
-    for computed, layers, head in itertools.product((False, True), (1, 2), (False, True)):
-        step = Step(swapped, width, states=states, computed=computed, layers=layers, head=head)
-        model, doubts = recovered(step.model())
-        assert not doubts
-        assert_roles(model, step)
+@every_pair(
+    states=["apart", "stacked", "split", "inside"],
+    swapped=[False, True],
+    width=[H, 5],
+    computed=[False, True],
+    layers=[1, 2],
+    head=[False, True],
+)
+def test_a_step_of_a_stream(states: str, swapped: bool, width: int, computed: bool, layers: int, head: bool) -> None:
+    step = Step(swapped, width, states=states, computed=computed, layers=layers, head=head)
+    model, doubts = recovered(step.model())
+    assert not doubts
+    assert_roles(model, step)
 
 
 @pytest.mark.parametrize("states", ["apart", "stacked"])
@@ -225,9 +230,7 @@ def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: i
         assert 10 * np.log10(np.sum(value**2) / np.sum((value - found[name]) ** 2)) > 30
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("products", ["fused", "separate", "joined"])
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@every_pair(op=["LSTM", "GRU", "RNN"], form=FORMS, products=["fused", "separate", "joined"])
 def test_layers_whose_input_is_as_wide_as_their_state(op: str, form: str, products: str) -> None:
     if op == "GRU" and products == "joined":
         pytest.skip("h goes into gate n by another product than into the others")

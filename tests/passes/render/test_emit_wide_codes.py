@@ -24,6 +24,7 @@ from rnnqc.passes.render.emit_wide_codes import (
     wide_codes,
     zero_planes,
 )
+from tests.laws.parametrize import every_pair
 
 OPSETS = [13, 17, 18, 22]
 
@@ -72,9 +73,7 @@ def test_codes_round_half_to_even_and_saturate() -> None:
     assert got.tolist() == [[1001, 1001, 1001, 1003, 1001, 0, 0, 65535, 65535, 65535, 0, 65535]]
 
 
-@pytest.mark.parametrize("weight_zero_point", [None, 128])
-@pytest.mark.parametrize("zero_point", [0, 255, 256, 257, 30001, 32768, 65535])
-@pytest.mark.parametrize("opset", OPSETS)
+@every_pair(zero_point=[0, 255, 256, 257, 30001, 32768, 65535], opset=OPSETS, weight_zero_point=[None, 128])
 def test_products(opset: int, zero_point: int, weight_zero_point: int | None) -> None:
     """With planes stacked and apart; every sum is below 2**24, where float32 is exact."""
     rng = np.random.default_rng(0)

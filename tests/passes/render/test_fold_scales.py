@@ -19,7 +19,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.testing.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.float_layer import ACTIVATION_NAMES, Activation
 
 CASE = LstmCase()
 
@@ -48,7 +48,7 @@ def test_products_are_integer(dispatch: bool) -> None:
     (cell,) = model.cells.values()
     assert cell.form == "integer"
     weights = {v.name: v for g in model.graphs() for v in graph_info(g).initializers.values()}
-    codes = constant_array(weights[cell.operands["W"]])
+    codes = constant_array(weights[cell.operands.W])
     assert codes is not None
     assert codes.dtype == (np.int8 if dispatch else np.uint8)
 
@@ -97,8 +97,8 @@ def test_tables_are_shared() -> None:
     calls = [n for n in nodes_of(model, "ActivationTable") if n.domain == DOMAIN]
     assert len(calls) == 4, "sigmoid, tanh of the cell gate, and the two halves of the output table"
     assert len([f for f in model.functions if f.name == "ActivationTable"]) == 1
-    assert len({c.operands["gate_table"] for c in model.cells.values()}) == 1
-    assert len({c.operands["cell_table"] for c in model.cells.values()}) == 1
+    assert len({c.operands.gate_table for c in model.cells.values()}) == 1
+    assert len({c.operands.cell_table for c in model.cells.values()}) == 1
     first = [n.op for n in model.graph.nodes].index("ActivationTable")
     assert first == 0, "tables stand at the head of the main graph, visible to every subgraph"
 
@@ -106,7 +106,7 @@ def test_tables_are_shared() -> None:
 def test_different_tables_are_kept_apart() -> None:
     recipe = INT8.with_overrides(["layer1*.acc.bits=12"])
     model = _folded(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]), recipe)
-    assert len({c.operands["gate_table"] for c in model.cells.values()}) == 2
+    assert len({c.operands.gate_table for c in model.cells.values()}) == 2
 
 
 def test_tables_of_other_forms_are_initializers() -> None:
@@ -115,7 +115,7 @@ def test_tables_of_other_forms_are_initializers() -> None:
     assert not nodes_of(model, "ActivationTable")
     assert model.functions == []
     (cell,) = model.cells.values()
-    table = constant_array(graph_info(model.graph).initializers[cell.operands["cell_table"]])
+    table = constant_array(graph_info(model.graph).initializers[cell.operands.cell_table])
     assert table is not None
     np.testing.assert_allclose(table[[0, 1, -1]], np.tanh(np.array([0, 1, -1]) * 2.0**-11), rtol=1e-6)
 
@@ -124,12 +124,12 @@ def test_tables_of_other_forms_are_initializers() -> None:
 def test_constants_stand_in_the_graph_of_the_cell(placement: str) -> None:
     model = _folded(LstmCase(placement=placement).model())  # type: ignore[arg-type]
     for cell in model.cells.values():
-        (graph,) = [g for g in model.graphs() if cell.operands["W"] in graph_info(g).initializers]
+        (graph,) = [g for g in model.graphs() if cell.operands.W in graph_info(g).initializers]
         assert graph is not model.graph
 
 
 def _modes(model: Model) -> dict[str, str]:
-    return {c.name: c.integer["x_mode"] for c in model.cells.values()}
+    return {c.name: c.numbers.x_mode for c in model.cells.values()}
 
 
 def test_codes_pass_from_layer_to_layer() -> None:
@@ -179,10 +179,10 @@ def test_16_bit_codes_do_not_pass_but_are_made_again() -> None:
     model = before("fold-scales", proto, recipe)
     apply(FoldScales(), model)
     assert _modes(model) == {"layer0.forward": "dynamic_row", "layer1.forward": "static", "layer2.forward": "codes"}
-    first, second, third = (model.cells[f"layer{k}.forward"].integer for k in range(3))
-    assert [(c["x_bits"], c["h_bits"]) for c in (first, second, third)] == [(8, 16), (16, 8), (8, 16)]
-    assert (second["x_scale"], second["x_zero_point"]) == (first["h_scale"], first["h_zero_point"])
-    assert first["h_zero_point"] == 30000
+    first, second, third = (model.cells[f"layer{k}.forward"].numbers for k in range(3))
+    assert [(c.x_bits, c.h_bits) for c in (first, second, third)] == [(8, 16), (16, 8), (8, 16)]
+    assert (second.x_scale, second.x_zero_point) == (first.h_scale, first.h_zero_point)
+    assert first.h_zero_point == 30000
     assert model.cells["layer0.forward"].y_codes is None
     assert model.cells["layer1.forward"].y_codes is not None
 
@@ -201,8 +201,8 @@ def test_first_layer_without_integer_form() -> None:
     recipe = INT8.with_overrides(["layer0*.acc.bits=none"])
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
     model = before("fold-scales", proto, recipe)
-    assert model.cells["layer1.forward"].points["input"]["mode"] == "codes"
+    assert model.cells["layer1.forward"].points["input"].mode == "codes"
     result = apply(FoldScales(), model)
     assert [r.node for r in result.remarks] == ["layer0"]
     assert {c.name: c.form for c in model.cells.values()} == {"layer0.forward": "qcdq", "layer1.forward": "integer"}
-    assert model.cells["layer1.forward"].integer["x_mode"] == "static"
+    assert model.cells["layer1.forward"].numbers.x_mode == "static"

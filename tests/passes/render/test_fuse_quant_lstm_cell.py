@@ -20,13 +20,14 @@ from running import Array, assert_same_bits, plain_session, run
 import rnnqc
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES, fused_outputs, input_names, name_of_body
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import LSTM, fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.reference.quant_lstm_cell import weight_codes
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 CASE = LstmCase()
 
@@ -68,7 +69,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
         cell = model.cells[info(node).metadata[CELL_TAG]]
         given = {n: v.name for n, v in _given(node).items()}
         expected = {
-            **cell.operands,
+            **cell.operands.as_dict(),
             "X": cell.x,
             "sequence_lens": cell.sequence_lens,
             "initial_h": cell.initial_h,
@@ -171,7 +172,8 @@ def test_branches_hold_nothing_that_folds() -> None:
 
 def test_a_model_that_is_fused_in_part_is_refused() -> None:
     model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
-    next(iter(model.cells.values())).form = "integer"
+    name, cell = next(iter(model.cells.items()))
+    model.cells[name] = IntegerCell(**vars(cell))
     with pytest.raises(CompileError, match=r"some cells are fused already.*lower the float model in one go"):
         FuseQuantLstmCell()(model)
 
@@ -289,7 +291,7 @@ def test_weights_of_up_to_4_bits_are_packed(
             )
             codes = weight_codes(stored[key], stored.get(f"{key}_group_multiplier"), size)
             np.testing.assert_array_equal(codes, expected[cell.name][key])
-        assert (cell.operands["W"], cell.operands["R"]) == (cell.W, cell.R)
+        assert (cell.operands.W, cell.operands.R) == (cell.W, cell.R)
     feeds = case.feeds() if placement == "main" else case.feeds(condition=True)
     unoptimized = run(plain_session(model.proto), feeds)
     optimized = run(rnnqc.session(model.proto, native=False), feeds)
@@ -298,7 +300,7 @@ def test_weights_of_up_to_4_bits_are_packed(
 
 def _stored(model: Model, cell: Cell) -> dict[str, Array]:
     held = {n: c for g in model.graphs() for n, c in graph_info(g).initializers.items()}
-    arrays = {k: constant_array(held[n]) for k, n in cell.operands.items() if n in held}
+    arrays = {k: constant_array(held[n]) for k, n in cell.operands.as_dict().items() if n in held}
     return {k: a for k, a in arrays.items() if a is not None}
 
 
@@ -322,8 +324,9 @@ def test_codes_of_edited_files_that_fit_no_nibble_stay() -> None:
     model = before("fuse-quant-lstm-cell", CASE.model(), INT8.with_overrides(["*.weight.bits=4"]))
     (cell,) = model.cells.values()
     held = graph_info(model.graph).initializers
-    held[cell.operands["W"]].values = np.full((3, 16), 9, np.int8)
+    held[cell.operands.W].values = np.full((3, 16), 9, np.int8)
     apply(FuseQuantLstmCell(), model)
+    (cell,) = model.cells.values()
     assert (_stored(model, cell)["W"].dtype, _stored(model, cell)["R"].dtype) == (np.int8, np.uint8)
 
 

@@ -16,6 +16,7 @@ import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, input_names
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -23,11 +24,10 @@ from rnnqc.ir import Model, constant_array, graph_info, info
 from rnnqc.passes import DecomposeLstm, FuseQuantLstmCell
 from rnnqc.passes.fold.fold_cell import FoldedCell, fold_cell
 from rnnqc.passes.formats.formats import resolve_formats
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.integer_cell import weight_codes
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)
@@ -75,11 +75,11 @@ def test_decomposed(case: RecurrentCase) -> None:
 def test_points_of_int8(case: RecurrentCase) -> None:
     cell = _cell(before("fold-scales", case.model()))
     assert list(cell.points) == [p.name for p in cell.type.points]
-    quantized = {k for k, p in cell.points.items() if p["bits"] is not None}
+    quantized = {k for k, p in cell.points.items() if not p.is_float}
     gates = {f"{g}.{what}" for g in cell.type.gates for what in ("acc", "activation")}
     reset = {"reset.hidden"} if case is RESET_FIRST else set()
     assert quantized == {"input", "hidden", "W.weight", "R.weight"} | gates | reset
-    assert cell.points["hidden"]["scale"] == [float(np.float32(1 / 127))], "bounded by tanh"
+    assert cell.points["hidden"].scale == (float(np.float32(1 / 127)),), "bounded by tanh"
 
 
 @pytest.mark.parametrize("linear", [False, True])
@@ -88,21 +88,21 @@ def test_states_without_a_bound_have_a_scale_for_each_row(op: Op, linear: bool) 
     activations = (Activation("Sigmoid"), Activation("Relu"))[-CELL_TYPES[op].gate_activations[-1] - 1 :]
     case = RecurrentCase(op=op, linear_before_reset=linear and op == "GRU", activations=activations)
     points = _cell(before("fold-scales", case.model())).points
-    assert points["hidden"]["mode"] == "dynamic-row"
+    assert points["hidden"].mode == "dynamic-row"
     if case.op == "GRU" and not linear:
-        assert points["reset.hidden"]["mode"] == "dynamic-row"
+        assert points["reset.hidden"].mode == "dynamic-row"
 
 
 def test_a_gate_beyond_one_unbounds_the_state() -> None:
     """z outside 0 .. 1 does not keep the state between the candidate and what it was."""
     case = LINEAR.replace(activations=(Activation("ScaledTanh", 2.0, 1.0), Activation("Tanh")))
-    assert _cell(before("fold-scales", case.model())).points["hidden"]["mode"] == "dynamic-row"
+    assert _cell(before("fold-scales", case.model())).points["hidden"].mode == "dynamic-row"
 
 
 def test_saturating_accumulators() -> None:
     recipe = INT8.with_overrides(["*.accumulator.bits=16", "*.input.mode=static", "*.input.scale=0.1"])
     for case in (LINEAR, RESET_FIRST, RNN):
-        assert _cell(before("fold-scales", case.model(), recipe)).points["accumulator"]["bits"] == 16
+        assert _cell(before("fold-scales", case.model(), recipe)).points["accumulator"].bits == 16
 
 
 def _folded(case: RecurrentCase, *overrides: str) -> tuple[Cell, FoldedCell]:
@@ -120,8 +120,8 @@ def test_multipliers_and_biases_by_hand(case: RecurrentCase) -> None:
     cell, folded = _folded(case, *overrides)
     steps = np.array([16 / 4096, 16 / 4096, 8 / 4096])[-case.gates :]
     s_g = np.repeat(steps, case.H)
-    s_w, s_r = (np.asarray(encoding_of(cell.points[f"{k}.weight"]).scale) for k in ("W", "R"))
-    s_h = np.full(case.gates * case.H, cell.points["hidden"]["scale"][0])
+    s_w, s_r = (np.asarray(cell.points[f"{k}.weight"].complete.scale) for k in ("W", "R"))
+    s_h = np.full(case.gates * case.H, cell.points["hidden"].scale[0])
     if case is RESET_FIRST:
         s_h[2 * case.H :] = 0.25
     np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
@@ -174,7 +174,12 @@ def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
     names = input_names(cell.type)
     places = node.attrs.get(PLACES) or range(len(node.inputs))
     given = {names[p]: v.name for p, v in zip(places, node.inputs, strict=True)}
-    expected = {**cell.operands, "X": cell.x, "sequence_lens": cell.sequence_lens, "initial_h": cell.initial_h}
+    expected = {
+        **cell.operands.as_dict(),
+        "X": cell.x,
+        "sequence_lens": cell.sequence_lens,
+        "initial_h": cell.initial_h,
+    }
     assert given == {k: v for k, v in expected.items() if v is not None}
     assert input_names(cell.type)[7] == "hidden_bias"
     assert ("hidden_bias" in given) == case.linear_before_reset
@@ -204,10 +209,10 @@ def test_packed_weights_with_an_odd_number_of_columns(op: Op, groups: int) -> No
     cell = _cell(model)
     held = graph_info(model.graph).initializers
     for key, rows in (("W", 70), ("R", 35)):
-        stored = constant_array(held[cell.operands[key]])
+        stored = constant_array(held[getattr(cell.operands, key)])
         assert stored is not None
         assert (stored.dtype, stored.shape) == (np.uint8, (rows, (columns + 1) // 2))
-        multiplier = cell.operands.get(f"{key}_group_multiplier")
+        multiplier = cell.operands.as_dict().get(f"{key}_group_multiplier")
         factors = constant_array(held[multiplier]) if multiplier else None
         assert (factors is not None) == bool(groups)
         np.testing.assert_array_equal(weight_codes(stored, factors, groups, columns), expected[key])
@@ -224,7 +229,9 @@ def test_statistics_of_the_points(case: RecurrentCase) -> None:
     assert ("hidden_state" in found) == (case.op == "GRU")
 
 
-def _calibrated(case: RecurrentCase, *overrides: str) -> tuple[Cell, dict[str, Array], QuantizedParameters, Statistics]:
+def _calibrated(
+    case: RecurrentCase, *overrides: str
+) -> tuple[QuantizedCell, dict[str, Array], QuantizedParameters, Statistics]:
     """The quantized parameters of a case, on inputs with a mean that differs from 0."""
     feeds = [{"X": f["X"] + 0.7} | {k: v for k, v in f.items() if k != "X"} for f in (case.feeds(), case.feeds())]
     statistics = calibrate(case.model(), feeds)
@@ -233,8 +240,8 @@ def _calibrated(case: RecurrentCase, *overrides: str) -> tuple[Cell, dict[str, A
     recipe = INT8.with_overrides(overrides)
     points = resolve_formats([cell], recipe, {cell.name: arrays}, statistics)[cell.name]
     assert points is not None
-    cell.points = points
-    return cell, arrays, quantize_parameters(cell, arrays, statistics), statistics
+    quantized = QuantizedCell.of(cell, points)
+    return quantized, arrays, quantize_parameters(quantized, arrays, statistics), statistics
 
 
 @pytest.mark.parametrize("linear", [False, True])
@@ -246,7 +253,7 @@ def test_mean_errors_are_undone_in_the_bias_that_meets_them(linear: bool) -> Non
     h = cell.hidden_size
 
     def mean_error(key: str, point: str, columns: slice) -> Array:
-        error = encoding_of(cell.points[f"{key}.weight"]).dequantize(made.codes[key]) - arrays[key]
+        error = cell.points[f"{key}.weight"].complete.dequantize(made.codes[key]) - arrays[key]
         mean = statistics.points[f"{cell.name}.{point}"].channel_mean
         assert mean is not None
         return np.asarray(mean @ error[:, columns])

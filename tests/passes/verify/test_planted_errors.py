@@ -16,11 +16,11 @@ from brevitas_models import draw_feeds, one_cell, random_lstm
 from lstm_models import LstmCase, RecurrentCase
 from planting import Edit, Spoilt, becomes_input, calibrated_passes, constants, nodes, verifier_of
 
+from rnnqc.cells.grid_numbers import quantizers_of
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node
 from rnnqc.passes import Pass, PassManager
-from rnnqc.passes.fold.grid_numbers import quantizers_of
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe

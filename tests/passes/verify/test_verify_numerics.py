@@ -31,7 +31,7 @@ from rnnqc.passes.pipeline import default_passes
 from rnnqc.passes.verify.model_runs import ModelRuns
 from rnnqc.passes.verify.pass_comparison import OWN_LOSS
 from rnnqc.recipes.recipe import load_recipe
-from rnnqc.testing.float_layer import Activation
+from tests.generate.float_layer import Activation
 
 CASE = LstmCase(T=12, B=3, I=6, H=8, dynamic_time=True, dynamic_batch=True)
 

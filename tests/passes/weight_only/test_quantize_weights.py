@@ -26,11 +26,13 @@ from running_lowered import all_nodes
 from rnnqc.data.feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.formats.compensation import squared_error
-from rnnqc.formats.encoding import Encoding, symmetric_scale
+from rnnqc.formats.format import Format
+from rnnqc.formats.scales import symmetric_scale
 from rnnqc.ir import Model, graph_info, info
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe import Recipe, Rule, parse_override
+from tests.laws.parametrize import every_pair, in_turn
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 
@@ -106,7 +108,7 @@ def _plain(array: Array, bits: int) -> Array:
     planes = []
     for plane in array:
         scale = symmetric_scale(np.abs(plane).max(axis=1), bits).astype(np.float32)
-        encoding = Encoding(bits, True, tuple(map(float, scale)), narrow=True, axis=0)
+        encoding = Format(bits, True, tuple(map(float, scale)), narrow=True, axis=0)
         planes.append(encoding.dequantize(encoding.quantize(plane)))
     return np.stack(planes)
 
@@ -178,17 +180,14 @@ def _layer(op: str, *, size: int = 6, inputs: int = 3, direction: str = "forward
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@in_turn(case=CASES, name=RECIPES)
 def test_every_way_an_lstm_can_stand(case: LstmCase, name: str) -> None:
     float_proto, model = _quantized(case.model(), RECIPES[name])
     assert not model.cells
     _assert_float_with_dequantized_weights(float_proto, model.proto)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("op", RECURRENT)
+@every_pair(op=RECURRENT, direction=["forward", "reverse", "bidirectional"], name=RECIPES)
 def test_every_kind_of_layer(op: str, direction: str, name: str) -> None:
     float_proto, model = _quantized(_layer(op, direction=direction, size=5), RECIPES[name])
     _assert_float_with_dequantized_weights(float_proto, model.proto)
@@ -201,8 +200,7 @@ def test_every_kind_of_layer(op: str, direction: str, name: str) -> None:
     assert node.input[3] == "B"
 
 
-@pytest.mark.parametrize("opset", [13, 15, 18, 20, 21, 23])
-@pytest.mark.parametrize("name", RECIPES)
+@in_turn(opset=[13, 15, 18, 20, 21, 23], name=RECIPES)
 def test_operator_sets(name: str, opset: int) -> None:
     float_proto, model = _quantized(_layer("LSTM", direction="bidirectional", opset=opset), RECIPES[name])
     assert model.opset == opset
@@ -225,9 +223,7 @@ def test_one_scale_for_all_channels() -> None:
         assert all(n.inputs[1].shape == () for n in nodes_of(model, "DequantizeLinear"))
 
 
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("op", RECURRENT)
+@every_pair(op=RECURRENT, bits=[4, 8], direction=["forward", "bidirectional"])
 def test_one_scale_for_each_gate(op: str, bits: int, direction: str) -> None:
     """Rows of a gate share a scale that no other gate has; directions, too."""
     size = 5
@@ -500,8 +496,7 @@ REAL = (
 )
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("path", REAL)
+@in_turn(path=REAL, name=RECIPES)
 def test_real_models(shared: Callable[[str], Path], path: str, name: str) -> None:
     model = Model.load(shared(f"models/{path}"))
     PassManager([Canonicalize()]).run(model)

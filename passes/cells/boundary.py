@@ -1,0 +1,45 @@
+"""The values through which a cell touches the rest of its graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnnqc.cells.base import Cell
+from rnnqc.errors import StructureError
+from rnnqc.ir import Graph, Model, Value
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The values through which a cell touches the rest of its graph."""
+
+    x: Value
+    sequence_lens: Value | None
+    initial_h: Value | None
+    initial_c: Value | None
+    y: Value | None
+    y_h: Value | None
+    y_c: Value | None
+
+
+def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
+    """Looks the boundary values of `cell` up in `graph` (and around it)."""
+    table: dict[str, Value] = {}
+    for candidate in [model.graph, graph]:
+        for node in candidate.nodes:
+            table.update({v.name: v for v in [*node.inputs, *node.outputs] if v.name})
+        table.update({v.name: v for v in [*candidate.inputs, *candidate.outputs]})
+
+    def get(name: str | None) -> Value | None:
+        if name is None:
+            return None
+        value = table.get(name) or model.find(name)
+        if value is None:
+            raise StructureError(f"Cell {cell.name!r}: value {name!r} is gone.")
+        return value
+
+    x = get(cell.x)
+    assert x is not None
+    return Boundary(
+        x, get(cell.sequence_lens), get(cell.initial_h), get(cell.initial_c), get(cell.y), get(cell.y_h), get(cell.y_c)
+    )

@@ -1,0 +1,86 @@
+"""Sequences of different lengths in one batch: reversal before the loop, masks and picks after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+
+
+def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:
+    """The dimensions `start` to `end` (exclusive) of `value`, int64 `[end - start]`."""
+    if b.model.opset >= 15:
+        return b.op("Shape", [value], name, start=start, end=end)
+    whole = b.op("Shape", [value], f"{name}.whole")
+    return b.op("Slice", [whole, b.i64([start]), b.i64([end]), b.i64([0])], name)
+
+
+def reversed_sequence(b: Builder, x: Value, lens: Value) -> Value:
+    """`x` `[T,B,I]`, each sequence reversed up to its length; a length of 0 reverses like 1: not at all."""
+    counts = b.op("Max", [b.cast(lens, np.int64, "lens.int64"), b.i64([1])], "lens.at_least_one")
+    return b.op("ReverseSequence", [x, counts], "x.reversed", batch_axis=1, time_axis=0)
+
+
+def positive_zeros(b: Builder, value: Value, name: str) -> Value:
+    """`value` with 0 for -0: onnxruntime's Where loses the sign of a zero it selects, other runtimes need not."""
+    return b.op("Where", [b.op("Equal", [value, b.f32(0.0)], f"{name}.is_zero"), b.f32(0.0), value], name)
+
+
+class LengthMasks:
+    """Masks and picks for sequences of different lengths; a length outside 0 .. T makes a Gather fail at run time.
+
+    Args:
+        b: Collects the nodes.
+        sequence_lens: int32 `[B]`.
+        x: The sequence `[T,B,I]`.
+    """
+
+    def __init__(self, b: Builder, sequence_lens: Value, x: Value) -> None:
+        self.b = b
+        lens = b.cast(sequence_lens, np.int64, "lens")
+        time = dimensions(b, x, 0, 1, "time")
+        steps = b.op("Squeeze", [time, b.i64([0])], "time.scalar")
+        past = b.op("Add", [steps, b.i64(1)], "time.past")
+        allowed = b.op("Range", [b.i64(0), past, b.i64(1)], "lens.allowed")
+        negative = b.op("Less", [lens, b.i64(0)], "lens.negative")
+        index = b.op("Where", [negative, past, lens], "lens.index")
+        self.lens = b.op("Gather", [allowed, index], "sequence_lens_must_be_0_to_T", axis=0)
+        times = b.op(
+            "Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column"
+        )
+        self.valid = b.op("Less", [times, b.op("Unsqueeze", [self.lens, b.i64([0, 2])], "lens.row")], "time.valid")
+
+    def mask(self, values: Value, blank: Value, name: str) -> Value:
+        """`[T,B,H]` with `blank` beyond each sequence's length."""
+        return self.b.op("Where", [self.valid, values, blank], name)
+
+    def mask_float(self, values: Value, name: str) -> Value:
+        """`[T,B,H]` with 0 beyond each sequence's length, and no negative zero."""
+        return positive_zeros(self.b, self.mask(values, self.b.f32(0.0), f"{name}.signed"), name)
+
+    def natural_order(self, values: Value, target: Value, reverse: bool, name: str) -> None:
+        """Writes `[T,B,H]` in loop order to `target` in natural order."""
+        if reverse:
+            lens = self.b.op("Max", [self.lens, self.b.i64([1])], f"{name}.lens")
+            self.b.add("ReverseSequence", [values, lens], [target], name, batch_axis=1, time_axis=0)
+        else:
+            self.b.add("Identity", [values], [target], name)
+
+    def pick(self, values: Value, name: str) -> Value:
+        """`[B,H]` after the last valid element, zeros for a length of 0."""
+        b = self.b
+        last = b.op("Max", [b.op("Sub", [self.lens, b.i64(1)], f"{name}.before"), b.i64([0])], f"{name}.index")
+        count = b.op("Squeeze", [dimensions(b, self.lens, 0, 1, f"{name}.batch"), b.i64([0])], f"{name}.batch.scalar")
+        rows = b.op("Range", [b.i64(0), count, b.i64(1)], f"{name}.rows")
+        pairs = b.op(
+            "Concat",
+            [b.op("Unsqueeze", [last, b.i64([1])], f"{name}.t"), b.op("Unsqueeze", [rows, b.i64([1])], f"{name}.b")],
+            f"{name}.where",
+            axis=1,
+        )
+        taken = b.op("GatherND", [values, pairs], f"{name}.taken")
+        empty = b.op(
+            "Unsqueeze", [b.op("Equal", [self.lens, b.i64(0)], f"{name}.empty"), b.i64([1])], f"{name}.empty.column"
+        )
+        return positive_zeros(b, b.op("Where", [empty, b.f32(0.0), taken], f"{name}.signed"), name)

@@ -1,0 +1,252 @@
+"""The integer cell of the lut arithmetic in standard operators: activations are look-ups in tables.
+
+docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.loop_driver import (
+    CODES_STEPS,
+    HIDDEN_STEPS,
+    Arithmetic,
+    Loop,
+    Results,
+    State,
+    Stepped,
+    joint_gates,
+)
+from rnnqc.passes.cells.sequence_lengths import dimensions
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.graph.point_names import BEYOND, SIGNED, UNSIGNED, WITHIN
+from rnnqc.passes.render.branches import choose
+from rnnqc.passes.render.emit_codes import (
+    BoundedHidden,
+    carries_codes,
+    initial_states,
+    input_codes,
+    limited,
+    static_codes,
+    with_zero_point_rows,
+    without_nan,
+)
+from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, weighted_sum
+from rnnqc.passes.render.lut_product import HiddenProduct, hidden_products, unpacked
+from rnnqc.passes.render.lut_step import IntegerStep, LoopConstants, loop_constants
+
+
+@dataclass(frozen=True)
+class LutArithmetic(Arithmetic):
+    """Integer products, float32 sums and look-ups in tables.
+
+    Attributes:
+        numbers: The scalars of the cell.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W has its zero-point rows already.
+        dispatch: Whether to choose between int8 and uint8 weights when the session is created.
+    """
+
+    numbers: CellNumbers
+    w: Operands
+    dispatch: bool
+
+    @property
+    def cell_unit(self) -> float:
+        """Real value of one unit of the cell state; 0 for a float cell."""
+        return self.numbers.cell_scale
+
+    @property
+    def hidden_zero_point(self) -> int:
+        """The hidden code that stands for 0."""
+        return self.numbers.h_zero_point
+
+    def run(self, b: Builder, loop: Loop) -> Results:
+        """Quantizes the input and the states, and emits the loop for one kind of weights or for both."""
+        numbers = self.numbers
+        x_codes, row_scale = input_codes(b, loop, numbers)
+        given = loop.at.initial_h if numbers.h_bound and self.dispatch else None
+        bounded = BoundedHidden(b, loop.cell, numbers, given, loop.at.x) if given is not None else None
+        states = initial_states(b, loop, numbers) if bounded is None else []
+        emitter = _Emitter(loop, numbers, self.w, x_codes, row_scale, states, bounded)
+        if not self.dispatch:
+            return emitter.emit(b, self.w.W, self.w.R, b.u8(128))
+        return self._dispatched(b, emitter)
+
+    def _dispatched(self, b: Builder, emitter: _Emitter) -> Results:
+        """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
+        left = b.u8(np.full((2, 16), 255))
+        right = b.model.constant(np.full((16, 16), 127), np.int8)
+        product = b.op("MatMulInteger", [left, right], "exact.product")
+        equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
+        least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
+        exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+
+        def weights(inner: Builder) -> tuple[Value, Value]:
+            cell, sizes = emitter.loop.cell, {"W": self.numbers.w_group_size, "R": self.numbers.r_group_size}
+            w, r = (unpacked(inner, cell, self.w, key, size) for key, size in sizes.items())
+            rows = self.numbers.zero_point_rows
+            return (with_zero_point_rows(inner, w, rows) if rows else w), r
+
+        def unsigned(inner: Builder) -> Results:
+            def shifted(value: Value, name: str) -> Value:
+                raised = inner.op(
+                    "Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted"
+                )
+                return inner.cast(raised, np.uint8, f"{name}.uint8")
+
+            w, r = weights(inner)
+            return emitter.emit(inner, shifted(w, "W"), shifted(r, "R"), inner.u8(128))
+
+        def signed(inner: Builder) -> Results:
+            return emitter.emit(inner, *weights(inner), None)
+
+        constants = [v for f in fields(Operands) if (v := getattr(self.w, f.name)) is not None]
+        return choose(b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)
+
+
+@dataclass(frozen=True)
+class _Emitter:
+    """The products and the loop, for one form of the weights.
+
+    Attributes:
+        loop: The loop.
+        numbers: The scalars of the cell.
+        w: Its constants.
+        x_codes: Codes of the input, in one plane or two.
+        row_scale: The scales of its rows, or None.
+        states: What the loop starts from; empty if `bounded` decides that.
+        bounded: An initial hidden state that may lie beyond the bound.
+    """
+
+    loop: Loop
+    numbers: CellNumbers
+    w: Operands
+    x_codes: Sequence[Value]
+    row_scale: Value | None
+    states: Sequence[Value]
+    bounded: BoundedHidden | None
+
+    def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> Results:
+        """Emits into `b`; returns the wanted results by name.
+
+        Args:
+            b: Collects the nodes.
+            w: W, with its zero-point rows.
+            r: R.
+            weight_zero_point: Zero point of both; None for 0.
+        """
+        cell, numbers, at = self.loop.cell, self.numbers, self.loop.at
+        zero_points = [weight_zero_point] if weight_zero_point is not None else []
+        p = self._projection(b, w, zero_points)
+        before = loop_constants(b, cell, numbers, self.w)
+        products = hidden_products(b, cell, numbers, r, self.w.h_multiplier, zero_points)
+        if at.initial_h is None or not numbers.h_bound:
+            return self._run(b, p, before, products, self.states)
+
+        def within(inner: Builder) -> Results:
+            states = initial_states(inner, self.loop, numbers, bounded)
+            return self._run(inner, p, before, [v.in_branch(inner) for v in products], states)
+
+        def beyond(inner: Builder) -> Results:
+            own, states = products, self.states
+            if bounded is not None:
+                own = [v.in_branch(inner) for v in products]
+                states = initial_states(inner, self.loop, numbers)
+            if not carries_codes(cell, numbers):
+                return self._run(inner, p, before, [replace(v, is_whole=True) for v in own], states)
+            return self._run(inner, self._with_whole_first_step(inner, p, own[0]), before, own, states)
+
+        bounded = self.bounded
+        if bounded is None:
+            return beyond(b)
+        # Whatever branch is taken, rows within the bound have the same bits.
+        return choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
+
+    def _with_whole_first_step(self, b: Builder, p: Value, product: HiddenProduct) -> Value:
+        """`p` `[T,B,GH]`, in the first step of the loop with what the codes of the initial state lose."""
+        given = self.loop.at.initial_h
+        assert given is not None
+        state = limited(b, without_nan(b, given, "initial_h"), "initial_h")
+        whole = replace(product, name="initial_h")
+        return self.loop.with_first_step(b, p, lambda step: whole.without_loss(b, step, state))
+
+    def _run(
+        self, b: Builder, p: Value, before: LoopConstants, products: Sequence[HiddenProduct], initial: Sequence[Value]
+    ) -> Results:
+        """The loop; returns the wanted results by name."""
+        cell, numbers = self.loop.cell, self.numbers
+        batch = cell.batch_dimension
+        carried = carries_codes(cell, numbers)
+        wide = numbers.h_bits == WIDE_BITS
+        # Two planes of a batch that is only known as a symbol have a symbol of their own.
+        code_rows = batch if not wide or batch is None else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
+        h_type = np.uint8 if carried else np.float32
+        states = [State(initial[0], h_type, [code_rows if carried else batch, cell.hidden_size])]
+        states += [State(v, np.float32, [batch, cell.hidden_size]) for v in initial[1:]]
+
+        def step(body: Builder, previous: Sequence[Value], projected: Sequence[Value]) -> Stepped:
+            h = previous[0]
+            units = products[0].of_codes(body, h, None) if carried else products[0].of_state(body, h)
+            y, c = cell.type.step(self._step(body, units, projected, before, previous[-1], products))
+            codes = static_codes(body, y, numbers, "hidden.codes") if carried else None
+            return Stepped([y if codes is None else codes, c][: len(previous)], y, c, codes)
+
+        results = self.loop.run(b, p, states, step)
+        if self.loop.wanted.codes and not carried:
+            results[CODES_STEPS] = static_codes(b, results[HIDDEN_STEPS], numbers, "hidden.codes")
+        return results
+
+    def _projection(self, b: Builder, w: Value, zero_points: Sequence[Value]) -> Value:
+        """Returns x W + B in units of pre-activations, `[T,B,GH]`."""
+        numbers, wide = self.numbers, self.numbers.x_bits == WIDE_BITS
+        x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
+        x_zero_points = [x_zero_point >> 8, x_zero_point & 255] if wide else [x_zero_point]
+        products = [
+            b.op("MatMulInteger", [codes, w, b.u8(z), *zero_points], f"x.product{plane}")
+            for codes, z, plane in zip(self.x_codes, x_zero_points, (".high", ".low") if wide else ("",), strict=True)
+        ]
+        if wide:
+            real: Value = weighted_sum(b, products[0], products[1], "x.product")
+            if self.row_scale is not None:
+                column = b.op("Unsqueeze", [self.row_scale, b.i64([1])], "x.scale.for_product")
+                real = b.op("Mul", [real, column], "x.product.scaled")
+        elif self.row_scale is not None:
+            real = b.op("DequantizeLinear", [products[0], self.row_scale], "x.product.scaled", axis=0)
+        else:
+            real = b.cast(products[0], np.float32, "x.product.float")
+        p = b.op("Add", [b.op("Mul", [real, self.w.x_multiplier], "x.projection.units"), self.w.B], "x.projection")
+        if self.row_scale is None:
+            return p
+        cell = self.loop.cell
+        columns = b.i64([len(cell.type.gates) * cell.hidden_size])
+        sizes = [dimensions(b, self.loop.at.x, 0, 2, "x.shape"), columns]
+        return b.op("Reshape", [p, b.op("Concat", sizes, "x.projection.shape", axis=0)], "x.projection.steps")
+
+    def _step(
+        self,
+        body: Builder,
+        units: Value,
+        projected: Sequence[Value],
+        before: LoopConstants,
+        state: Value,
+        products: Sequence[HiddenProduct],
+    ) -> IntegerStep:
+        cell, numbers, hidden = self.loop.cell, self.numbers, self.loop.cell.hidden_size
+        joint = joint_gates(cell)
+        if joint == len(cell.type.gates):
+            g = body.op("Add", [units, projected[0]], "preactivation")
+            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.cell_state else None)
+        sizes = body.i64([joint * hidden, hidden])
+        recurrent: Value | None = None
+        if cell.linear_before_reset:
+            names = ["hidden.units.gates", "hidden.units.candidate"]
+            units, recurrent = body.ops("Split", [units, sizes], names, axis=1)
+        g = body.op("Add", [units, projected[0]], "preactivation")
+        product = products[1].of_state if not cell.linear_before_reset else None
+        return IntegerStep(body, cell, numbers, self.w, before, g, state, projected[1], recurrent, product)

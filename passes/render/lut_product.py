@@ -1,0 +1,135 @@
+"""Products of codes with W and R in the lut arithmetic, in standard operators, and weights as they meet codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.emit_codes import beyond_codes, row_codes, static_codes
+from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, combined, low_correction
+from rnnqc.passes.render.lut_step import for_each_row
+
+
+def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
+    """W or R as codes, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
+    columns = len(cell.type.gates) * cell.hidden_size
+    stored, multiplier, rows = {
+        "W": (w.W, w.W_group_multiplier, cell.input_size),
+        "R": (w.R, w.R_group_multiplier, cell.hidden_size),
+    }[key]
+    if stored.dtype != np.uint8:
+        return stored
+    low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
+    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
+    if columns % 2:
+        both = b.op("Slice", [both, b.i64([0]), b.i64([columns]), b.i64([1])], f"{key}.nibbles.present")
+    nibbles = b.cast(both, np.int32, f"{key}.nibbles.int32")
+    codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
+    if multiplier is not None:
+        name = f"{key}.multiplier"
+        column = b.op("Unsqueeze", [b.cast(multiplier, np.int32, f"{name}.int32"), b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, b.i64([1, size, 1])], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, b.i64([-1, columns])], f"{name}.rows")
+        if rows % size:
+            each = b.op("Slice", [each, b.i64([0]), b.i64([rows]), b.i64([0])], f"{name}.rows.present")
+        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    return b.cast(codes, np.int8, f"{key}.codes")
+
+
+@dataclass(frozen=True)
+class HiddenProduct:
+    """The product of hidden codes with (some columns of) R in a loop, in units of pre-activations.
+
+    Attributes:
+        numbers: Of the cell.
+        r: The columns `[H,n]`.
+        weight_zero_points: Zero point of R, or nothing for 0.
+        correction: Of the low bytes of 16-bit codes, or None.
+        multiplier: `[n]`, or `[B,n]` for a batch that is known.
+        grid: Scale and zero point of the codes.
+        name: Prefix of the values.
+        is_whole: Whether the product with what the codes lose beyond the bound belongs to that with a state.
+    """
+
+    numbers: CellNumbers
+    r: Value
+    weight_zero_points: Sequence[Value]
+    correction: Value | None
+    multiplier: Value
+    grid: tuple[float, int]
+    name: str
+    is_whole: bool = False
+
+    def of_state(self, body: Builder, state: Value) -> Value:
+        """The product with the codes of real values `[B,H]`."""
+        if self.numbers.h_mode != "static":
+            return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
+        units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
+        return self.without_loss(body, units, state) if self.is_whole else units
+
+    def in_branch(self, b: Builder) -> HiddenProduct:
+        """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
+        return replace(self, r=b.op("Tile", [self.r, b.i64([1, 1])], f"{self.name}.R"))
+
+    def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
+        """`units` and the product with what the codes of a state `[B,H]` lose beyond the bound.
+
+        Rows that lose nothing have a difference of 0, and not -0: taking it away changes no bit of theirs.
+        """
+        name = f"{self.name}.beyond"
+        for k, (codes, scale) in enumerate(beyond_codes(b, state, self.numbers, name, self.grid)):
+            part = replace(self, name=f"{name}.{k}").of_codes(b, codes, scale)
+            units = b.op("Sub", [units, part], f"{name}.{k}.taken_away")
+        return units
+
+    def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
+        """The product with codes, and the scales of their rows if each has its own."""
+        name, zero_point = f"{self.name}.product", self.grid[1]
+        wide = self.numbers.h_bits == WIDE_BITS
+        first = body.u8(zero_point >> 8 if wide else zero_point)
+        acc = body.op("MatMulInteger", [codes, self.r, first, *self.weight_zero_points], name)
+        if wide:
+            real: Value = combined(body, acc, self.correction, name)
+            if scale is not None:
+                column = body.op("Unsqueeze", [scale, body.i64([1])], f"{self.name}.scale.for_product")
+                real = body.op("Mul", [real, column], f"{name}.scaled")
+        elif scale is not None:
+            real = body.op("DequantizeLinear", [acc, scale], f"{name}.scaled", axis=0)
+        else:
+            real = body.cast(acc, np.float32, f"{name}.float")
+        return body.op("Mul", [real, self.multiplier], f"{self.name}.units")
+
+
+def hidden_products(
+    b: Builder, cell: Cell, numbers: CellNumbers, r: Value, h_multiplier: Value, zero_points: Sequence[Value]
+) -> list[HiddenProduct]:
+    """The product of all gates or, in a GRU with linear_before_reset = 0, of z and r, and of the candidate."""
+    hidden, gates = cell.hidden_size, len(cell.type.gates)
+
+    def product(begin: int, end: int, grid: tuple[float, int], name: str) -> HiddenProduct:
+        part, multiplier = r, h_multiplier
+        if end - begin < gates:
+            bounds = [b.i64([v * hidden]) for v in (begin, end)]
+            part = b.op("Slice", [r, *bounds, b.i64([1])], f"R.{name}")
+            multiplier = b.op("Slice", [multiplier, *bounds, b.i64([0])], f"h_multiplier.{name}")
+        correction = None
+        if numbers.h_bits == WIDE_BITS:
+            weight = zero_points[0] if zero_points else None
+            correction = low_correction(b, part, weight, grid[1], "R" if part is r else f"R.{name}")
+        rows = for_each_row(b, cell, multiplier, end - begin, "h_multiplier.rows")
+        return HiddenProduct(numbers, part, zero_points, correction, rows, grid, name)
+
+    of_hidden = numbers.h_scale, numbers.h_zero_point
+    if not cell.type.reads_hidden or cell.linear_before_reset:
+        return [product(0, gates, of_hidden, "hidden")]
+    of_reset = numbers.reset_scale, numbers.reset_zero_point
+    return [product(0, CANDIDATE, of_hidden, "hidden"), product(CANDIDATE, gates, of_reset, "reset.hidden")]

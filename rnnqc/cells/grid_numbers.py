@@ -1,0 +1,213 @@
+"""The scalars of the arithmetic "grid": a list of quantizers, and what a node of a fused operator says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
+from rnnqc.formats.format import Format
+from rnnqc.formats.rounding import Rounding
+
+GRID = "grid"
+GRID32 = "grid32"
+EXACT_BITS = 31
+BYTE = 255
+
+GATE_KINDS = ("input_product", "hidden_product", "acc")
+RESET = "reset"
+"""The quantizer of a GRU at `RESET_PRODUCT` or `RESET_HIDDEN`, of which a cell has one."""
+_STATE_QUANTIZERS = {
+    "LSTM": ("cell_state.kept", "cell_state.added", "cell_state"),
+    "GRU": (RESET, "hidden_state.kept", "hidden_state.added", "hidden_state"),
+    "RNN": (),
+}
+
+
+def quantizers_of(type_: CellType) -> tuple[str, ...]:
+    """The quantizers in the order of the attributes `grid_*`: names of quantization points, and `RESET`."""
+    of_gates = (f"{g}.{kind}" for kind in GATE_KINDS for g in type_.gates)
+    return ("input", "hidden", *of_gates, *_STATE_QUANTIZERS[type_.op])
+
+
+def point_of(cell: Cell, quantizer: str) -> str:
+    """The quantization point of a quantizer."""
+    if quantizer != RESET:
+        return quantizer
+    return RESET_PRODUCT if cell.linear_before_reset else RESET_HIDDEN
+
+
+QUANTIZERS = quantizers_of(LSTM)
+_BY_COUNT = {len(quantizers_of(t)): (t, quantizers_of(t)) for t in CELL_TYPES.values()}
+assert len(_BY_COUNT) == len(CELL_TYPES)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One quantizer: `scale * (clip(round(v / scale + offset) - offset + zero_point, minimum, maximum) - zero_point)`.
+
+    Attributes:
+        scale: Real value of one code, a float32 number; 0 for a quantizer that passes values on.
+        zero_point: Code of 0.
+        minimum: Lowest code.
+        maximum: Highest code.
+        rounding: A value of `Rounding`.
+        offset: Whole number that is added before rounding.
+    """
+
+    scale: float = 0.0
+    zero_point: int = 0
+    minimum: int = 0
+    maximum: int = 0
+    rounding: str = Rounding.HALF_EVEN.value
+    offset: int = 0
+
+    @classmethod
+    def of(cls, encoding: Format, shift: int = 0) -> Grid:
+        """The quantizer of a format with one scale, its codes raised by `shift`."""
+        return cls(
+            float(encoding.scale[0]),
+            encoding.zero_point + shift,
+            encoding.minimum + shift,
+            encoding.maximum + shift,
+            encoding.rounding.value,
+        )
+
+    @property
+    def low(self) -> int:
+        """The least multiple of the scale."""
+        return self.minimum - self.zero_point
+
+    @property
+    def high(self) -> int:
+        """The largest multiple of the scale."""
+        return self.maximum - self.zero_point
+
+    @property
+    def size(self) -> int:
+        """Number of codes."""
+        return self.maximum - self.minimum + 1
+
+
+@dataclass(frozen=True)
+class GridNumbers:
+    """The scalars of a cell in the arithmetic "grid"; JSON-ready.
+
+    Attributes:
+        x_mode: "static" or "codes".
+        grid_scale: Of each quantizer of the type of cell (`quantizers_of`); 0 for those that pass values on.
+        grid_zero_point: Of each quantizer.
+        grid_min: Lowest code of each quantizer.
+        grid_max: Highest code of each quantizer.
+        grid_rounding: Of each quantizer.
+        gate_table_offset: Entry at which each gate's table starts.
+        one: The quantized 1 of `input_forget`.
+        accumulator_bits: Width at which sums of products saturate; 0 for exact sums.
+        rounded_output: Whether Y and Y_h lie on the hidden grid.
+        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
+        r_group_size: The same of R.
+        arithmetic: `GRID`, or `GRID32`: the same in float32, with the bias added to the sum of both products.
+        grid_offset: Of each quantizer.
+    """
+
+    x_mode: str
+    grid_scale: list[float]
+    grid_zero_point: list[int]
+    grid_min: list[int]
+    grid_max: list[int]
+    grid_rounding: list[str]
+    gate_table_offset: list[int]
+    one: float = 1.0
+    accumulator_bits: int = 0
+    rounded_output: bool = False
+    w_group_size: int = 0
+    r_group_size: int = 0
+    arithmetic: str = GRID
+    grid_offset: list[int] = field(kw_only=True)
+
+    @classmethod
+    def of(cls, x_mode: str, grids: Sequence[Grid], gate_table_offset: list[int], **others: Any) -> GridNumbers:
+        """The numbers of a cell whose quantizers are `grids`, in the order of `quantizers_of`."""
+        return cls(
+            x_mode,
+            [g.scale for g in grids],
+            [g.zero_point for g in grids],
+            [g.minimum for g in grids],
+            [g.maximum for g in grids],
+            [g.rounding for g in grids],
+            gate_table_offset,
+            grid_offset=[g.offset for g in grids],
+            **others,
+        )
+
+    def grid(self, name: str) -> Grid:
+        """The quantizer of that name."""
+        k = self._quantizers[1].index(name)
+        return Grid(
+            self.grid_scale[k],
+            self.grid_zero_point[k],
+            self.grid_min[k],
+            self.grid_max[k],
+            self.grid_rounding[k],
+            self.grid_offset[k],
+        )
+
+    def gate_grids(self, kind: str) -> dict[str, Grid]:
+        """The quantizers `<gate>.<kind>` by gate."""
+        return {g: self.grid(f"{g}.{kind}") for g in self._quantizers[0].gates}
+
+    @property
+    def _quantizers(self) -> tuple[CellType, tuple[str, ...]]:
+        """The type of cell, which the number of quantizers tells, and their names."""
+        return _BY_COUNT[len(self.grid_scale)]
+
+    @property
+    def real(self) -> np.dtype[Any]:
+        """The type of real values."""
+        return np.dtype(np.float32 if self.arithmetic == GRID32 else np.float64)
+
+    @property
+    def bias_last(self) -> bool:
+        """Whether the bias is added to the sum of both products, and not to the input's."""
+        return self.arithmetic == GRID32
+
+    @property
+    def x_bits(self) -> int:
+        """Width of the input's codes."""
+        return 8 if self.grid("input").maximum <= BYTE else 16
+
+    @property
+    def h_bits(self) -> int:
+        """Width of the hidden codes."""
+        return 8 if self.grid("hidden").maximum <= BYTE else 16
+
+    def attributes(self, cell: Cell) -> dict[str, Any]:
+        """The attributes of the fused node; those at their defaults are left out."""
+        numbers = asdict(self)
+        optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, "w_group_size": 0, "r_group_size": 0}
+        optional["grid_offset"] = [0] * len(self.grid_scale)
+        kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
+        kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
+        if cell.clip is not None:
+            gates = len(cell.type.gates)
+            kept |= {"gate_min": [-cell.clip] * gates, "gate_max": [cell.clip] * gates}
+        if cell.input_forget:
+            kept |= {"input_forget": 1, "one": self.one}
+        if cell.type is GRU:
+            kept["linear_before_reset"] = int(cell.linear_before_reset)
+        return {
+            "hidden_size": cell.hidden_size,
+            "direction": "reverse" if cell.reverse else "forward",
+            **{k: int(v) if isinstance(v, bool) else v for k, v in kept.items()},
+        }
+
+
+def is_exact_in_int32(codes: Grid, largest_weight: int, depth: int) -> bool:
+    """Whether a sum of `depth` products of 8-bit codes with weights of this magnitude fits into int32."""
+    largest = max(abs(codes.low), abs(codes.high), 1)
+    return codes.maximum <= BYTE and largest * largest_weight * depth < 2**EXACT_BITS

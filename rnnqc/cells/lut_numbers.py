@@ -1,0 +1,112 @@
+"""The scalars of the lut arithmetic, and what a node of a fused operator says about them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.types import GRU, LSTM
+
+STATE_LIMIT = 2.0**60
+"""The largest magnitude of a state: every intermediate value stays finite."""
+_LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
+_GRU_ONLY = ("reset_scale", "reset_zero_point")
+_BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
+# Attributes that are left out at their default: a library that does not know them runs files without them.
+_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
+
+
+@dataclass(frozen=True)
+class CellNumbers:
+    """The scalars of the integer form of one cell; JSON-ready.
+
+    Attributes:
+        x_mode: "dynamic_row", "static" or "codes".
+        x_scale: Scale of a static input.
+        x_zero_point: Zero point of the input's codes.
+        h_mode: "static" or "dynamic_row".
+        h_scale: Scale of static hidden codes.
+        h_zero_point: Zero point of the hidden codes.
+        cell_scale: Real value of one cell unit; 0 for a float cell.
+        cell_max: Largest cell code.
+        cell_index_scale: Float cell: codes of the output table per unit.
+        gate_kinds: How each gate is evaluated.
+        gate_min: Lower limit of each gate's pre-activation.
+        gate_max: Upper limit.
+        gate_table_offset: Entry at which each gate's table starts.
+        gate_table_size: Size of the gates' tables if all gates are look-ups in tables of one size, else 0.
+        gate_index_scale: Kind "relu_table": codes per unit.
+        gate_index_size: Kind "relu_table": number of codes.
+        cell_table_size: Entries of the output table, or 0.
+        zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
+        w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
+        r_group_size: The same of R.
+        x_bits: Width of the input's codes, 8 or 16.
+        h_bits: Width of the hidden codes, 8 or 16.
+        reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
+        reset_zero_point: Their zero point.
+        h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
+            initial state, which may be larger; 0 where nothing is known of it.
+        h_is_data: Whether no tool can take the initial hidden state for a constant.
+    """
+
+    x_mode: str
+    x_scale: float
+    x_zero_point: int
+    h_mode: str
+    h_scale: float
+    h_zero_point: int
+    cell_scale: float
+    cell_max: float
+    cell_index_scale: float
+    gate_kinds: list[str]
+    gate_min: list[float]
+    gate_max: list[float]
+    gate_table_offset: list[int]
+    gate_table_size: int
+    gate_index_scale: list[float]
+    gate_index_size: list[int]
+    cell_table_size: int
+    zero_point_rows: int
+    w_group_size: int = 0
+    r_group_size: int = 0
+    x_bits: int = 8
+    h_bits: int = 8
+    reset_scale: float = 0.0
+    reset_zero_point: int = 128
+    h_bound: float = 0.0
+    h_is_data: bool = True
+
+    @property
+    def cell_is_wide(self) -> bool:
+        """Whether the limit of a quantized cell cannot be reached."""
+        return self.cell_max >= STATE_LIMIT
+
+    def attributes(self, cell: Cell) -> dict[str, Any]:
+        """The attributes of the fused node."""
+        gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
+        left_out = {*_BODY_ONLY, *(() if cell.type is LSTM else _LSTM_ONLY), *_GRU_ONLY}
+        numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
+        common = {
+            "hidden_size": cell.hidden_size,
+            "direction": "reverse" if cell.reverse else "forward",
+            **numbers,
+            "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
+            "gate_alpha": [float(a.alpha) for a in gates],
+            "gate_beta": [float(a.beta) for a in gates],
+        }
+        output = cell.output_activation
+        if output is not None:
+            return {
+                **common,
+                "output_kind": output.kind,
+                "output_alpha": float(output.alpha),
+                "output_beta": float(output.beta),
+                "input_forget": int(cell.input_forget),
+                "one": 1.0,
+            }
+        if cell.type is not GRU:
+            return common
+        reset = {} if cell.linear_before_reset else {k: getattr(self, k) for k in _GRU_ONLY}
+        return {**common, "linear_before_reset": int(cell.linear_before_reset), **reset}

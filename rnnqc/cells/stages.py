@@ -1,0 +1,161 @@
+"""What passes add to a cell, one type for each stage: formats, integer operands, the fused node.
+
+    Cell -> QuantizedCell -> IntegerCell -> FusedCell
+                          -> QonnxCell
+
+Each has everything that the one before has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar
+
+from rnnqc.cells.base import PARAMETERS, Cell
+from rnnqc.cells.grid_numbers import GridNumbers
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.formats.point_format import FLOAT, PointFormat
+
+Q = TypeVar("Q", bound="QuantizedCell")
+N = TypeVar("N", bound="IntegerCell")
+Numbers = CellNumbers | GridNumbers
+"""The scalars of an integer cell: their type is its arithmetic."""
+Points = Mapping[str, PointFormat]
+"""The format of each quantization point."""
+
+
+@dataclass(frozen=True)
+class QuantizedCell(Cell):
+    """A cell whose quantization points have formats; its graph is float with quantizers.
+
+    W and R are initializers of quantized values, where they have a format.
+
+    Attributes:
+        points: The formats.
+    """
+
+    form: ClassVar[str] = "qcdq"
+
+    points: Points = field(kw_only=True)
+
+    @classmethod
+    def of(cls, cell: Cell, points: Points) -> QuantizedCell:
+        """The cell with formats."""
+        return QuantizedCell(**_fields(cell, Cell), points=points)
+
+    @property
+    def rounds_output(self) -> bool:
+        """Whether hidden states are rounded where they are made, and not where they are used."""
+        return self.type.cell_state and self.point("hidden").rounded_output
+
+    def point(self, name: str) -> PointFormat:
+        """The format of a quantization point; float where none is known."""
+        return self.points.get(name, FLOAT)
+
+    def with_point(self: Q, name: str, point: PointFormat) -> Q:
+        """The cell with another format at one point."""
+        return replace(self, points={**self.points, name: point})
+
+
+@dataclass(frozen=True)
+class QonnxCell(QuantizedCell):
+    """A quantized cell that is one `QuantLSTMCell` node of Brevitas."""
+
+    form: ClassVar[str] = "qonnx"
+
+    @classmethod
+    def of_quantized(cls, cell: QuantizedCell) -> QonnxCell:
+        """The cell after its nodes became one of Brevitas."""
+        return QonnxCell(**_fields(cell, QuantizedCell))
+
+
+@dataclass(frozen=True)
+class OperandNames:
+    """The constants of an integer cell by input of its fused operator: names of initializers and values.
+
+    None stands for inputs that the cell does not have.
+    """
+
+    W: str
+    R: str
+    x_multiplier: str
+    h_multiplier: str
+    B: str
+    gate_table: str | None = None
+    cell_table: str | None = None
+    P: str | None = None
+    hidden_bias: str | None = None
+    W_group_multiplier: str | None = None
+    R_group_multiplier: str | None = None
+    W_zero_point: str | None = None
+    R_zero_point: str | None = None
+
+    def as_dict(self) -> dict[str, str]:
+        """Those that the cell has."""
+        return {k: v for k, v in vars(self).items() if v is not None}
+
+
+@dataclass(frozen=True)
+class IntegerCell(QuantizedCell):
+    """A cell in integer arithmetic.
+
+    Attributes:
+        numbers: Its scalars.
+        operands: Its constants.
+        y_codes: Output value `[T,B,H]` of hidden codes, or None.
+    """
+
+    form: ClassVar[str] = "integer"
+
+    numbers: Numbers = field(kw_only=True)
+    operands: OperandNames = field(kw_only=True)
+    y_codes: str | None = field(kw_only=True)
+
+    @classmethod
+    def of_quantized(
+        cls, cell: QuantizedCell, numbers: Numbers, operands: OperandNames, y_codes: str | None
+    ) -> IntegerCell:
+        """The cell in integer arithmetic; its parameters are the operands of the same names."""
+        held = _fields(cell, QuantizedCell) | {key: getattr(operands, key) for key in PARAMETERS}
+        return IntegerCell(**held, numbers=numbers, operands=operands, y_codes=y_codes)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the output values that exist, codes included."""
+        return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
+
+    def without_dead_outputs(self: N, alive: Collection[str]) -> N:
+        """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
+        made = super().without_dead_outputs(alive)
+        return made if made.y_codes in alive else replace(made, y_codes=None)
+
+    def renamed(self: N, old: str, new: str) -> N:
+        """The cell after a value or initializer that it refers to has got another name."""
+        made = super().renamed(old, new)
+        known: dict[str, Any] = {k: new for k, v in made.operands.as_dict().items() if v == old}
+        if known:
+            made = replace(made, operands=replace(made.operands, **known))
+        return replace(made, y_codes=new) if made.y_codes == old else made
+
+
+@dataclass(frozen=True)
+class FusedCell(IntegerCell):
+    """An integer cell that is one fused node, backed by a function."""
+
+    form: ClassVar[str] = "fused"
+
+    @classmethod
+    def of_integer(cls, cell: IntegerCell) -> FusedCell:
+        """The cell after its nodes became one."""
+        return FusedCell(**_fields(cell, IntegerCell))
+
+
+def points_of(cell: Cell) -> Points:
+    """The formats of a cell; none for one that is float."""
+    return cell.points if isinstance(cell, QuantizedCell) else {}
+
+
+def _fields(cell: Cell, stage: type[Cell]) -> dict[str, Any]:
+    """The fields of a stage."""
+    return {f.name: getattr(cell, f.name) for f in fields(stage)}

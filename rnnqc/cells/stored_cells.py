@@ -1,0 +1,67 @@
+"""Cells as JSON: what a model's metadata says about its cells, for whoever loads the model again.
+
+Every form has the same keys; those of later stages are empty in earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
+
+from rnnqc.cells.activations import Activation
+from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GRID, GRID32, GridNumbers
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
+from rnnqc.formats.point_format import PointFormat
+
+T = TypeVar("T")
+_STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
+_LATER = ("points", "numbers", "operands", "y_codes")
+
+
+def cell_to_json(cell: Cell) -> dict[str, Any]:
+    """JSON-ready values. The scales of channels of an integer form stand in its multipliers, and are left out."""
+    data = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name not in _LATER}
+    data["activations"] = tuple(asdict(a) for a in cell.activations)
+    integer = cell if isinstance(cell, IntegerCell) else None
+    points = cell.points if isinstance(cell, QuantizedCell) else {}
+    return {
+        **data,
+        "form": cell.form,
+        "points": {n: (p if integer is None else p.without_channel_scales()).as_dict() for n, p in points.items()},
+        "integer": vars(integer.numbers).copy() if integer is not None else {},
+        "operands": integer.operands.as_dict() if integer is not None else {},
+        "y_codes": integer.y_codes if integer is not None else None,
+    }
+
+
+def cell_from_json(data: Mapping[str, Any]) -> Cell:
+    """The inverse of `cell_to_json`; entries of later versions are ignored.
+
+    Raises:
+        KeyError, TypeError, AttributeError: The values make no cell.
+        FormatError: They make no format.
+    """
+    stage = _STAGES[data.get("form", Cell.form)]
+    values = {f.name: data[f.name] for f in fields(stage) if f.name in data and f.name not in _LATER}
+    values["activations"] = tuple(Activation(**a) for a in data["activations"])
+    if issubclass(stage, QuantizedCell):
+        values["points"] = {n: PointFormat.from_dict(p) for n, p in data.get("points", {}).items()}
+    if issubclass(stage, IntegerCell):
+        values["numbers"] = _numbers(data["integer"])
+        values["operands"] = _known(OperandNames, data["operands"])
+        values["y_codes"] = data.get("y_codes")
+    return stage(**values)
+
+
+def _numbers(data: Mapping[str, Any]) -> Numbers:
+    if data.get("arithmetic") in (GRID, GRID32):
+        return _known(GridNumbers, data)
+    return _known(CellNumbers, data)
+
+
+def _known(kind: type[T], data: Mapping[str, Any]) -> T:
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{k: v for k, v in data.items() if k in names})

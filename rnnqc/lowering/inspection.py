@@ -1,0 +1,63 @@
+"""Lists the recurrent layers of a model, and for each one how lowering would handle it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rnnqc.errors import Outcome, Remark, located
+from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
+from rnnqc.ir import Model
+from rnnqc.lowering.executable import brings_its_own
+from rnnqc.lowering.options import Given
+from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
+from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
+from rnnqc.passes.graph.constant_outputs import independent_outputs
+from rnnqc.passes.pipeline import normal_form
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The recurrent layers of a model.
+
+    Attributes:
+        opset: Operator set of the model.
+        nodes: Its recurrent nodes in normal form, and those that are lowered already.
+        cells: By the path of a node the names of the cells that it becomes.
+        notes: Remarks by the path of the node that they are about.
+        constant_outputs: Outputs that no input influences.
+    """
+
+    opset: int
+    nodes: Sequence[RecurrentNode]
+    cells: Mapping[str, Sequence[str]]
+    notes: Mapping[str, Sequence[Remark]]
+    constant_outputs: Sequence[str]
+
+
+@refusing_invalid_models
+def inspect_layers(model: Given) -> Inspection:
+    """Finds the recurrent layers of a model.
+
+    Args:
+        model: A path or a ModelProto.
+
+    Raises:
+        CompileError: It is not a valid model.
+    """
+    loaded = Model.load(model)
+    with located(loaded.source):
+        opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
+        PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
+        present = recurrent_nodes(loaded)
+        remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
+    refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
+    nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
+    cells: dict[str, list[str]] = {}
+    for cell in loaded.cells.values():
+        cells.setdefault(cell.node, []).append(cell.name)
+    notes: dict[str, list[Remark]] = {}
+    for remark in remarks:
+        if remark.outcome is Outcome.NOTE and remark.action:
+            notes.setdefault(remark.node, []).append(remark)
+    return Inspection(opset, nodes, cells, notes, constant_outputs)

@@ -1,0 +1,91 @@
+"""Feeds with which `--verify` compares the model before and after every pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import calls_of, run_calls, state_pairs
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_model, run_session
+from rnnqc.measure.feeds import FeedGenerator
+
+CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
+"""What stands for the name of a pass where a check is about them."""
+REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
+"""Calls of calibration data among which passes are verified on so many."""
+
+
+class Remembered:
+    """Feeds that are taken once, and the first of them again."""
+
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
+        self._feeds, self.first = feeds, list[Feeds]()
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for feed in self._feeds:
+            if len(self.first) < REMEMBERED_CALLS:
+                self.first.append(feed)
+            yield feed
+
+
+class VerificationFeeds(NamedTuple):
+    """What passes are verified on.
+
+    Attributes:
+        usual: For every pass.
+        extreme: More, for passes that promise something of every value.
+        left_out: Why there is no calibration data among them; "" if there is, or none was given.
+    """
+
+    usual: list[Feeds]
+    extreme: list[Feeds]
+    left_out: str = ""
+
+
+def verification_feeds(
+    proto: onnx.ModelProto,
+    generator: FeedGenerator,
+    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    state: Mapping[str, str] | Iterable[str] | None,
+) -> VerificationFeeds:
+    """Feeds to verify passes with.
+
+    Usual are two generated ones, but for a model that does not run on short sequences (it makes something of sound,
+    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
+    the float model; so every pass is looked at on its own.
+    """
+    usual, extreme = [], list[Feeds]()
+    if generator.refusal is None:
+        usual, extreme = [generator.feeds(seed) for seed in range(2)], [generator.feeds(0, extreme=True)]
+    if not generator.takes_short:
+        usual, extreme = [], [*usual, *extreme]
+    try:
+        for feed in extreme[-1:]:
+            run_model(proto, feed)
+    except CompileError:  # it does not take a sequence of length zero, say
+        extreme.pop()
+    if calibration is None:
+        return VerificationFeeds(usual, extreme)
+    data = calibration.first if isinstance(calibration, Remembered) else calibration
+    try:
+        carried = state_pairs(state, proto)
+        session = make_session(proto)
+        fed: list[Feeds] = []
+
+        def run(feed: Feeds) -> Mapping[str, np.ndarray[Any, Any]]:
+            fed.append(feed)
+            return run_session(session, feed) if carried else {}
+
+        for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
+            pass
+        spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
+        usual += [fed[k] for k in sorted(set(spread.tolist()))]
+    except CompileError as error:  # of other sizes than those that dimensions were bound to, say
+        return VerificationFeeds(usual, extreme, str(error))
+    return VerificationFeeds(usual, extreme)

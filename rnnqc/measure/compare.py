@@ -1,0 +1,211 @@
+"""Compares two models on the same data, and a lowered model without and with the native library."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from rnnqc.data.input_uses import MOVERS
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.numerics import decibels
+from rnnqc.ir import DOMAIN
+from rnnqc.measure.differences import OutputComparison
+from rnnqc.measure.feeds import Level
+from rnnqc.measure.runs import Calls, Data, Runner, State
+from rnnqc.measure.tally import tallied
+from rnnqc.measure.time_axes import TimeAxis, in_normal_form, output_axes, time_axes
+from rnnqc.proto.graph_walks import blocks_of, branch_results
+
+QUIET = 0.1
+"""Share of the full scale below which an output says nothing by its SQNR: a probability of 1e-4, of 2e-4 instead."""
+_UNIT = ("Sigmoid", "HardSigmoid")
+_KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
+del _KEEPS["TopK"]  # its second output holds indices
+
+
+@dataclass(frozen=True)
+class LevelComparison:
+    """How two models compare on generated feeds of one kind.
+
+    Attributes:
+        name: The kind of feeds, such as "magnitude 10".
+        outputs: The comparison of each output. The SQNR of an output that a sigmoid makes and that is nearly zero is
+            that against a tenth of its full scale.
+    """
+
+    name: str
+    outputs: list[OutputComparison]
+
+
+def compare_models(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    feeds: Data,
+    *,
+    names: tuple[str, str] = ("the float model", "the lowered model"),
+    state: State = None,
+) -> list[OutputComparison]:
+    """Runs both models on every feed and compares each output, over time, too.
+
+    Where onnxruntime refuses the float model (recurrent layers of float64 or with layout 1), its normal form stands for
+    it.
+
+    Args:
+        reference: The float model.
+        candidate: The lowered one; names of inputs and outputs are the same.
+        feeds: Inputs by name, or the name of an `.npz`, of a directory of `.npz`, or `module:function`.
+        names: How messages call the two.
+        state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are the calls of a
+            stream then, and each model goes on with its own states.
+
+    Raises:
+        CompileError: A model does not run, they have different outputs, or the data does not fit.
+    """
+    calls = Calls.of(feeds, reference, state)
+    axes = output_axes(reference)
+    second = Runner(candidate, names[1])
+    try:
+        return compare_runs(Runner(reference, names[0]), second, calls, axes)
+    except CompileError:
+        normal = in_normal_form(reference)
+        if normal is None:
+            raise
+        with contextlib.suppress(CompileError):
+            return compare_runs(Runner(normal, names[0]), second, calls, axes)
+        raise
+
+
+def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis]) -> list[OutputComparison]:
+    """Runs two models on the same calls, in step, and compares each output that is a tensor.
+
+    Args:
+        first: The model that the differences are set against.
+        second: The other one.
+        calls: What both run on.
+        axes: The time axes of outputs.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name))
+    return [tally.result() for tally in tallies.values()]
+
+
+def compare_levels(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    levels: Iterable[Level],
+    *,
+    names: tuple[str, str] = ("the float model", "the lowered model"),
+    state: State = None,
+    timed: bool = True,
+    optimize: bool = True,
+) -> Iterator[LevelComparison]:
+    """Compares two models on generated feeds of several kinds, one after the other.
+
+    Args:
+        reference: The float model.
+        candidate: The lowered one.
+        levels: The feeds, in order; each is run when its comparison is taken.
+        names: How messages call the two.
+        state: As for `compare_models`; the feeds of every level are the calls of one stream then.
+        timed: Whether to look for axes that are time.
+        optimize: Whether onnxruntime may optimize the graphs: sessions start later, and runs are shorter.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    axes = output_axes(reference) if timed else {}
+    unit = unit_outputs(reference)
+    first, second = Runner(reference, names[0], optimize=optimize), Runner(candidate, names[1], optimize=optimize)
+    for level in levels:
+        calls = Calls.of(level.feeds, reference, state)
+        yield LevelComparison(level.name, judged(compare_runs(first, second, calls, axes), unit))
+
+
+def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
+    """Of each output the comparison with the least SQNR, with the name of its level."""
+    found: dict[str, tuple[str, OutputComparison]] = {}
+    for level in levels:
+        for output in level.outputs:
+            if output.name not in found or output.sqnr_db < found[output.name][1].sqnr_db:
+                found[output.name] = (level.name, output)
+    return found
+
+
+def compare_native(
+    model: onnx.ModelProto,
+    feeds: Data,
+    *,
+    name: str = "the lowered model",
+    state: State = None,
+    optimize: bool = False,
+) -> list[OutputComparison]:
+    """Compares a lowered model without and with the native library: `same_bits` is what the library promises.
+
+    It promises that of its cells. By default both models run without onnxruntime's optimizations of the graph, and what
+    each cell of the main graph makes is compared beside the outputs. With optimizations onnxruntime may fuse the float
+    operators around the cells differently where there are functions and where there are kernels.
+
+    Args:
+        model: The lowered model.
+        feeds: As for `compare_models`.
+        name: How messages call the model.
+        state: As for `compare_models`.
+        optimize: Whether onnxruntime optimizes the graphs; then outputs of the model alone are compared.
+
+    Raises:
+        CompileError: The library is missing, the model does not run, or the data does not fit.
+    """
+    calls = Calls.of(feeds, model, state)
+    shown = model if optimize else _with_cell_outputs(model)
+    stock = Runner(shown, f"{name} without the native library", optimize=optimize)
+    native = Runner(shown, f"{name} with the native library", native=True, optimize=optimize)
+    return compare_runs(stock, native, calls, time_axes(model))
+
+
+def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with what every fused cell of its main graph makes as further outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    known = {o.name for o in copy.graph.output}
+    for node in copy.graph.node:
+        if node.domain == DOMAIN:
+            for name in node.output:
+                if name and name not in known:
+                    copy.graph.output.add(name=name)
+    return copy
+
+
+def unit_outputs(proto: onnx.ModelProto) -> set[str]:
+    """Outputs of the main graph whose values a sigmoid has made, and nodes after it only moved, or averaged."""
+    makers = {o: n for block in blocks_of([proto.graph]) for n in block.node for o in n.output if o}
+    return {o.name for o in proto.graph.output if _is_unit(o.name, makers)}
+
+
+def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
+    pending, seen = [name], {name}
+    while pending:
+        value = pending.pop()
+        node = makers.get(value)
+        if node is None or node.op_type not in (*_UNIT, *_KEEPS, "If"):
+            return False
+        if node.op_type not in _UNIT:
+            source = _KEEPS.get(node.op_type)
+            more = branch_results(node, value) or (node.input if source is None else node.input[source : source + 1])
+            pending += [m for m in more if m not in seen]
+            seen.update(more)
+    return True
+
+
+def judged(outputs: Collection[OutputComparison], unit: Collection[str]) -> list[OutputComparison]:
+    """The comparisons with the SQNR of outputs `unit` that are nearly zero set against `QUIET` of their full scale."""
+    return [_loud(o) if o.name in unit and 0.0 < o.rms_error < math.inf and o.rms < QUIET else o for o in outputs]
+
+
+def _loud(output: OutputComparison) -> OutputComparison:
+    return replace(output, sqnr_db=decibels(QUIET**2, output.rms_error**2))

@@ -1,0 +1,220 @@
+"""How the outputs of two models compare: over all values, and step by step in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.errors import CompileError
+
+Array = npt.NDArray[Any]
+
+GROWTH_DB = 3.0
+"""By how much the last quarter of time is worse than the first where the error counts as growing."""
+FEWEST_STEPS = 8
+"""With fewer steps nothing is said about growth."""
+MOST_CODES = 2**16
+"""Values of more different magnitudes lie on no grid."""
+_FEWEST_MAGNITUDES = 4
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """How one output compares step by step. Step t holds the t-th step of every sequence; entry t of each tuple is it.
+
+    Attributes:
+        unit: What a step is: "time step" (along an axis of the output) or "call" (of a stream).
+        axis: The axis of the output that is time; None where a step is a call.
+        sqnr_db: Signal-to-quantization-noise ratio.
+        max_abs: Largest absolute difference.
+        cosine: Cosine similarity.
+        equal: Share of equal values.
+        equal_codes: Share of equal codes; None where the output lies on no grid.
+        spans_db: SQNR of up to eight equal spans of time, in order.
+        quarters_db: SQNR of the four quarters of time; with fewer steps than four, of each step.
+    """
+
+    unit: str
+    axis: int | None
+    sqnr_db: tuple[float, ...]
+    max_abs: tuple[float, ...]
+    cosine: tuple[float, ...]
+    equal: tuple[float, ...]
+    equal_codes: tuple[float, ...] | None
+    spans_db: tuple[float, ...]
+    quarters_db: tuple[float, ...]
+
+    @property
+    def worst(self) -> int:
+        """The step with the least SQNR."""
+        return int(np.argmin(self.sqnr_db))
+
+    @property
+    def growing(self) -> bool:
+        """Whether the last quarter of time is the worst, and worse than the first by `GROWTH_DB` or more.
+
+        (At the very first steps the states hardly differ yet: that the error rises there says nothing.)
+        """
+        first, last = self.quarters_db[0], self.quarters_db[-1]
+        grown = last < math.inf and last <= first - GROWTH_DB
+        return len(self.sqnr_db) >= FEWEST_STEPS and grown and last == min(self.quarters_db)
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """How one output of two models compares over all feeds.
+
+    Attributes:
+        name: Name of the output.
+        sqnr_db: Signal-to-quantization-noise ratio of the second against the first, of values finite in both.
+        max_abs: Largest absolute difference; infinite where a value is finite in one of them only.
+        cosine: Cosine similarity of all values as one vector.
+        equal: Share of equal values; NaN equals NaN.
+        equal_codes: Where the second model's values lie on a grid of steps s (integers: 1): the share of values less
+            than s / 2 apart, that is of equal integer codes; else None.
+        grid_step: That s, or None.
+        same_bits: Whether the arrays hold the same bytes.
+        unlike: How many values are NaN or infinite in one of them only.
+        first_unlike: Where the first of these is, in words.
+        values: How many values were compared.
+        steps: The same step by step, where the output has steps in time that are known; else None.
+        rms: Root of the mean square of the first model's values, of those finite in both.
+        rms_error: The same of the differences.
+    """
+
+    name: str
+    sqnr_db: float
+    max_abs: float
+    cosine: float
+    equal: float
+    equal_codes: float | None = None
+    grid_step: float | None = None
+    same_bits: bool = False
+    unlike: int = 0
+    first_unlike: str = ""
+    values: int = 0
+    steps: StepComparison | None = None
+    rms: float = 0.0
+    rms_error: float = 0.0
+
+
+def unlike_text(name: str, count: int, first: str) -> str:
+    """A sentence about values that are NaN or infinite in one of the models only; they fail every comparison.
+
+    Args:
+        name: Name of the output.
+        count: How many such values it has.
+        first: Where the first of them is.
+    """
+    return f"output {name!r}: {count} value(s) are NaN or infinite in one of the models only ({first})."
+
+
+def unlike_texts(outputs: Iterable[OutputComparison]) -> list[str]:
+    """A sentence for each output with values that are NaN or infinite in one of the models only."""
+    return [unlike_text(o.name, o.unlike, o.first_unlike) for o in outputs if o.unlike]
+
+
+def unlike_values(x: Array, y: Array) -> npt.NDArray[np.bool_]:
+    """Which values of two arrays of floats are NaN or infinite in one of them only; infinities of other sign, too."""
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    return np.asarray(~(np.isfinite(x) & np.isfinite(y)) & ~equal)
+
+
+def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    """Refuses outputs that are not those of two forms of one model.
+
+    Args:
+        first: What the first model is called.
+        second: What the second one is called.
+        a: Outputs of the first model, by name; sequences of tensors are lists.
+        b: Of the second one.
+
+    Raises:
+        CompileError: Their names differ, or the shapes of two tensors do.
+    """
+    belong = {"supported": "two forms of one model", "action": "compare a model with what it was lowered to"}
+    if set(a) != set(b):
+        raise CompileError(f"{first} and {second} have different outputs: {sorted(a)} and {sorted(b)}.", **belong)
+    for name in a:
+        tensors = not isinstance(a[name], list) and not isinstance(b[name], list)
+        if tensors and np.shape(a[name]) != np.shape(b[name]):
+            shapes = f"{list(np.shape(a[name]))} and {list(np.shape(b[name]))}"
+            raise CompileError(f"output {name!r} has shape {shapes} in {first} and {second}.", **belong)
+
+
+def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
+    """The step s of a grid on which `values` lie, that is of which all are whole multiples; None if there is none.
+
+    At least four different magnitudes have to be seen, no more than 2^16 codes, and two of them within six steps. Where
+    all codes that occur have a common divisor, s is that many steps.
+
+    Args:
+        values: Finite numbers.
+        precision: Their relative rounding error.
+    """
+    seen = np.unique(np.abs(np.asarray(values, np.float64).ravel()))
+    seen = seen[seen > 0]
+    if not _FEWEST_MAGNITUDES <= seen.size <= MOST_CODES:
+        return None
+    gaps = np.diff(seen, prepend=0.0)
+    gap = float(gaps[gaps > 4 * precision * seen[-1]].min(initial=np.inf))
+    for divisor in range(1, 7):
+        step = _fitted(seen, gap / divisor)
+        codes = seen / step
+        slack = 1e-3 + 4 * precision * codes
+        if codes[-1] <= MOST_CODES and slack[-1] < 0.05 and bool(np.all(np.abs(codes - np.round(codes)) <= slack)):
+            return step
+    return None
+
+
+def _fitted(seen: Array, step: float) -> float:
+    """A step near `step` by least squares, over ever larger values: the smallest gap alone is not exact enough."""
+    limit = 16.0
+    while True:
+        near = seen[seen <= limit * step]
+        codes = np.round(near / step)
+        if codes.any():
+            step = float(near @ codes / (codes @ codes))
+        if near.size == seen.size:
+            return step
+        limit *= 16.0
+
+
+class GridCheck:
+    """Keeps pairs of values for as long as the second ones may lie on a grid."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, Array, Array]] = []
+        self._seen = np.zeros(0)
+        self._precision = 0.0
+
+    def add(self, start: int, x: Array, y: Array, dtype: np.dtype[Any]) -> bool:
+        """Whether there is still hope."""
+        if dtype.kind in "iub":
+            self._precision = -1.0
+        elif dtype.kind == "f":
+            self._precision = max(self._precision, float(np.finfo(dtype).eps) / 2)
+        else:
+            return False
+        self._held.append((start, x, y))
+        if self._precision >= 0.0:
+            self._seen = np.union1d(self._seen, np.abs(y[np.isfinite(y)]))
+        return len(self._seen) <= MOST_CODES and (len(self._seen) < 256 or self.step() is not None)
+
+    def step(self) -> float | None:
+        """The step of the grid; None if there is none."""
+        return 1.0 if self._precision < 0.0 else grid_step(self._seen, self._precision)
+
+    def equal_codes(self, step: float, rows: int) -> Array:
+        """How many codes of each step are equal."""
+        result = np.zeros(rows, np.int64)
+        for start, x, y in self._held:
+            with np.errstate(invalid="ignore"):
+                equal = (np.abs(x - y) < 0.5 * step) | (x == y) | (np.isnan(x) & np.isnan(y))
+            result[start : start + len(x)] += np.count_nonzero(equal, axis=1)
+        return result

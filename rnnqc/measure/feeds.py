@@ -1,0 +1,220 @@
+"""Generated feeds for comparing models: of sizes that a model runs with, and of several magnitudes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from rnnqc.data.feeds import (
+    EXTREME_LENGTH,
+    GENERATED_BATCH,
+    GENERATED_LENGTH,
+    Feeds,
+    Generation,
+    Sizes,
+    Values,
+    fixed_size,
+    generate_feeds,
+)
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+
+MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
+"""Of generated floats; usual ones first."""
+BEYOND = 4.0
+"""How many times the usual size states are that come from elsewhere than the layer itself."""
+LONG_LENGTH = 512
+"""Of generated sequences where the model does not run on short ones: of samples of sound, say, a step needs many."""
+MOST_LENGTHS = 16
+"""Lengths of the model's own that are tried."""
+LONGEST = 2**16
+_FEW = 64
+_LENGTHS_OF = ("Reshape", "Slice", "Split", "Pad", "Expand", "Range")
+"""Operators whose constant whole numbers are sizes or places along an axis."""
+
+
+class FeedGenerator:
+    """Generates feeds for a float model; what its inputs mean shows best where unrolled steps are nodes again.
+
+    Free dimensions get the first sizes with which the model runs (`candidate_sizes`).
+
+    Args:
+        proto: The model.
+        readable: The same in normal form, if it is at hand.
+
+    Attributes:
+        takes_short: Whether it runs on short sequences.
+        sizes: The sizes; those of short sequences if none was found.
+        refusal: Why it does not run on anything generated; None if it does.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, readable: onnx.ModelProto | None = None) -> None:
+        if readable is None:
+            loaded = Model.load(proto)
+            PassManager(normal_form()).run(loaded)
+            readable = loaded.proto
+        self._readable = readable
+        self.sizes, self.refusal = self._search(proto)
+        self.takes_short = self.refusal is None and self.sizes.length <= GENERATED_LENGTH
+
+    def feeds(self, seed: int, *, extreme: bool = False, values: Values | None = None) -> Feeds:
+        """Feeds with the numbers of a seed; extreme ones are of longer sequences where the model takes any."""
+        if not extreme:
+            return self._generation.feeds(seed, values)
+        longer = self.sizes.length == GENERATED_LENGTH
+        sizes = replace(self.sizes, length=EXTREME_LENGTH) if longer else self.sizes
+        return generate_feeds(self._readable, seed, extreme=True, sizes=sizes)
+
+    @cached_property
+    def _generation(self) -> Generation:
+        return Generation(self._readable, self.sizes)
+
+    def checked(self) -> FeedGenerator:
+        """Itself.
+
+        Raises:
+            CompileError: The model runs on nothing that was generated.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def _search(self, proto: onnx.ModelProto) -> tuple[Sizes, CompileError | None]:
+        """The sizes with which the model runs, or why there are none."""
+        tried: list[dict[str, list[int]]] = []
+        reason = ""
+        try:
+            session = make_session(proto, optimize=False)
+            for sizes in candidate_sizes(proto):
+                generation = Generation(self._readable, sizes)
+                if generation.shapes in tried:
+                    continue
+                tried.append(generation.shapes)
+                try:
+                    outputs = run_session(session, generation.feeds(0))
+                except CompileError as error:
+                    reason = reason or error.message
+                    continue
+                if any(np.size(o) for o in outputs.values()):
+                    return sizes, None
+                reason = reason or "all outputs are empty."
+        except CompileError as error:
+            return Sizes(), error
+        return Sizes(), CompileError(
+            f"the model does not run on generated data ({len(tried)} choices of sizes tried): {reason}",
+            supported="data that the model runs on",
+            action="give data that fits it (--data; rnnqc bench: -i), or sizes that it takes (--dim NAME=N)",
+        )
+
+
+@dataclass(frozen=True)
+class Level:
+    """Generated feeds of one kind.
+
+    Attributes:
+        name: What they are, for people.
+        feeds: The feeds, or the calls of a stream.
+    """
+
+    name: str
+    feeds: list[Feeds]
+
+
+def generated_levels(
+    generator: FeedGenerator, count: int = 1, carried: Mapping[str, str] | None = None
+) -> Iterator[Level]:
+    """Generated feeds of several magnitudes, each made when it is taken; usual ones first.
+
+    Inputs of one magnitude flatter: near zero all is linear, and where gates saturate no error shows. There are only
+    those magnitudes that make another feed: tokens have none.
+
+    Args:
+        generator: Of feeds.
+        count: How many of each kind.
+        carried: Outputs by the input they become, for calls of a stream; the first one holds zeros for the states.
+    """
+    kinds = [(f"magnitude {m:g}", Values(m)) for m in MAGNITUDES]
+    kinds.append(("frequent indices", Values(frequent=True)))
+    kinds.append((f"states {BEYOND:g} times as large", Values(beyond=BEYOND)))
+    seen: list[Feeds] = []
+    for name, values in kinds:
+        first = _without_states([generator.feeds(0, values=values)], carried)[0]
+        if any(all(np.array_equal(array, other[key]) for key, array in first.items()) for other in seen):
+            continue
+        seen.append(first)
+        feeds = [generator.feeds(seed, values=values) for seed in range(count)]
+        yield Level(name, _without_states(feeds, carried))
+
+
+def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> list[Feeds]:
+    """Calls of a stream: zeros for the states of the first one, none for those of others."""
+    if not carried:
+        return feeds
+    first = {n: np.zeros_like(a) if n in carried else a for n, a in feeds[0].items()}
+    return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in feeds[1:])]
+
+
+def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
+    """Feeds of usual values for a float model.
+
+    Raises:
+        CompileError: It runs on nothing that was generated.
+    """
+    generator = FeedGenerator(proto).checked()
+    return [generator.feeds(seed) for seed in range(count)]
+
+
+def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:
+    """Sizes to try, the usual ones first."""
+    lengths = [GENERATED_LENGTH, LONG_LENGTH, *lengths_of(proto)]
+    for length, batch in itertools.product(lengths[:2], (GENERATED_BATCH, 1)):
+        yield Sizes(length, batch)
+    yield Sizes(GENERATED_LENGTH, GENERATED_BATCH, named_time=True)
+    yield Sizes(GENERATED_LENGTH, 1, named_time=True)
+    for size in (GENERATED_BATCH, 1):  # batch and time cannot be told apart
+        yield Sizes(size, size)
+    for length, batch in itertools.product(lengths[2:], (GENERATED_BATCH, 1, 2)):
+        yield Sizes(length, batch)
+
+
+def lengths_of(proto: onnx.ModelProto) -> list[int]:
+    """Lengths that a model's declarations, convolutions, slices and reshapes speak of; the likeliest first."""
+    declared = [fixed_size(d) for v in (*proto.graph.output, *proto.graph.input) for d in v.type.tensor_type.shape.dim]
+    blocks = list(blocks_of([proto.graph, *proto.functions]))
+    small = {t.name: t for b in blocks for t in stored_tensors(b) if t.name and _count(t) <= _FEW}
+    for block in blocks:
+        for node in block.node:
+            if node.op_type == "Constant":
+                small.update((node.output[0], a.t) for a in node.attribute if a.HasField("t") and _count(a.t) <= _FEW)
+    found: list[int] = []
+    windows = 0
+    for node in (n for b in blocks for n in b.node):
+        if node.op_type in _LENGTHS_OF:
+            found += [abs(n) for name in node.input for n in _whole(small.get(name))]
+        window = next((a.ints for a in node.attribute if a.name == "kernel_shape"), ())
+        windows += max(window, default=0)
+    found += [n for n in declared if n is not None]
+    sizes = sorted({*found, windows, 2 * windows})
+    usual = (GENERATED_LENGTH, LONG_LENGTH)
+    return [n for n in dict.fromkeys([*found[-len(declared) :], *sizes]) if 1 < n <= LONGEST and n not in usual][
+        :MOST_LENGTHS
+    ]
+
+
+def _count(tensor: onnx.TensorProto) -> int:
+    return int(np.prod(tensor.dims)) if tensor.dims else 1
+
+
+def _whole(tensor: onnx.TensorProto | None) -> list[int]:
+    if tensor is None or tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        return []
+    return [int(n) for n in onnx.numpy_helper.to_array(tensor).ravel()]

@@ -1,0 +1,231 @@
+"""Sums up the differences of two series of outputs, call by call."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.data.streaming import Outputs
+from rnnqc.evaluation.numerics import decibels
+from rnnqc.measure.differences import GridCheck, OutputComparison, StepComparison, check_same_outputs, unlike_values
+from rnnqc.measure.runs import Calls
+from rnnqc.measure.time_axes import TimeAxis
+
+Array = npt.NDArray[Any]
+
+
+def tallied(
+    calls: Calls,
+    first: Iterable[Outputs],
+    second: Iterable[Outputs],
+    axes: Mapping[str, TimeAxis],
+    names: tuple[str, str],
+) -> dict[str, OutputTally]:
+    """Everything about each output that is a tensor, by its name.
+
+    Args:
+        calls: The calls that both models ran on.
+        first: Outputs of the first model, call by call.
+        second: Outputs of the second one.
+        axes: The time axes of outputs.
+        names: The names that messages give the two models.
+
+    Raises:
+        CompileError: A model does not run, or they have different outputs.
+    """
+    tallies: dict[str, OutputTally] = {}
+    for call, a, b in zip(calls.pieces, first, second, strict=True):
+        check_same_outputs(*names, a, b)
+        for name in a:
+            if isinstance(a[name], list) or isinstance(b[name], list):
+                continue  # a sequence of tensors
+            x, y = np.asarray(a[name]), np.asarray(b[name])
+            if name not in tallies:
+                axis = axes[name].of(x, call.feed) if name in axes else None
+                tallies[name] = OutputTally(name, axis, bool(calls.carried))
+            tallies[name].add(x, y, call.restart)
+    return tallies
+
+
+class OutputTally:
+    """Collects what there is to know about one output, call by call.
+
+    Args:
+        name: Name of the output.
+        axis: The axis that is time; None where there is none.
+        stream: Whether calls go on where the last one ended.
+    """
+
+    def __init__(self, name: str, axis: int | None, stream: bool) -> None:
+        self.name = name
+        self._axis, self._stream = axis, stream
+        self._rows = _Rows()
+        self._offset = 0
+        self._calls = 0
+        self._single = True
+        self._same_bits = True
+        self._unlike, self._first_unlike = 0, ""
+        self._grid: GridCheck | None = GridCheck()
+
+    def add(self, reference: Array, candidate: Array, restart: bool = True) -> None:
+        """Adds one call; both arrays have the same shape.
+
+        Args:
+            reference: Of the first model.
+            candidate: Of the second one.
+            restart: Whether a stream starts with it.
+        """
+        if restart or not self._stream:
+            self._offset = 0
+        self._same_bits &= reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
+        x, y = _numbers(reference), _numbers(candidate)
+        if x is None or y is None:  # texts: equal or not
+            x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
+            reference, candidate = x, y
+        equal = (reference == candidate) | (np.isnan(x) & np.isnan(y))
+        unlike = unlike_values(x, y)
+        if unlike.any() and not self._unlike:
+            index = [int(k) for k in np.argwhere(unlike)[0]]
+            self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
+        self._unlike += int(np.count_nonzero(unlike))
+        start = self._offset
+        rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
+        if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
+            self._grid = None
+        self._single &= rows == 1
+        self._offset += rows if self._axis is not None or self._stream else 0
+        self._calls += 1
+
+    def _in_steps(self, array: Array) -> Array:
+        """`[steps, values of a step]`."""
+        if self._axis is None:
+            return array.reshape(1, -1)
+        steps = array.shape[self._axis]
+        return np.moveaxis(array, self._axis, 0).reshape(steps, array.size // max(1, steps))
+
+    def spans(self, parts: int) -> list[tuple[int, float]]:
+        """Where each of up to `parts` equal spans of time ends, and its SQNR."""
+        return [(b, self._rows.merged(a, b).sqnr_db) for a, b in _spans(len(self._rows.count), parts)]
+
+    def result(self) -> OutputComparison:
+        """The comparison of everything added so far."""
+        rows = self._rows
+        codes = None
+        step = self._grid.step() if self._grid is not None else None
+        if self._grid is not None and step is not None:
+            codes = self._grid.equal_codes(step, len(rows.count))
+        total = rows.merged(0, len(rows.count))
+        steps = None
+        if self._axis is not None or self._stream:
+            by_step = [rows.merged(t, t + 1) for t in range(len(rows.count))]
+            by_call = self._axis is None or (self._stream and self._single)
+            steps = StepComparison(
+                "call" if by_call else "time step",
+                None if by_call else self._axis,
+                tuple(s.sqnr_db for s in by_step),
+                tuple(s.max_abs for s in by_step),
+                tuple(s.cosine for s in by_step),
+                tuple(s.equal for s in by_step),
+                None if codes is None else tuple(_share(c, n) for c, n in zip(codes, rows.count, strict=True)),
+                tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 8)),
+                tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 4)),
+            )
+        return OutputComparison(
+            self.name,
+            total.sqnr_db,
+            total.max_abs,
+            total.cosine,
+            total.equal,
+            None if codes is None else _share(codes.sum(), rows.count.sum()),
+            step,
+            self._same_bits,
+            self._unlike,
+            self._first_unlike,
+            int(rows.count.sum()),
+            steps if steps is not None and steps.sqnr_db else None,
+            total.rms,
+            total.rms_error,
+        )
+
+
+def _spans(count: int, parts: int) -> Iterator[tuple[int, int]]:
+    """From where to where up to `parts` equal parts of `count` steps go."""
+    edges = np.linspace(0, count, min(parts, count) + 1).round().astype(int).tolist()
+    return itertools.pairwise(edges)
+
+
+def _share(part: Any, whole: Any) -> float:
+    return float(part / whole) if whole else 1.0
+
+
+def _numbers(array: Array) -> Array | None:
+    """As float64; None for what is no number."""
+    if array.dtype.kind in "OUSM":
+        return None
+    return array.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    sqnr_db: float
+    max_abs: float
+    cosine: float
+    equal: float
+    rms: float
+    rms_error: float
+
+
+class _Rows:
+    """Sums over the values of each step."""
+
+    def __init__(self) -> None:
+        self.count = np.zeros(0, np.int64)
+        self._equal = np.zeros(0, np.int64)
+        self._signal, self._noise, self._dot, self._other, self._max = (np.zeros(0) for _ in range(5))
+
+    def add(self, start: int, x: Array, y: Array, equal: Array) -> int:
+        """Adds steps from `start` on, `[steps, values]`; how many they are."""
+        stop = start + len(x)
+        self._grow(stop)
+        at = slice(start, stop)
+        finite = np.isfinite(x) & np.isfinite(y)
+        a, b = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
+        difference = a - b
+        self._signal[at] += np.einsum("ij,ij->i", a, a)
+        self._noise[at] += np.einsum("ij,ij->i", difference, difference)
+        self._dot[at] += np.einsum("ij,ij->i", a, b)
+        self._other[at] += np.einsum("ij,ij->i", b, b)
+        largest = np.where(finite | equal, np.abs(difference), np.inf).max(axis=1, initial=0.0)
+        self._max[at] = np.maximum(self._max[at], largest)
+        self._equal[at] += np.count_nonzero(equal, axis=1)
+        self.count[at] += x.shape[1]
+        return len(x)
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self.count)
+        if more > 0:
+            for name, array in vars(self).items():
+                setattr(self, name, np.pad(array, (0, more)))
+
+    def merged(self, start: int, stop: int) -> _Figures:
+        """Figures of the steps from `start` to `stop` together."""
+        at = slice(start, stop)
+        signal, noise = float(self._signal[at].sum()), float(self._noise[at].sum())
+        other, dot = float(self._other[at].sum()), float(self._dot[at].sum())
+        norm = math.sqrt(signal) * math.sqrt(other)
+        count = int(self.count[at].sum())
+        cosine = dot / norm if norm else 1.0 if signal == other else 0.0
+        return _Figures(
+            decibels(signal, noise),
+            float(self._max[at].max(initial=0.0)),
+            max(-1.0, min(1.0, cosine)),
+            _share(self._equal[at].sum(), count),
+            math.sqrt(signal / max(1, count)),
+            math.sqrt(noise / max(1, count)),
+        )

@@ -1,0 +1,239 @@
+"""Which axis of an output is time: the one along which recurrent layers run.
+
+Shapes decide, nothing else: the axis of a sequence that a recurrent node takes gets a symbol, shape inference carries
+the symbol through the graph, and an output has a time axis where the symbol arrives at one axis of it. Where inference
+loses the symbol (a Reshape to computed sizes, say) the names that the model itself gives to dimensions of inputs and
+outputs count, if they are the same. An output where neither holds, or more than one axis qualifies, has no time axis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, helper
+
+from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.data.feeds import true_inputs
+from rnnqc.errors import CompileError
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager
+from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+
+Array = npt.NDArray[Any]
+_LARGE = 1024
+_MOST_CUTS = 32
+_TIME = "rnnqc/time:"
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """The time axis of an output.
+
+    Attributes:
+        axis: Its number.
+        source: The input and its axis that have the same size; None where no input has it.
+    """
+
+    axis: int
+    source: tuple[str, int] | None = None
+
+    def of(self, value: Array, feed: Mapping[str, Array]) -> int | None:
+        """The number, if a value has the axis, with the size of the input that gave it; else None.
+
+        Args:
+            value: What came out.
+            feed: What went in.
+        """
+        if self.axis >= value.ndim:
+            return None
+        if self.source is not None and self.source[0] in feed:
+            array = feed[self.source[0]]
+            if self.source[1] >= array.ndim or array.shape[self.source[1]] != value.shape[self.axis]:
+                return None
+        return self.axis
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence that a recurrent node takes: its value, the time axis, the batch axis."""
+
+    node: onnx.NodeProto
+    value: str
+    time: int
+    batch: int | None
+
+
+def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:
+    """The time axis of each output that has one for certain, in the normal form: there recovered loops are nodes."""
+    normal = in_normal_form(model)
+    return time_axes(normal if normal is not None else model)
+
+
+def in_normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The normal form of `model`; None if the model is in it already, or cannot be brought into it."""
+    try:
+        loaded = Model.load(model)
+        results = PassManager(normal_form()).run(loaded)
+    except CompileError:
+        return None
+    return loaded.proto if any(r.modified for r in results) else None
+
+
+def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:
+    """The time axis of each output that has one for certain.
+
+    Args:
+        proto: A model with LSTM, GRU, RNN, Scan nodes or rnnqc's cells, the main graph's or in subgraphs.
+    """
+    skeleton = _skeleton(proto)
+    symbols: dict[str, tuple[str, int]] = {}
+    declared: dict[str, list[tuple[str, int]]] = {}
+    static: list[tuple[str, int]] = []
+    named: dict[str, str] = {}
+    for value in true_inputs(skeleton):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_value"):
+                if dim.dim_value > 1:
+                    static.append((value.name, axis))
+                continue
+            name = dim.dim_param
+            symbol = named.setdefault(name, f"in:{name}") if name else f"axis:{value.name}:{axis}"
+            if name:
+                declared.setdefault(name, []).append((value.name, axis))
+            dim.dim_param = symbol
+            symbols.setdefault(symbol, (value.name, axis))
+    found: dict[str, set[TimeAxis]] = {}
+    running: set[str] = set()
+    for shapes, graph in _with_cut_layers(skeleton):
+        times = _time_symbols(graph, shapes)
+        running |= times
+        _note(found, graph, shapes, times, symbols)
+    for name, axis in static:
+        marked = onnx.ModelProto()
+        marked.CopyFrom(skeleton)
+        symbol = f"static:{name}:{axis}"
+        next(i for i in marked.graph.input if i.name == name).type.tensor_type.shape.dim[axis].dim_param = symbol
+        shapes = _shapes(marked)
+        _note(found, marked, shapes, _time_symbols(marked, shapes) & {symbol}, {symbol: (name, axis)})
+    for output in proto.graph.output:
+        dims = [d.dim_param for d in output.type.tensor_type.shape.dim]
+        for name, places in declared.items():
+            if output.name not in found and dims.count(name) == 1 and named[name] in running:
+                found[output.name] = {TimeAxis(dims.index(name), places[0])}
+    return {name: next(iter(axes)) for name, axes in found.items() if len({a.axis for a in axes}) == 1}
+
+
+def _note(
+    found: dict[str, set[TimeAxis]],
+    model: onnx.ModelProto,
+    shapes: Mapping[str, list[str | int | None]],
+    times: set[str],
+    symbols: Mapping[str, tuple[str, int]],
+) -> None:
+    for output in model.graph.output:
+        shape = shapes.get(output.name, [])
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, str) and dim in times:
+                found.setdefault(output.name, set()).add(TimeAxis(axis, symbols.get(dim)))
+
+
+def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the contents of large initializers, and without the shapes that it says its values have."""
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = proto.graph.name or "shapes"
+    copy.graph.node.extend(proto.graph.node)
+    copy.graph.input.extend(proto.graph.input)
+    copy.graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        held = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if math.prod(tensor.dims) <= _LARGE and not tensor.external_data:
+            held.CopyFrom(tensor)
+    for output in copy.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
+    """The sequences along which nodes of the model run, in subgraphs, too."""
+    for block in blocks_of([model.graph]):
+        for node in block.node:
+            numbers = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
+            if (node.op_type in CELL_TYPES or fused_type(node.op_type)) and node.input:
+                first = numbers.get("layout", 0) == 1
+                yield _Sequence(node, node.input[0], int(first), 1 - int(first))
+            elif node.op_type == "Scan" and "num_scan_inputs" in numbers:
+                count = numbers["num_scan_inputs"]
+                axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
+                for name, axis in zip(node.input[len(node.input) - count :], axes, strict=False):
+                    yield _Sequence(node, name, axis, None)
+
+
+def _time_symbols(model: onnx.ModelProto, shapes: Mapping[str, list[str | int | None]]) -> set[str]:
+    times: set[str] = set()
+    batches: set[str] = set()
+    for sequence in _sequences(model):
+        shape = shapes.get(sequence.value, [])
+        for into, axis in ((times, sequence.time), (batches, sequence.batch)):
+            if axis is not None and -len(shape) <= axis < len(shape) and isinstance(shape[axis], str):
+                into.add(str(shape[axis]))
+    times |= {d for shape in shapes.values() for d in shape if isinstance(d, str) and d.startswith(_TIME)}
+    return times - batches
+
+
+def _with_cut_layers(
+    skeleton: onnx.ModelProto,
+) -> Iterator[tuple[dict[str, list[str | int | None]], onnx.ModelProto]]:
+    """Shapes of the model; then of it with the results of layers as inputs, where inference lost the length."""
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton)
+    for number in range(_MOST_CUTS):
+        shapes = _shapes(model)
+        yield shapes, model
+        index = next((k for k, node in enumerate(model.graph.node) if _length_is_lost(node, shapes)), None)
+        if index is None:
+            return
+        node = model.graph.node[index]
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        layout = attributes.get("layout", 0)
+        hidden = attributes.get("hidden_size")
+        directions = 2 if attributes.get("direction") == b"bidirectional" else 1
+        time, batch = f"{_TIME}{number}", f"rnnqc/batch:{number}"
+        y = [batch, time, directions, hidden] if layout else [time, directions, batch, hidden]
+        last = [batch, directions, hidden] if layout else [directions, batch, hidden]
+        for name, dims in zip(node.output, (y, last, last), strict=False):
+            if name:
+                model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims))
+        del model.graph.node[index]
+
+
+def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[str | int | None]]) -> bool:
+    if node.op_type not in CELL_TYPES or node.domain not in ("", "ai.onnx") or not node.input:
+        return False
+    layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
+    shape = shapes.get(node.input[0], [])
+    return len(shape) != 3 or shape[layout] is None
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
+    """Shapes of all values: sizes, symbols, None for what is unknown."""
+    described = model
+    with contextlib.suppress(*INFERENCE_ERRORS):
+        described = infer_shapes(model)
+    shapes: dict[str, list[str | int | None]] = {}
+    for block in blocks_of([described.graph]):
+        if isinstance(block, onnx.GraphProto):
+            for value in [*block.value_info, *block.input, *block.output]:
+                if value.type.tensor_type.HasField("shape"):
+                    shapes[value.name] = [
+                        d.dim_value if d.HasField("dim_value") else d.dim_param or None
+                        for d in value.type.tensor_type.shape.dim
+                    ]
+    return shapes

@@ -1,0 +1,236 @@
+"""Overrides that may mend a lowered model: for a few points, and for many at once.
+
+For the points of one measurement: rounding to nearest where it is to one side, exact activations, a scale that suits
+the values, more bits, float. For many points, because a bias that sits in all of them shows at none alone: roundings
+(of all points, of a kind, of a cell), the user's own overrides as the recipe has them, ranges that cover the values, a
+scale of its own for each point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.formats.scales import is_power_of_two, power_of_two_from
+from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
+from rnnqc.recipes.recipe import KEYS, Recipe, Rule, Settings, keys_of
+from rnnqc.search.findings import PointEvidence
+from rnnqc.search.overrides import Override, exactly, in_float
+from rnnqc.search.recurrences import Recurrence, point_of, quantized_points
+from rnnqc.search.relowering import PARAMETERS
+from rnnqc.search.sensitivity import kind_of
+
+ALL = "*"
+LEFT = "left in float"
+CLIPPED = 1e-4
+"""Share of values beyond a range from which on another scale is tried."""
+UNUSED = 0.25
+WIDTHS = (4, 8, 16)
+BIASED = {"floor": "down", "ceil": "up", "toward_zero": "towards zero"}
+"""Roundings to one side, whose errors have a mean."""
+TO_NEAREST: Settings = {"rounding": "half_even"}
+UNDONE = frozenset((*RANGE_KEYS, "rounding")) - {"scale", "zero_point", "bits", "mode"}
+"""Keys of the user's overrides that are tried as the recipe has them."""
+
+
+class Candidates:
+    """The overrides to try on a lowered model.
+
+    Args:
+        recipe: The recipe of the model, overrides in front.
+        recurrences: The recurrences of the model.
+        seen: What is known of each point.
+        calibrated: Whether there are statistics of a calibration.
+
+    Attributes:
+        points: The names of all points with a number format, in order.
+    """
+
+    def __init__(
+        self, recipe: Recipe, recurrences: Mapping[str, Recurrence], seen: Mapping[str, PointEvidence], calibrated: bool
+    ) -> None:
+        self.recurrences = recurrences
+        self.points = list(quantized_points(recurrences))
+        self._recipe, self._seen, self._calibrated = recipe, seen, calibrated
+
+    def matching(self, glob: str, points: Iterable[str] | None = None) -> list[str]:
+        """Those of some points, or of all, that a glob matches."""
+        rule = Rule(glob, {})
+        return [p for p in (self.points if points is None else points) if rule.matches(p)]
+
+    def for_points(self, glob: str, points: Sequence[str]) -> list[Override]:
+        """For the points of one measurement, the cheapest first; the last leaves them in float."""
+        found = [self._to_nearest(glob, points)] if any(map(self._is_biased, points)) else []
+        found += self._exact_tables(glob, points)
+        found += self._ranges(glob, points)
+        found += self.wider(glob, points)
+        return [*found, Override(glob, (in_float(glob),), LEFT, len(points))]
+
+    def wider(self, glob: str, points: Sequence[str]) -> list[Override]:
+        """More bits for all of `points` that have fewer, the fewest first."""
+        widths = [int(self._point(p).get("bits") or 0) for p in points]
+        if not widths or not all("bits" in keys_of(p) for p in points):
+            return []
+        least, most = min(widths), max(widths)
+        extra, now = self._undone(points), f"{least}" if least == most else f"{least} to {most}"
+        follow = any(self._recipe.settings(p).get("same_as") for p in points)
+        ways: list[tuple[Settings, str]] = [
+            ({}, ""),
+            *([({"same_as": None}, ", and a scale of its own")] if follow else []),
+        ]
+        return [
+            Override(
+                glob, (Rule(glob, {"bits": bits, **extra, **own}),), f"{bits} bits instead of {now}{more}", len(points)
+            )
+            for bits in WIDTHS
+            for own, more in ways
+            if bits >= most and bits > least
+        ]
+
+    def roundings(self) -> list[Override]:
+        """To nearest, for several points that are rounded to one side: all of them first, then of a kind, of a cell."""
+        biased = [p for p in self.points if self._is_biased(p)]
+        if len(biased) < 2:
+            return []
+        kinds = [f"*.{kind}" for kind in dict.fromkeys(map(kind_of, biased))]
+        cells = [f"{exactly(name)}.*" for name in self.recurrences]
+        parts = [*(kinds if len(kinds) > 1 else ()), *(cells if len(cells) > 1 else ())]
+        globs = [ALL, *(g for g in parts if len(self.matching(g, biased)) > 1)]
+        return [self._to_nearest(g, self.matching(g)) for g in globs]
+
+    def for_many(self) -> list[Override]:
+        """For many points, beside roundings and widths."""
+        return [*self._as_the_recipe(), *self._covering(), *self._apart()]
+
+    def tables(self) -> list[Override]:
+        """Exact activations everywhere."""
+        glob = "*.activation"
+        found = [f"{r.name}.{p}" for r in self.recurrences.values() for p in r.points]
+        tabulated = self._exact_tables(glob, [p for p in found if p.endswith(".activation")])
+        return [Override(glob, t.rules, t.reason, len(self.matching(glob))) for t in tabulated]
+
+    @property
+    def has_several_widths(self) -> bool:
+        """Whether points have different numbers of bits."""
+        return len({p["bits"] for r in self.recurrences.values() for p in r.points.values()}) > 1
+
+    def _point(self, path: str) -> Mapping[str, Any]:
+        return point_of(self.recurrences, path)
+
+    def _is_biased(self, path: str) -> bool:
+        """Whether the rounding of a format makes errors whose mean is not zero."""
+        point = self._point(path)
+        return point.get("mode") == "static" and point.get("rounding") in BIASED
+
+    def _to_nearest(self, glob: str, points: Sequence[str]) -> Override:
+        """To nearest, for all of `points` that are rounded to one side."""
+        sides = dict.fromkeys(BIASED[self._point(p)["rounding"]] for p in points if self._is_biased(p))
+        reason = f"rounded to nearest instead of {' or '.join(sides)}"
+        return Override(glob, (Rule(glob, TO_NEAREST),), reason, len(points))
+
+    def _exact_tables(self, glob: str, points: Sequence[str]) -> list[Override]:
+        """Activations without the error of tables that have fewer entries than their arguments have codes."""
+        if not any(self._point(p).get("table") == VITIS for p in points):
+            return []
+        reason = "exact activations instead of tables of 2048 entries"
+        return [Override(glob, (Rule(glob, {"table": "exact"}),), reason, len(points))]
+
+    def _ranges(self, glob: str, points: Sequence[str]) -> list[Override]:
+        """Scales that suit the values, for those of `points` with one scale that does not."""
+        rules = {p: rule for p in points if (rule := self._range_rule(p)) is not None}
+        if not rules:
+            return []
+        seen = [self._seen[p] for p in rules]
+        clipped = [p.clipped for p in seen if p.clipped > CLIPPED]
+        shares = clipped or [p.range_used or 0.0 for p in seen]
+        many = "" if len(shares) == 1 else f"at {len(shares)} points, "
+        low, high = f"{min(shares):.2%}", f"{max(shares):.2%}"
+        text = f"{many}{low if low == high else f'{low} to {high}'} of the "
+        text += "values lie beyond the range of the format" if clipped else "range of the format are used"
+        return [Override(glob, tuple(rules.values()), text, len(points))]
+
+    def _range_rule(self, name: str) -> Rule | None:
+        seen = self._seen.get(name)
+        if seen is None or seen.scale is None or seen.low is None or seen.range_used is None:
+            return None
+        if name.endswith(PARAMETERS) or "scale" not in keys_of(name):
+            return None
+        if seen.clipped <= CLIPPED and seen.range_used >= UNUSED:
+            return None
+        own: Settings = {"same_as": None} if self._recipe.settings(name).get("same_as") else {}
+        return Rule(exactly(name), {**_scale_for(self._point(name), seen), **own})
+
+    def _undone(self, points: Sequence[str]) -> dict[str, Any]:
+        """Settings to take back where weights of few bits get more."""
+        held = [self._point(p) for p in points]
+        undone: dict[str, Any] = {"group_size": None} if any(p.get("group_size") for p in held) else {}
+        return undone | ({"wide_channels": 0.0} if any(p.get("wide_channels") for p in held) else {})
+
+    def _as_the_recipe(self) -> list[Override]:
+        """The user's overrides as the recipe has them, where it has one value for all of their points."""
+        rules, others = self._recipe.rules[: self._recipe.overrides], self._recipe.rules[self._recipe.overrides :]
+        found = []
+        for rule in rules:
+            points = self.matching(rule.points)
+            for key in (k for k in rule.settings if k in UNDONE):
+                values = {next((r.settings[key] for r in others if key in r.settings and r.matches(p)), None)
+                          for p in points}  # fmt: skip
+                if len(values) == 1 and values != {rule.settings[key]} and _accepted(key, *values):
+                    reason = f"as the recipe has it, instead of {key} = {rule.settings[key]}"
+                    found.append(Override(rule.points, (Rule(rule.points, {key: values.pop()}),), reason, len(points)))
+        return found
+
+    def _covering(self) -> list[Override]:
+        """Ranges that hold all values, where several points clip."""
+        seen = [p for p in self._seen.values() if p.clipped > CLIPS and p.scale is not None]
+        clipped = [p for p in seen if not p.point.endswith(PARAMETERS)]
+        if len(clipped) < 2 or not self._calibrated:
+            return []
+        settings: Settings = {"range": "min-max"}
+        settings |= {"pow2": True} if any(is_power_of_two(p.scale or 1.0) for p in clipped) else {}
+        reason = f"{len(clipped)} points clip; these ranges hold all values"
+        return [Override(ALL, (Rule(ALL, settings),), reason, len(self.points))]
+
+    def _apart(self) -> list[Override]:
+        """A scale of its own for every point that has the one of another."""
+        settings = self._recipe.settings
+        following = [p for p in self.points if not p.endswith(PARAMETERS) and settings(p).get("same_as")]
+        biases = {settings(p).get("same_as") for p in self.points if p.endswith(".bias")}
+        if len(following) < 2 or not self._calibrated:
+            return []
+        kept = [Rule("*.bias", {"same_as": target}) for target in biases if target and len(biases) == 1]
+        reason = f"a scale of its own for each of the {len(following)} points that have the one of another"
+        return [Override(ALL, (*kept, Rule(ALL, {"same_as": None})), reason, len(self.points))]
+
+
+def _accepted(key: str, value: object) -> bool:
+    try:
+        KEYS[key].parse(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _scale_for(point: Mapping[str, Any], seen: PointEvidence) -> dict[str, Any]:
+    """Scale and zero point that cover the values: symmetric where the format is, a power of two where it is one."""
+    bits, zero_point = int(point["bits"]), int(point["zero_point"])
+    top = 2 ** (bits - 1) - 1
+    low, high = min(seen.min, 0.0), max(seen.max, 0.0)
+    symmetric = (point["signed"] and zero_point == 0) or zero_point == 2 ** (bits - 1)
+    old = float(point["scale"][0])
+    scale = max(-low, high) / top if symmetric else (high - low) / (2**bits - 1)
+    if is_power_of_two(old):
+        return {"scale": float(power_of_two_from(scale))} if scale > 0 else {"scale": old}
+    scale = _rounded_up(scale)
+    if symmetric or (not point["signed"] and zero_point == 0 and low == 0.0):
+        return {"scale": scale}
+    lowest = -(2 ** (bits - 1)) if point["signed"] else 0
+    return {"scale": scale, "zero_point": lowest + round(-low / scale)}
+
+
+def _rounded_up(scale: float) -> float:
+    """Four digits, not below."""
+    unit = 10.0 ** (math.floor(math.log10(scale)) - 3) if scale > 0.0 else 1.0
+    return float(f"{math.ceil(scale / unit - 1e-9) * unit:.6g}")

@@ -1,0 +1,168 @@
+"""How good lowered models are on data: SQNR against the float model, or a metric of the user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import Outputs
+from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.errors import UsageError
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.lowering.executable import executable
+from rnnqc.measure.differences import unlike_values
+from rnnqc.measure.runs import Calls, Runner, has_native
+
+Array = npt.NDArray[Any]
+Metric = Callable[[Sequence[Outputs], Sequence[Feeds]], float]
+LEAST_DB = -300.0
+"""The SQNR of an output without any signal where noise is added up: below every other, finite."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on data.
+
+    Attributes:
+        levels: SQNR in dB of each output of floats, over all calls; minus infinity where values are NaN or infinite in
+            one of the models only. Empty where a metric decides.
+        metric: The metric of the user; None without one.
+    """
+
+    levels: Mapping[str, float]
+    metric: float | None = None
+
+    @property
+    def quality(self) -> float:
+        """The metric, or the SQNR of the worst output; more is better."""
+        return min(self.levels.values(), default=math.inf) if self.metric is None else self.metric
+
+    @property
+    def damage(self) -> float:
+        """A number that adds up: noise-to-signal ratio of the worst output, or the metric with its sign turned."""
+        return _noise(self.quality) if self.metric is None else -self.metric
+
+    @property
+    def mean_db(self) -> float:
+        """Decibels of the mean noise-to-signal ratio of all outputs."""
+        return _decibels([_noise(level) for level in self.levels.values()])
+
+    @property
+    def worst_db(self) -> float:
+        """Decibels of the worst noise-to-signal ratio."""
+        return min((_decibels([_noise(level)]) for level in self.levels.values()), default=math.inf)
+
+
+def _noise(level: float) -> float:
+    """The noise-to-signal ratio of an SQNR."""
+    return float(10.0 ** min(-LEAST_DB / 10.0, -level / 10.0))
+
+
+def _decibels(ratios: Sequence[float]) -> float:
+    mean = math.fsum(ratios) / len(ratios) if ratios else 0.0
+    return -10.0 * math.log10(mean) if mean > 0.0 else math.inf
+
+
+class Quality:
+    """The outputs of the float model on data, and how good other models are.
+
+    Args:
+        model: The float model.
+        calls: The data.
+        metric: A function of the outputs and inputs of all calls; higher is better. None for SQNR.
+        sequences: Whether outputs may be sequences of tensors, which have no score.
+
+    Raises:
+        CompileError: The model does not run.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, calls: Calls, metric: Metric | None = None, *, sequences: bool = False
+    ) -> None:
+        self.calls = calls
+        self._metric, self._sequences = metric, sequences
+        self._native = has_native()
+        self.reference = self.outputs(model)
+
+    def outputs(self, model: onnx.ModelProto, *, optimize: bool = True) -> list[Outputs]:
+        """Outputs of every call.
+
+        Args:
+            model: The float model, or what it was lowered to.
+            optimize: Whether onnxruntime may optimize the graph. In form qcdq it must not: onnxruntime 1.31 makes
+                MatMulNBits of a DequantizeLinear and a MatMul, which quantizes the other operand, too.
+
+        Raises:
+            CompileError: The model does not run.
+        """
+        runner = Runner(executable(model), native=self._native, optimize=optimize, sequences=self._sequences)
+        return list(runner.outputs(self.calls))
+
+    def score(self, outputs: Sequence[Outputs]) -> Score:
+        """How good outputs of every call are.
+
+        Raises:
+            UsageError: The metric fails or gives no number.
+        """
+        if self._metric is not None:
+            return Score({}, self._measured(self._metric, outputs))
+        return Score(
+            {n: sqnr_db(a, b) if not unlike_values(a, b).any() else -math.inf for n, a, b in self._floats(outputs)}
+        )
+
+    @property
+    def of_float(self) -> float:
+        """Quality of the float model: infinite in dB."""
+        return self._measured(self._metric, self.reference) if self._metric is not None else math.inf
+
+    def _floats(self, outputs: Sequence[Outputs]) -> Iterator[tuple[str, Array, Array]]:
+        """Name and values, in the float model and in the other, of each output of floats."""
+        for name, first in self.reference[0].items():
+            if isinstance(first, list):
+                continue  # a sequence of tensors
+            a, b = (np.concatenate([np.ravel(r[name]) for r in results]) for results in (self.reference, outputs))
+            if a.dtype.kind == "f":
+                yield name, a, b
+
+    def _measured(self, metric: Metric, outputs: Sequence[Outputs]) -> float:
+        try:
+            value = float(metric(outputs, self.calls.feeds))
+        except Exception as error:
+            raise UsageError(
+                f"the metric failed ({type(error).__name__}: {error}).",
+                supported="a function of the outputs and the inputs of all calls that returns a number",
+                action="call it in Python to see the error in full",
+            ) from error
+        if math.isnan(value):
+            raise UsageError("the metric is not a number (NaN).", supported="numbers; more is better")
+        return value
+
+
+def load_metric(source: str) -> Metric:
+    """The function `module:function`; modules of the working folder are found, too.
+
+    Raises:
+        UsageError: There is none.
+    """
+    module, separator, name = source.partition(":")
+    if not separator or not module or not name:
+        raise UsageError(f"--metric {source!r}.", supported="module:function", action="for example my_task:accuracy")
+    try:
+        with importable_working_folder():
+            function: Metric = named_object(source)
+    except Exception as error:
+        raise UsageError(
+            f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
+            supported="module:function",
+            action="import it in Python to see the error in full",
+        ) from error
+    if not callable(function):
+        raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")
+    return function

@@ -1,0 +1,97 @@
+"""Everything with quantization points in a model: cells of LSTM, GRU and RNN layers, and recurrences of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rnnqc.cells.activations import TABLE
+from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import points_of
+from rnnqc.data.statistics import identity
+from rnnqc.ir import Model
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT
+from rnnqc.passes.analysis.custom_products import custom_cells
+
+Point = Mapping[str, Any]
+ACCUMULATOR = "accumulator"
+OF_GATES = ("acc", "activation", "input_product", "hidden_product")
+"""Kinds of points of which every gate of a cell has one."""
+OF_OTHERS = (WEIGHT, HIDDEN, BIAS, "sigmoid.value", "tanh.value", "input.value")
+"""Kinds of points of which a recurrence of other equations may have several."""
+
+
+def is_quantized(point: Point) -> bool:
+    """Whether the point has a number format of its own; a table alone has none."""
+    return point["bits"] is not None and "mode" in point
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """One direction of a recurrent layer, or a recurrence that is no LSTM, GRU or RNN.
+
+    Attributes:
+        name: What the names of its points begin with.
+        node: The recurrent node, the loop, or the first product, with its path through subgraphs.
+        points: Settings of its points, resolved; of a recurrence of other equations those that quantize something.
+        sizes: What tells it from another one of the same name.
+        cell: None for a recurrence of other equations.
+    """
+
+    name: str
+    node: str
+    points: Mapping[str, Point]
+    sizes: Mapping[str, Any]
+    cell: Cell | None = None
+
+    @property
+    def quantized(self) -> list[str]:
+        """Names of the points that have a number format, below the name of the recurrence."""
+        return [p for p, s in self.points.items() if is_quantized(s)]
+
+    @property
+    def form(self) -> str:
+        """The form of its arithmetic, for people."""
+        if self.cell is not None:
+            return self.cell.form
+        whole = sum(p.endswith(f".{WEIGHT}") for p in self.sizes["points"])
+        floats = whole - sum(p.endswith(f".{WEIGHT}") for p in self.quantized)
+        return f"{floats} of {whole} products float" if floats else "products"
+
+    def kind(self, point: str) -> str:
+        """What several points have in common that may be tried together; the point itself where it is alone."""
+        kinds = OF_OTHERS if self.cell is None else OF_GATES
+        return next((k for k in kinds if point.endswith(f".{k}")), point)
+
+    def limit(self, point: str) -> float:
+        """The magnitude beyond which a value makes no difference, as pre-activations of tables have one."""
+        gate, _, kind = point.partition(".")
+        if self.cell is None or kind != "acc":
+            return math.inf
+        activation = self.cell.gate_activation(self.cell.type.gates.index(gate))
+        return activation.limit if activation.kind == TABLE else math.inf
+
+
+def recurrences_of(model: Model) -> dict[str, Recurrence]:
+    """Every lowered recurrence of a model, by its name."""
+    found = {c.name: Recurrence(c.name, c.node, points_of(c), identity(c), c) for c in model.cells.values()}
+    for record in custom_cells(model).values():
+        sizes = {"op": record["op"], "points": sorted(record["points"])}
+        found[record["name"]] = Recurrence(record["name"], record["path"], record.get("formats", {}), sizes)
+    return found
+
+
+def quantized_points(recurrences: Mapping[str, Recurrence]) -> dict[str, None]:
+    """The names of all points with a number format, in order."""
+    return dict.fromkeys(f"{r.name}.{p}" for r in recurrences.values() for p in r.quantized)
+
+
+def point_of(recurrences: Mapping[str, Recurrence], path: str) -> Point:
+    """The settings of the point `<recurrence>.<point>`; empty if there is none."""
+    for recurrence in recurrences.values():
+        below = path.removeprefix(f"{recurrence.name}.")
+        if below != path and below in recurrence.points:
+            return recurrence.points[below]
+    return {}

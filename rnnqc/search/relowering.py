@@ -1,0 +1,103 @@
+"""Lowers a float model again as a lowered one says it was lowered, with changes or without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+
+from rnnqc.cells.forms import WEIGHT_ONLY
+from rnnqc.data.statistics import Statistics
+from rnnqc.lowering.lower import lower
+from rnnqc.lowering.report import Lowered
+from rnnqc.recipes.clipping import RANGE_KEYS
+from rnnqc.recipes.recipe import Rule
+from rnnqc.recipes.recipe_record import RecipeRecord
+from rnnqc.search.overrides import exactly
+from rnnqc.search.recurrences import Point, Recurrence
+
+QCDQ = "qcdq"
+PARAMETERS = (".weight", ".bias")
+"""Points whose scales follow from the model alone."""
+
+
+@dataclass
+class Relowering:
+    """Lowers a float model again.
+
+    Attributes:
+        model: The float model.
+        record: How it was lowered.
+        statistics: Of a calibration; None if there was none.
+        exact: Whether these are the statistics that the model was lowered with, or there were none.
+        pins: Scales and zero points that are held, by the names of their points.
+    """
+
+    model: onnx.ModelProto
+    record: RecipeRecord
+    statistics: Statistics | None = None
+    exact: bool = True
+    pins: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def lower(
+        self,
+        rules: Sequence[Rule] = (),
+        form: str | None = None,
+        model: onnx.ModelProto | None = None,
+        pinned: bool = True,
+    ) -> Lowered:
+        """The model lowered again.
+
+        Args:
+            rules: In front of those of the recipe.
+            form: Another form than its own.
+            model: The float model with other outputs.
+            pinned: Whether scales are held of which the statistics that they followed from are known.
+
+        Raises:
+            CompileError: It cannot be lowered so.
+        """
+        record = self.record
+        held = self.held(rules) if pinned or not self.exact else []
+        given, others = record.recipe.rules[: record.recipe.overrides], record.recipe.rules[record.recipe.overrides :]
+        recipe = replace(
+            record.recipe,
+            rules=(*rules, *given, *held, *others),  # what is held has no rival among the overrides
+            overrides=len(rules) + len(given),
+            held=len(held),
+        )
+        own = form is None
+        asked = record.form if form is None else form
+        return lower(
+            self.model if model is None else model,
+            recipe,
+            None if record.form == WEIGHT_ONLY else asked,
+            stats=self.statistics,
+            unroll=record.unroll and own,
+            dims=record.dims if own else None,
+        )
+
+    def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:
+        """The pins as rules; a point of which `rules` say what its scale follows from has another one."""
+        new = [r for r in rules if any(r.settings.get(k) is not None for k in ("rounding", *RANGE_KEYS))]
+        return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in new)]
+
+    def pin(self, recurrences: Mapping[str, Recurrence]) -> None:
+        """Holds the scales that followed from statistics as these recurrences have them.
+
+        Other statistics would give others, and a search for a range takes longer than everything else in a lowering.
+        """
+        for recurrence in recurrences.values():
+            for point, was in recurrence.points.items():
+                path = f"{recurrence.name}.{point}"
+                settings = self.record.recipe.settings(path)
+                calibrated = settings.get("mode") == "static" or "range" in settings
+                if _single(was) and calibrated and "scale" not in settings and not path.endswith(PARAMETERS):
+                    self.pins[path] = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
+
+
+def _single(point: Point) -> bool:
+    """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
+    return point.get("bits") is not None and len(point.get("scale") or ()) == 1 and point.get("mode") == "static"

@@ -1,0 +1,157 @@
+"""Trials: a float model lowered with some rules in front of the recipe's, and compared with itself on data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rnnqc.cells.stages import points_of
+from rnnqc.data.streaming import Outputs
+from rnnqc.errors import CompileError
+from rnnqc.formats.point_format import FLOAT
+from rnnqc.lowering.report import Lowered
+from rnnqc.recipes.recipe import Rule
+from rnnqc.search.overrides import settings_text
+from rnnqc.search.quality import Quality, Score
+from rnnqc.search.recurrences import quantized_points, recurrences_of
+
+WIDE_BITS = 8
+"""Activations of more bits take two matmuls."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A lowered model, measured.
+
+    Attributes:
+        score: How near its outputs are to those of the float model.
+        weight_bytes: Bytes of its recurrent weights.
+        cost: The same, but weights that are multiplied with more than 8 bits count twice: a matmul for each byte.
+        forms: The form of each recurrence, by name.
+        points: The names of all points with a number format, in order.
+    """
+
+    score: Score
+    weight_bytes: int
+    cost: int
+    forms: Mapping[str, str]
+    points: Mapping[str, None]
+
+
+class Trials:
+    """Lowers a model with rules, each combination once, and measures what comes out.
+
+    Args:
+        lower: Lowers the float model with rules in front of those of its recipe.
+        quality: Compares with the float model.
+        optimize: Whether onnxruntime may optimize the lowered models.
+    """
+
+    def __init__(self, lower: Callable[[Sequence[Rule]], Lowered], quality: Quality, *, optimize: bool = True) -> None:
+        self._lower, self._quality, self._optimize = lower, quality, optimize
+        self._known: dict[tuple[str, ...], Trial | None] = {}
+
+    @property
+    def count(self) -> int:
+        """How many combinations were tried."""
+        return len(self._known)
+
+    def of(self, rules: Sequence[Rule]) -> Trial:
+        """The model with rules.
+
+        Raises:
+            CompileError: It cannot be lowered with them, or does not run.
+        """
+        key = tuple(settings_text(rules))
+        known = self._known.get(key)
+        if known is None:
+            self._known[key] = known = self.measured(self._lower(rules))
+        return known
+
+    def tried(self, rules: Sequence[Rule]) -> Trial | None:
+        """The model with rules; None if it cannot be lowered with them, or does not run."""
+        key = tuple(settings_text(rules))
+        if key not in self._known:
+            try:
+                lowered = self._lower(rules)
+                outputs = self._outputs(lowered)
+            except CompileError:
+                self._known[key] = None
+            else:
+                self._known[key] = self._trial(lowered, outputs)
+        return self._known[key]
+
+    def measured(self, lowered: Lowered) -> Trial:
+        """A model that was lowered already.
+
+        Raises:
+            CompileError: It does not run.
+        """
+        return self._trial(lowered, self._outputs(lowered))
+
+    def _outputs(self, lowered: Lowered) -> list[Outputs]:
+        return self._quality.outputs(lowered.proto, optimize=self._optimize)
+
+    def _trial(self, lowered: Lowered, outputs: Sequence[Outputs]) -> Trial:
+        recurrences = recurrences_of(lowered.model)
+        return Trial(
+            self._quality.score(outputs),
+            sum(e.bytes for e in lowered.report.entries),
+            cost_of(lowered),
+            {r.name: r.form for r in recurrences.values()},
+            quantized_points(recurrences),
+        )
+
+
+def cost_of(lowered: Lowered) -> int:
+    """Bytes of the recurrent weights of all layers; those multiplied with more than 8 bits count twice.
+
+    W and R share the bytes of a layer as their sizes I and H do.
+    """
+    total = 0.0
+    for entry in lowered.report.entries:
+        cells = [lowered.model.cells[name] for name in entry.cells if name in lowered.model.cells]
+        again = 0.0
+        for cell in cells:
+            rows = {"input": cell.input_size, "hidden": cell.hidden_size}
+            wide = sum(n for k, n in rows.items() if (points_of(cell).get(k, FLOAT).bits or 0) > WIDE_BITS)
+            again += wide / (cell.input_size + cell.hidden_size) / len(cells)
+        total += entry.bytes * (1 + again)
+    return round(total)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much to measure.
+
+    Attributes:
+        models: How many models at most.
+        seconds: For how long; what is measured depends on the speed of the machine then.
+    """
+
+    models: int = 150
+    seconds: float = math.inf
+
+
+class Budget:
+    """What is left of the bounds.
+
+    Args:
+        bounds: From now on.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.count = 0
+        self._start = time.monotonic()
+
+    def spend(self, kept: int = 0) -> bool:
+        """Takes one model; False if there is none left beside `kept` ones, or no time."""
+        share = 1.0 - kept / self.bounds.models
+        late = time.monotonic() - self._start >= self.bounds.seconds * share
+        if late or self.count + kept >= self.bounds.models:
+            return False
+        self.count += 1
+        return True

@@ -1,0 +1,130 @@
+"""The outcome of `rnnqc tune`, and the recipe file that says the same."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rnnqc.recipes.recipe import Recipe, Rule, builtin_recipes
+from rnnqc.search.greedy import Assignment, Found
+from rnnqc.search.overrides import rule_text, toml
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something whose format is chosen: a quantization point.
+
+    Attributes:
+        point: Its path.
+        choices: What may be set; the first is the recipe's own format.
+    """
+
+    point: str
+    choices: tuple[Settings, ...]
+
+
+def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
+    """The settings of an assignment, by point, where they are not the recipe's own format."""
+    return {u.point: u.choices[c] for u, c in zip(units, assignment, strict=True) if c}
+
+
+def rules_of(settings: Mapping[str, Settings]) -> tuple[Rule, ...]:
+    """Settings by point as rules."""
+    return tuple(Rule(glob.escape(point), s) for point, s in settings.items())
+
+
+def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
+    """The recipe that the file with such rules in front is read as (see `recipe_text`)."""
+    if not rules:
+        return recipe
+    own = len(rules) + (0 if is_builtin(recipe) else len(recipe.rules))
+    return replace(recipe, rules=(*rules, *recipe.rules), own=own)
+
+
+def is_builtin(recipe: Recipe) -> bool:
+    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
+    rules = recipe.rules[recipe.overrides :]
+    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
+
+
+@dataclass
+class Tuned:
+    """The outcome of `tune`.
+
+    Attributes:
+        recipe: The recipe that was tuned.
+        units: The points that formats were chosen for.
+        found: The search.
+        settings: The settings of the best assignment, by point; none where the recipe's own format is best.
+        weight_bytes: Bytes of the recurrent weights, at the start and at the end.
+        call_seconds: Time of the first call, at the start and at the end.
+        float_quality: Quality of the float model.
+        decibels: Whether quality is SQNR in dB.
+        silent: Cells that the statistics have not seen run; nothing was chosen for them.
+    """
+
+    recipe: Recipe
+    units: list[Unit]
+    found: Found
+    settings: dict[str, Settings]
+    weight_bytes: tuple[int, int]
+    call_seconds: tuple[float, float]
+    float_quality: float
+    decibels: bool
+    silent: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """A recipe file that says the same."""
+        return recipe_text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        found = self.found
+        return {
+            "start": asdict(found.start),
+            "result": asdict(found.measured),
+            "reached": found.reached,
+            "tried": found.tried,
+            "weight_bytes": list(self.weight_bytes),
+            "call_seconds": list(self.call_seconds),
+            "float_quality": self.float_quality,
+            "settings": {point: dict(s) for point, s in self.settings.items()},
+        }
+
+    def worded(self, quality: float) -> str:
+        """A quality for people."""
+        return f"{quality:.2f} dB" if self.decibels else f"{quality:.6g}"
+
+
+def recipe_text(tuned: Tuned) -> str:
+    """A recipe file: the rules that tuning found, each with what it did, in front of the recipe's own."""
+    found, recipe = tuned.found, tuned.recipe
+    builtin = is_builtin(recipe)
+    start, end = tuned.weight_bytes
+    qualities = f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
+    compensated = any(s.get("compensation") for s in tuned.settings.values())
+    head = [
+        f"# {recipe.name}, tuned: {start} -> {end} bytes of recurrent weights, {qualities}.",
+        *(["# With the statistics of a calibration; lowering needs them, too (--stats)."] if compensated else []),
+        f"name = {toml(f'{recipe.name}-tuned')}",
+        f"summary = {toml(f'{recipe.name}, tuned for one model')}",
+        f"base = {toml(recipe.name)}" if builtin else f"kind = {toml(recipe.kind)}",
+    ]
+    blocks = ["\n".join(head)]
+    last = {s.unit: s for s in found.steps}
+    for number, unit in enumerate(tuned.units):
+        if unit.point in tuned.settings:
+            step = last[number]
+            note = (
+                f"# When this was chosen: cost {step.cost_before} -> {step.result.cost}, "
+                f"{tuned.worded(step.quality_before)} -> {tuned.worded(step.result.quality)}."
+            )
+            blocks.append(f"{note}\n{rule_text(glob.escape(unit.point), tuned.settings[unit.point])}")
+    if not builtin:
+        blocks += [rule_text(r.points, r.settings) for r in recipe.rules]
+    return "\n\n".join(blocks) + "\n"

@@ -1,0 +1,25 @@
+#ifndef RNNQC_CELLS_DRIVER_ACTIVATIONS_H_
+#define RNNQC_CELLS_DRIVER_ACTIVATIONS_H_
+
+#include "cells/driver/cell_config.h"
+
+namespace rnnqc {
+
+constexpr float kLargestMagnitude = 0x1p60f;
+
+// One value for each unit of a block. Work on them is done in loops of this one length, which compilers vectorise.
+using BlockFloats = float[kBlockUnits];
+
+// The functions below replace values.
+
+void Relu(BlockFloats& v);
+
+// The kinds that need no table.
+void Evaluate(Kind kind, float alpha, float beta, BlockFloats& v);
+
+// A gate's pre-activations by its values; `table` is the whole gate_table.
+void ActivateGate(const GateConfig& gate, const float* table, BlockFloats& g);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_DRIVER_ACTIVATIONS_H_

@@ -1,0 +1,76 @@
+#include "cells/driver/cell_run.h"
+
+#include "cells/driver/division.h"
+
+namespace rnnqc {
+namespace {
+
+// `count` gates of rows of columns; none of null.
+template <typename T>
+std::vector<T> CopyColumns(const T* from, int64_t rows, const Matrix& all, int64_t first, int64_t count) {
+  std::vector<T> some;
+  if (from == nullptr) return some;
+  some.reserve(static_cast<size_t>(rows * count * all.units));
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* begin = from + row * all.columns() + first * all.units;
+    some.insert(some.end(), begin, begin + count * all.units);
+  }
+  return some;
+}
+
+}  // namespace
+
+GateColumns::GateColumns(const WeightMatrix& all, int64_t first, int64_t count)
+    : matrix_(all),
+      weights_(CopyColumns(all.weights, all.k, all, first, count)),
+      wide_(CopyColumns(all.wide, all.k, all, first, count)) {
+  matrix_.gates = count;
+  if (all.weights != nullptr) matrix_.weights = weights_.data();
+  if (all.wide != nullptr) matrix_.wide = wide_.data();
+  if (all.zero_point != nullptr) matrix_.zero_point = all.zero_point + first * all.units;
+  if (all.multipliers == nullptr) return;
+  multipliers_ = CopyColumns(all.multipliers, GroupCount(all.k, all.group_size), all, first, count);
+  matrix_.multipliers = multipliers_.data();
+}
+
+AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden) {
+  AlignedArray<float> packed(ColumnCount(hidden, gates));
+  PackColumns(values, gates, hidden, packed.data(), gates);
+  return packed;
+}
+
+// Rows of codes or of bytes that have a zero point each multiply the start values of zero point 1 by their own.
+
+PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
+  const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
+  const int64_t zero_point = rows ? 1 : config.x_zero_point;
+  const Width width = kernels.recurrent_s4 != nullptr ? Width::kFour : Width::kEight;
+  return PackMatrix(kernels.format, kernels.format_s4, width, w, static_cast<int32_t>(zero_point));
+}
+
+PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,
+                               int64_t zero_point) {
+  const Width width = kernels.recurrent_s4 != nullptr ? Width::kMixed : Width::kEight;
+  return PackMatrix(kernels.format, kernels.format_s4, width, r,
+                    config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
+}
+
+void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
+                   PackedCell* packed) {
+  packed->w = PackInputWeights(config, kernels, parameters.w);
+  packed->x_multiplier = PackedColumns(parameters.x_multiplier, config.gate_count, config.hidden_size);
+  packed->bias = PackedColumns(parameters.bias, config.gate_count, config.hidden_size);
+}
+
+void PackHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
+                    PackedCell* packed) {
+  packed->r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
+  packed->h_multiplier = PackedColumns(parameters.h_multiplier, config.gate_count, config.hidden_size);
+}
+
+Division PackedCell::Divide(const CellConfig& config, const KernelTable& kernels, const CellArgs& args,
+                            int64_t members) const {
+  return rnnqc::Divide(config, kernels, *this, r.bytes(), r.start.size(), args, members);
+}
+
+}  // namespace rnnqc

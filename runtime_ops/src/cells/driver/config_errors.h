@@ -1,0 +1,21 @@
+#ifndef RNNQC_CELLS_DRIVER_CONFIG_ERRORS_H_
+#define RNNQC_CELLS_DRIVER_CONFIG_ERRORS_H_
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace rnnqc {
+
+// Throws std::invalid_argument: what was found in an attribute, and what was expected.
+template <typename Value>
+[[noreturn]] void FailAttribute(const std::string& attribute, const Value& found, const std::string& expected) {
+  std::ostringstream text;
+  text.precision(9);
+  text << "attribute " << attribute << " is " << found << ", expected " << expected;
+  throw std::invalid_argument(text.str());
+}
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CELLS_DRIVER_CONFIG_ERRORS_H_

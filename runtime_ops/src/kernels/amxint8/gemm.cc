@@ -1,0 +1,467 @@
+// AMX-INT8, on processors that have GFNI and AVX-512 VBMI, too: products of several rows in tiles of 16 rows of 64
+// bytes. The weights that AVX512-VNNI packs are tiles already: lines of 64 bytes that hold four k of 16 columns.
+//
+// Products of one row are those of AVX512-VNNI in another form: these processors fetch weights faster if nobody tells
+// them which.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/common/compiler.h"
+#include "kernels/common/finish_projection.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+#include "kernels/avx512vnni/dot.inc"
+
+constexpr int64_t kLine = 64;  // bytes: four k of 16 columns
+constexpr int64_t kLines = kBlockColumns / 16;
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileBytes = 64;
+constexpr int64_t kMostRows = 2 * kTileRows;  // of a tile or a pair of tiles
+
+// The weights of 64 bytes of kS4Pairs: each byte's half times a matrix of bits, and the lower one less 8.
+inline __m512i LowerWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x0102040808080808), 0xf8);
+}
+inline __m512i UpperWeights(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x1020408080808080), 0);
+}
+
+// --- One row ---
+
+// Sums of one row and the blocks [block, block + kBlocks), from `start` or 0 if that is null.
+template <int kBlocks, bool kDescending>
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
+  constexpr int64_t kStep = kDescending ? -1 : 1;
+  const int64_t depth = m.k_padded / 4;
+  const int64_t first = kDescending ? depth - 1 : 0;
+  const uint8_t* a = m.a + 4 * first;
+  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
+  __m512i sum[kBlocks][kGates];
+  RNNQC_UNROLL(2)
+  for (int b = 0; b < kBlocks; ++b) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) {
+      sum[b][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + b * kBlockColumns + g * 16);
+    }
+  }
+  for (int64_t j = 0; j < depth; ++j) {
+    const __m512i codes = BroadcastCodes(a);
+    RNNQC_UNROLL(2)
+    for (int b = 0; b < kBlocks; ++b) {
+      RNNQC_UNROLL(4)
+      for (int g = 0; g < kGates; ++g) AddProducts(&sum[b][g], codes, w + b * depth * kGates + g);
+    }
+    a += 4 * kStep;
+    w += kGates * kStep;
+  }
+  RNNQC_UNROLL(2)
+  for (int b = 0; b < kBlocks; ++b) {
+    RNNQC_UNROLL(4)
+    for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + b * kBlockColumns + g * 16, sum[b][g]);
+  }
+}
+
+using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
+
+// One row of all blocks, kAtOnce and then one at a time; `start` and `sums` begin with block 0.
+template <int kAtOnce>
+void RowOfBlocks(const MatmulArgs& m, RowSumsFn* one, RowSumsFn* many, const int32_t* start, int32_t* sums) {
+  const auto run = [&](RowSumsFn* row_sums, int64_t block) {
+    const int64_t column = block * kBlockColumns;
+    row_sums(m, block, start == nullptr ? nullptr : start + column, sums + column);
+  };
+  if (m.descending) {
+    int64_t end = m.block_end;
+    for (; end - kAtOnce >= m.block_begin; end -= kAtOnce) run(many, end - kAtOnce);
+    while (end-- > m.block_begin) run(one, end);
+  } else {
+    int64_t block = m.block_begin;
+    for (; block + kAtOnce <= m.block_end; block += kAtOnce) run(many, block);
+    for (; block < m.block_end; ++block) run(one, block);
+  }
+}
+
+// Weights that are mostly in the first-level cache are multiplied two blocks at once, which share the row's codes. From
+// farther away one stream comes faster than two, by up to 5 %.
+constexpr int64_t kNearWeights = 1 << 17;
+
+int64_t Weights(const MatmulArgs& m) { return m.k_padded * (m.block_end - m.block_begin) * kBlockColumns; }
+
+void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
+  RowSumsFn* const one = m.descending ? RowSums<1, true> : RowSums<1, false>;
+  RowSumsFn* const two = m.descending ? RowSums<2, true> : RowSums<2, false>;
+  if (Weights(m) <= kNearWeights) {
+    RowOfBlocks<2>(m, one, two, start, sums);
+  } else {
+    RowOfBlocks<1>(m, one, one, start, sums);
+  }
+}
+
+void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
+  RowSumsFn* const row_sums = m.descending ? RowSumsS4<true> : RowSumsS4<false>;
+  RowOfBlocks<1>(m, row_sums, row_sums, start, sums);
+}
+
+// Integer sums stand where their results go to.
+void ProjectRow(const ProjectArgs& args, void (*row)(const MatmulArgs&, const int32_t* start, int32_t* sums)) {
+  const MatmulArgs& m = args.matmul;
+  int32_t* sums = reinterpret_cast<int32_t*>(args.p);
+  row(m, nullptr, sums);
+  for (int64_t block = m.block_begin; block < m.block_end; ++block) {
+    s32_f32_finish_projection__avx512vnni(args, 0, 1, block, sums + block * kBlockColumns);
+  }
+}
+
+// --- Tiles ---
+
+// Products that vpdpbusd is faster at: few rows, more of them if weights are unpacked first, and so small ones that
+// setting up the tiles takes longer.
+constexpr int64_t kFewRows = 3;
+constexpr int64_t kFewRowsS4 = 5;
+constexpr int64_t kFewProducts = 1 << 18;
+
+bool IsFew(const MatmulArgs& m, int64_t few_rows) { return m.rows < few_rows || m.rows * Weights(m) < kFewProducts; }
+
+// Tile instructions read memory of which compilers do not know.
+RNNQC_FORCEINLINE void CompleteStores() { __asm__ volatile("" ::: "memory"); }
+
+// The rows of a call, in one tile or in pairs of tiles, all of one size. The last ones may begin before the others end:
+// what belongs to two of them is computed twice.
+class RowTiles {
+ public:
+  explicit RowTiles(int64_t rows)
+      : rows_(rows),
+        count_(rows <= kTileRows ? 1 : (rows + kMostRows - 1) / kMostRows * 2),
+        size_((rows + count_ - 1) / count_) {}
+
+  int64_t count() const { return count_; }
+  int64_t size() const { return size_; }
+  int64_t begin(int64_t tile) const { return tile * size_ + size_ <= rows_ ? tile * size_ : rows_ - size_; }
+
+ private:
+  const int64_t rows_, count_, size_;
+};
+
+// Some k, in tiles. What they leave is one more tile, which ends where k ends; its codes that belong to the tile before
+// are replaced by 0. All of them have one size, that of the first.
+struct Depth {
+  Depth(int64_t k, int64_t tile_bytes) : tile(tile_bytes), whole(k / tile), rest(k % tile), last(k - tile) {}
+
+  const int64_t tile, whole, rest, last;
+};
+
+int64_t TileDepth(int64_t k) { return k < kTileBytes ? k : kTileBytes; }
+
+// Tiles 0 to 3 hold sums; 4, or 4 and 5, codes; the others weights.
+class Tiles {
+ public:
+  Tiles(const RowTiles& rows, int64_t depth) {
+    struct alignas(64) Config {
+      uint8_t palette = 1;
+      uint8_t start_row = 0;
+      uint8_t reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } config;
+    const int weights = rows.count() == 1 ? 5 : 6;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.rows[tile] = static_cast<uint8_t>(tile < weights ? rows.size() : depth / 4);
+      config.bytes[tile] = static_cast<uint16_t>(tile < 4 || tile >= weights ? kTileBytes : depth);
+    }
+    CompleteStores();
+    _tile_loadconfig(&config);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+// Codes, and the weights of one block in lines.
+struct Operands {
+  const uint8_t* a;
+  int64_t a_stride;
+  const uint8_t* weights;
+  Depth depth;
+};
+
+// The codes of the last tile of k.
+struct Rest {
+  Rest(const Operands& x, int64_t rows) {
+    if (x.depth.rest == 0) return;
+    const __mmask64 kept = ~uint64_t{0} << (x.depth.tile - x.depth.rest);
+    for (int64_t r = 0; r < rows; ++r) {
+      const uint8_t* from = x.a + r * x.a_stride + x.depth.last;
+      _mm512_store_si512(codes + r * kTileBytes, _mm512_maskz_loadu_epi8(kept, from));
+    }
+    CompleteStores();
+  }
+
+  alignas(kAlignment) uint8_t codes[kTileRows * kTileBytes];
+};
+
+// What the sums of a block begin with: the same values for all rows, or 0 if `start` is null; or what stands in `sums`.
+struct First {
+  const int32_t* start;
+  bool continues;
+};
+
+constexpr int64_t kSumBytes = sizeof(int32_t);
+
+// Tile numbers are parts of the instructions.
+#define RNNQC_FIRST_SUMS(tile, column, first, sums, sums_stride)       \
+  do {                                                                 \
+    if ((first).continues) {                                           \
+      _tile_loadd(tile, (sums) + (column), (sums_stride) * kSumBytes); \
+    } else if ((first).start != nullptr) {                             \
+      _tile_loadd(tile, (first).start + (column), 0);                  \
+    } else {                                                           \
+      _tile_zero(tile);                                                \
+    }                                                                  \
+  } while (false)
+
+// Sums of one tile of rows and one block.
+void SumsOfOne(const Operands& x, const RowTiles& rows, const First& first, int32_t* sums, int64_t sums_stride) {
+  const auto step = [](const uint8_t* codes, int64_t stride, const uint8_t* weights) {
+    _tile_loadd(4, codes, stride);
+    _tile_loadd(5, weights, kLines * kLine);
+    _tile_dpbusd(0, 4, 5);
+    _tile_loadd(6, weights + kLine, kLines * kLine);
+    _tile_dpbusd(1, 4, 6);
+    _tile_loadd(7, weights + 2 * kLine, kLines * kLine);
+    _tile_dpbusd(2, 4, 7);
+    _tile_loadd(5, weights + 3 * kLine, kLines * kLine);
+    _tile_dpbusd(3, 4, 5);
+  };
+  RNNQC_FIRST_SUMS(0, 0, first, sums, sums_stride);
+  RNNQC_FIRST_SUMS(1, 16, first, sums, sums_stride);
+  RNNQC_FIRST_SUMS(2, 32, first, sums, sums_stride);
+  RNNQC_FIRST_SUMS(3, 48, first, sums, sums_stride);
+  const Depth& depth = x.depth;
+  for (int64_t i = 0; i < depth.whole; ++i) {
+    step(x.a + i * depth.tile, x.a_stride, x.weights + i * depth.tile * kBlockColumns);
+  }
+  if (depth.rest > 0) {
+    const Rest rest(x, rows.size());
+    step(rest.codes, kTileBytes, x.weights + depth.last * kBlockColumns);
+  }
+  _tile_stored(0, sums, sums_stride * kSumBytes);
+  _tile_stored(1, sums + 16, sums_stride * kSumBytes);
+  _tile_stored(2, sums + 32, sums_stride * kSumBytes);
+  _tile_stored(3, sums + 48, sums_stride * kSumBytes);
+}
+
+// Sums of two tiles of rows, `distance` rows apart, and one block.
+void SumsOfPair(const Operands& x, const RowTiles& rows, int64_t distance, const First& first, int32_t* sums,
+                int64_t sums_stride) {
+  const auto step = [](const uint8_t* codes0, const uint8_t* codes1, int64_t stride, const uint8_t* weights) {
+    _tile_loadd(6, weights, kLines * kLine);
+    _tile_loadd(4, codes0, stride);
+    _tile_dpbusd(0, 4, 6);
+    _tile_loadd(7, weights + kLine, kLines * kLine);
+    _tile_dpbusd(1, 4, 7);
+    _tile_loadd(5, codes1, stride);
+    _tile_dpbusd(2, 5, 6);
+    _tile_dpbusd(3, 5, 7);
+  };
+  const Operands y{x.a + distance * x.a_stride, x.a_stride, x.weights, x.depth};
+  const Depth& depth = x.depth;
+  const Rest rest0(x, rows.size());
+  const Rest rest1(y, rows.size());
+  int32_t* sums1 = sums + distance * sums_stride;
+  for (int64_t column = 0; column < kBlockColumns; column += 32) {
+    const uint8_t* w = x.weights + column * 4;
+    RNNQC_FIRST_SUMS(0, column, first, sums, sums_stride);
+    RNNQC_FIRST_SUMS(1, column + 16, first, sums, sums_stride);
+    RNNQC_FIRST_SUMS(2, column, first, sums1, sums_stride);
+    RNNQC_FIRST_SUMS(3, column + 16, first, sums1, sums_stride);
+    for (int64_t i = 0; i < depth.whole; ++i) {
+      step(x.a + i * depth.tile, y.a + i * depth.tile, x.a_stride, w + i * depth.tile * kBlockColumns);
+    }
+    if (depth.rest > 0) step(rest0.codes, rest1.codes, kTileBytes, w + depth.last * kBlockColumns);
+    _tile_stored(0, sums + column, sums_stride * kSumBytes);
+    _tile_stored(1, sums + column + 16, sums_stride * kSumBytes);
+    _tile_stored(2, sums1 + column, sums_stride * kSumBytes);
+    _tile_stored(3, sums1 + column + 16, sums_stride * kSumBytes);
+  }
+}
+
+#undef RNNQC_FIRST_SUMS
+
+// Sums of the tile or the pair of tiles of rows that begins with `tile`. Tiles of one pair that overlap may continue,
+// because both are loaded before one is stored; pairs that overlap may not, unless one ends before the other begins.
+void SumsOfTiles(const Operands& x, const RowTiles& rows, int64_t tile, const First& first, int32_t* sums,
+                 int64_t sums_stride) {
+  if (rows.count() == 1) return SumsOfOne(x, rows, first, sums, sums_stride);
+  SumsOfPair(x, rows, rows.begin(tile + 1) - rows.begin(tile), first, sums, sums_stride);
+}
+
+int64_t RowsOfTiles(const RowTiles& rows, int64_t tile) {
+  return rows.count() == 1 ? rows.size() : rows.begin(tile + 1) + rows.size() - rows.begin(tile);
+}
+
+// Int4 weights of some k of a block as lines of int8 ones.
+class Panel {
+ public:
+  static constexpr int64_t kMostDepth = 256;
+
+  Panel() { std::memset(memory_, 0, kBefore); }
+
+  // Before the lines of the panel stand as many as a tile has, of no interest: see Depth.
+  const uint8_t* lines() const { return memory_ + kBefore; }
+
+  void Unpack(const MatmulArgs& m, int64_t block, int64_t begin, int64_t depth) {
+    const Groups groups(m, block);
+    const __m512i* from = static_cast<const __m512i*>(m.weights) + (block * groups.depth + begin / 8) * kLines;
+    __m512i* to = reinterpret_cast<__m512i*>(memory_ + kBefore);
+    __m512i multipliers[kLines];
+    for (int64_t j = 0; j < depth / 8; ++j) {
+      const int64_t eight = begin / 8 + j;
+      if (groups.multipliers != nullptr && (j == 0 || eight % groups.size == 0)) {
+        Spread(groups.multipliers + eight / groups.size * kBlockColumns, multipliers);
+      }
+      RNNQC_UNROLL(4)
+      for (int line = 0; line < kLines; ++line) {
+        const int gate = 2 * line % kLines;
+        __m512i lower = LowerWeights(from[line]);
+        __m512i upper = UpperWeights(from[line]);
+        if (groups.multipliers != nullptr) {
+          lower = Product(multipliers[gate], lower);
+          upper = Product(multipliers[gate + 1], upper);
+        }
+        _mm512_store_si512(to + 2 * line, lower);
+        _mm512_store_si512(to + 2 * line + 1, upper);
+      }
+      from += kLines;
+      to += 2 * kLines;
+    }
+    CompleteStores();
+  }
+
+ private:
+  // A column's multiplier for each of its four bytes.
+  static void Spread(const uint8_t* columns, __m512i* multipliers) {
+    const __m512i four = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a,
+                                          0x09090909, 0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404,
+                                          0x03030303, 0x02020202, 0x01010101, 0x00000000);
+    RNNQC_UNROLL(4)
+    for (int line = 0; line < kLines; ++line) {
+      const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns + 16 * line));
+      multipliers[line] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), four);
+    }
+  }
+
+  // Of unsigned and signed bytes; the products are bytes, too.
+  static __m512i Product(__m512i u8, __m512i s8) {
+    const __m512i even = _mm512_maddubs_epi16(_mm512_and_si512(u8, _mm512_set1_epi16(0x00ff)), s8);
+    const __m512i odd = _mm512_maddubs_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x00ff), u8), s8);
+    return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, even, _mm512_slli_epi16(odd, 8));
+  }
+
+  static constexpr int64_t kBefore = kTileRows * kLines * kLine;
+
+  alignas(kAlignment) uint8_t memory_[kBefore + kMostDepth / 4 * kLines * kLine];
+};
+
+// All sums. place(row, block) is where those of a row and a block go to; finish(row, rows, block) is called when they
+// are there.
+template <typename Place, typename Finish>
+void Sums(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const Place& place, const Finish& finish) {
+  const RowTiles rows(m.rows);
+  const Depth depth(m.k_padded, TileDepth(m.k_padded));
+  const Tiles tiles(rows, depth.tile);
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+    const First first{start == nullptr ? nullptr : start + block * kBlockColumns, false};
+    const uint8_t* weights = static_cast<const uint8_t*>(m.weights) + block * m.k_padded * kBlockColumns;
+    for (int64_t tile = 0; tile < rows.count(); tile += 2) {
+      const int64_t row = rows.begin(tile);
+      const Operands operands{m.a + row * m.a_stride, m.a_stride, weights, depth};
+      SumsOfTiles(operands, rows, tile, first, place(row, block), sums_stride);
+      finish(row, RowsOfTiles(rows, tile), block);
+    }
+  }
+}
+
+// The same with int4 weights.
+template <typename Place, typename Finish>
+void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const Place& place, const Finish& finish) {
+  const RowTiles rows(m.rows);
+  const int64_t tile_depth = TileDepth(m.k_padded);
+  const Tiles tiles(rows, tile_depth);
+  Panel panel;
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+    for (int64_t tile = 0; tile < rows.count(); tile += 2) {
+      const int64_t row = rows.begin(tile);
+      for (int64_t begin = 0; begin < m.k_padded; begin += Panel::kMostDepth) {
+        const int64_t left = m.k_padded - begin;
+        const int64_t depth = left < Panel::kMostDepth ? left : Panel::kMostDepth;
+        if (tile == 0 || m.k_padded > Panel::kMostDepth) panel.Unpack(m, block, begin, depth);
+        const First first{start == nullptr ? nullptr : start + block * kBlockColumns, begin > 0};
+        const Operands operands{m.a + row * m.a_stride + begin, m.a_stride, panel.lines(), Depth(depth, tile_depth)};
+        SumsOfTiles(operands, rows, tile, first, place(row, block), sums_stride);
+      }
+      finish(row, RowsOfTiles(rows, tile), block);
+    }
+  }
+}
+
+// all_sums is Sums or SumsS4.
+template <typename AllSums>
+void RecurrentTiles(const RecurrentArgs& args, const AllSums& all_sums) {
+  all_sums(
+      args.matmul, args.matmul.start, args.acc_stride,
+      [&args](int64_t row, int64_t block) { return args.acc + row * args.acc_stride + block * kBlockColumns; },
+      [](int64_t, int64_t, int64_t) {});
+}
+
+template <typename AllSums>
+void ProjectTiles(const ProjectArgs& args, const AllSums& all_sums) {
+  alignas(kAlignment) int32_t sums[kMostRows * kBlockColumns];
+  all_sums(
+      args.matmul, nullptr, kBlockColumns, [&sums](int64_t, int64_t) { return sums; },
+      [&args, &sums](int64_t row, int64_t rows, int64_t block) {
+        s32_f32_finish_projection__avx512vnni(args, row, rows, block, sums);
+      });
+}
+
+constexpr auto kSums = [](const auto&... arguments) { Sums(arguments...); };
+constexpr auto kSumsS4 = [](const auto&... arguments) { SumsS4(arguments...); };
+
+}  // namespace
+
+void u8s8_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) return Row(m, m.start, args.acc);
+  if (IsFew(m, kFewRows)) return u8s8_s32_recurrent_6x64__avx512vnni(args);
+  RecurrentTiles(args, kSums);
+}
+
+void u8s8_f32_project_32x64__amxint8(const ProjectArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) return ProjectRow(args, Row);
+  if (IsFew(m, kFewRows)) return u8s8_f32_project_6x64__avx512vnni(args);
+  ProjectTiles(args, kSums);
+}
+
+void u8s4_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) return RowS4(m, m.start, args.acc);
+  if (IsFew(m, kFewRowsS4)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
+  RecurrentTiles(args, kSumsS4);
+}
+
+void u8s4_f32_project_32x64__amxint8(const ProjectArgs& args) {
+  const MatmulArgs& m = args.matmul;
+  if (m.rows == 1) return ProjectRow(args, RowS4);
+  if (IsFew(m, kFewRowsS4)) return u8s4_f32_project_6x64__avx512vnni(args);
+  ProjectTiles(args, kSumsS4);
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,25 @@
+#include "kernels/common/fixed_point.h"
+
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+#include "kernels/common/fixed_point.inc"
+// After it, whose functions they call.
+#include "kernels/common/fixed_point_bytes.inc"
+#include "kernels/common/fixed_point_gru_rnn.inc"
+
+}  // namespace
+
+template <typename Real>
+GridKernels<Real> GridKernelsAvx2() {
+  return {Join<Real>, Codes<Real>, LstmStep<Real>, GruGates, GruOutput, RnnStep};
+}
+
+template GridKernels<double> GridKernelsAvx2<double>();
+template GridKernels<float> GridKernelsAvx2<float>();
+
+void s32_grid_bytes_16__avx2(const GridBytesArgs& args) { ByteBlocks(args); }
+
+}  // namespace rnnqc

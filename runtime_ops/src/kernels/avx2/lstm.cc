@@ -1,0 +1,209 @@
+// The step of an LSTM of tables: eight units of one gate to a register.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/common/compiler.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+#include "kernels/avx2/linear.inc"
+
+inline __m256 Floats8(const int32_t* sums) {
+  return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)));
+}
+
+const LinearTables kNoTables{};
+
+template <bool kLinear>
+class Cells {
+ public:
+  explicit Cells(const TableCellArgs& args)
+      : linear_(kLinear ? *args.linear : kNoTables),
+        gate_form_(linear_, linear_.gate_shift),
+        cell_form_(linear_, linear_.cell_shift),
+        grid_(args.h_scale, args.h_zero_point),
+        cell_table_(args.cell_table),
+        cell_table_size_(_mm256_set1_epi32(args.cell_table_size)),
+        cell_min_(_mm256_set1_ps(-args.cell_max)),
+        cell_max_(_mm256_set1_ps(args.cell_max)),
+        code_min_(_mm256_set1_ps(static_cast<float>(-(args.cell_table_size / 2)))),
+        code_max_(_mm256_set1_ps(static_cast<float>(args.cell_table_size / 2 - 1))),
+        // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+        gate_zero_(_mm256_set1_epi16(static_cast<int16_t>(linear_.gate_zero))),
+        cell_scale_(_mm256_set1_ps(linear_.cell_scale * 0x1p-16f)) {
+    for (int g = 0; g < kGates; ++g) {
+      gate_table_[g] = args.gate_table[g];
+      gate_min_[g] = _mm256_set1_ps(args.gate_min[g]);
+      gate_max_[g] = _mm256_set1_ps(args.gate_max[g]);
+      gate_scale_[g] = _mm256_set1_ps(linear_.gate_scale[g] * 0x1p-16f);
+      gate_offset_[g] = _mm256_set1_ps(linear_.gate_offset[g]);
+    }
+  }
+
+  void Row(const TableCellArgs& args, int64_t row) const {
+    for (int64_t first = args.block_begin; first < args.block_end; first += kChunk) {
+      const int64_t column = first * kBlockColumns;
+      const int64_t unit = first * kBlockUnits;
+      const Place at{Least(kChunk, args.block_end - first),
+                     args.acc + row * args.acc_stride + column,
+                     args.p + row * args.p_stride + column,
+                     args.h_multiplier + column,
+                     args.c + row * args.c_stride + unit,
+                     args.units - unit,
+                     args.y[row] + unit,
+                     args.h + row * args.h_stride + unit};
+      Chunk(at);
+    }
+  }
+
+ private:
+  // A chunk in every array.
+  struct Place {
+    int64_t blocks;
+    const int32_t* acc;
+    const float* p;
+    const float* h_multiplier;
+    float* c;
+    int64_t units;  // that are left
+    float* y;
+    uint8_t* h;
+  };
+
+  void Chunk(const Place& at) const {
+    Units forms[2 * kChunk];
+    Floats o[kChunk];
+    if (kLinear) {
+      for (int64_t i = 0; i < 2 * at.blocks; ++i) forms[i] = GateCodes(at, i / 2, i % 2 == 0 ? 0 : 2);
+      gate_form_(forms, 2 * at.blocks);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      Floats gates[kGates];
+      RNNQC_UNROLL(2)
+      for (int g = 0; g < 4; g += 2) {
+        gates[g] = kLinear ? GateValues(forms[2 * b + g / 2].low, g) : GateEntries(at, b, g);
+        gates[g + 1] = kLinear ? GateValues(forms[2 * b + g / 2].high, g + 1) : GateEntries(at, b, g + 1);
+      }
+      float* c = at.c + b * kBlockUnits;
+      NextCell(c, gates[0].low, gates[2].low, gates[3].low);
+      NextCell(c + 8, gates[0].high, gates[2].high, gates[3].high);
+      o[b] = gates[1];
+    }
+    if (kLinear) {
+      for (int64_t b = 0; b < at.blocks; b += 2) {
+        const Units first = CellCodes(at, b);
+        const Units second = CellCodes(at, Least(b + 1, at.blocks - 1));
+        forms[b / 2] = {_mm256_packs_epi32(first.low, first.high), _mm256_packs_epi32(second.low, second.high)};
+      }
+      cell_form_(forms, (at.blocks + 1) / 2);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      if (kLinear) {
+        const __m256i t = b % 2 == 0 ? forms[b / 2].low : forms[b / 2].high;
+        Output(at, b, o[b], {_mm256_mul_ps(Low(t), cell_scale_), _mm256_mul_ps(High(t), cell_scale_)});
+      } else {
+        const Units code = CellCodes(at, b);
+        Output(at, b, o[b], {CellEntry(code.low), CellEntry(code.high)});
+      }
+    }
+  }
+
+  RNNQC_FORCEINLINE __m256i GateIndex(const Place& at, int64_t column, int gate) const {
+    const __m256 acc = Floats8(at.acc + column);
+    const __m256 product = _mm256_mul_ps(acc, _mm256_loadu_ps(at.h_multiplier + column));
+    const __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(at.p + column));
+    return _mm256_cvttps_epi32(Limit(v, gate_min_[gate], gate_max_[gate]));
+  }
+
+  RNNQC_FORCEINLINE Units GateIndices(const Place& at, int64_t block, int gate) const {
+    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+    return {GateIndex(at, column, gate), GateIndex(at, column + 8, gate)};
+  }
+
+  // Codes of sixteen units of a gate and of the next gate.
+  RNNQC_FORCEINLINE Units GateCodes(const Place& at, int64_t block, int gate) const {
+    const Units a = GateIndices(at, block, gate);
+    const Units b = GateIndices(at, block, gate + 1);
+    return {_mm256_sub_epi16(_mm256_packus_epi32(a.low, a.high), gate_zero_),
+            _mm256_sub_epi16(_mm256_packus_epi32(b.low, b.high), gate_zero_)};
+  }
+
+  RNNQC_FORCEINLINE Floats GateValues(__m256i t, int gate) const {
+    return {_mm256_add_ps(_mm256_mul_ps(Low(t), gate_scale_[gate]), gate_offset_[gate]),
+            _mm256_add_ps(_mm256_mul_ps(High(t), gate_scale_[gate]), gate_offset_[gate])};
+  }
+
+  Floats GateEntries(const Place& at, int64_t block, int gate) const {
+    const Units index = GateIndices(at, block, gate);
+    return {_mm256_i32gather_ps(gate_table_[gate], index.low, 4),
+            _mm256_i32gather_ps(gate_table_[gate], index.high, 4)};
+  }
+
+  RNNQC_FORCEINLINE void NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
+    const __m256 sum = _mm256_add_ps(_mm256_mul_ps(f, _mm256_loadu_ps(c)), _mm256_mul_ps(i, d));
+    const __m256 limited = Limit(sum, cell_min_, cell_max_);
+    _mm256_storeu_ps(c, _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
+  RNNQC_FORCEINLINE __m256i CellCode(const float* c) const {
+    return _mm256_cvttps_epi32(Limit(_mm256_loadu_ps(c), code_min_, code_max_));
+  }
+
+  RNNQC_FORCEINLINE Units CellCodes(const Place& at, int64_t block) const {
+    const float* c = at.c + block * kBlockUnits;
+    return {CellCode(c), CellCode(c + 8)};
+  }
+
+  __m256 CellEntry(__m256i code) const {
+    const __m256i index = _mm256_add_epi32(code, _mm256_and_si256(_mm256_srai_epi32(code, 31), cell_table_size_));
+    return _mm256_i32gather_ps(cell_table_, index, 4);
+  }
+
+  RNNQC_FORCEINLINE void Output(const Place& at, int64_t block, const Floats& o, const Floats& activated) const {
+    const __m256 y0 = _mm256_mul_ps(o.low, activated.low);
+    const __m256 y1 = _mm256_mul_ps(o.high, activated.high);
+    float* y = at.y + block * kBlockUnits;
+    const int64_t left = at.units - block * kBlockUnits;
+    if (left >= kBlockUnits) {
+      _mm256_storeu_ps(y, y0);
+      _mm256_storeu_ps(y + 8, y1);
+    } else {
+      _mm256_maskstore_ps(y, FirstLanes(left), y0);
+      if (left > 8) _mm256_maskstore_ps(y + 8, FirstLanes(left - 8), y1);
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at.h + block * kBlockUnits), grid_(y0, y1));
+  }
+
+  const LinearTables& linear_;
+  LinearForm gate_form_;
+  LinearForm cell_form_;
+  Grid grid_;
+  const float* gate_table_[kGates];
+  const float* cell_table_;
+  __m256i cell_table_size_;
+  __m256 gate_min_[kGates], gate_max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
+  __m256 cell_min_, cell_max_, code_min_, code_max_;
+  __m256i gate_zero_;
+  __m256 cell_scale_;
+};
+
+template <bool kLinear>
+void RunCells(const TableCellArgs& args) {
+  const Cells<kLinear> cells(args);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(args, row);
+}
+
+}  // namespace
+
+void s32_table_cell_32__avx2(const TableCellArgs& args) {
+  if (args.linear != nullptr) {
+    RunCells<true>(args);
+  } else {
+    RunCells<false>(args);
+  }
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,216 @@
+// The step of an LSTM of tables: sixteen units of one gate to a register.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/common/compiler.h"
+#include "kernels/common/fused_cell.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+#include "kernels/avx512vnni/linear.inc"
+
+// The float arithmetic of a cell's tables.
+enum class Form {
+  kLookUp,
+  kLinear,
+  kFused,  // linear in fewer operations: see IsFusedCell
+};
+
+template <Form kForm>
+class Cells {
+ public:
+  explicit Cells(const TableCellArgs& args) : args_(args) {
+    for (int g = 0; g < kGates; ++g) {
+      min_[g] = _mm512_set1_ps(args.gate_min[g]);
+      max_[g] = _mm512_set1_ps(args.gate_max[g]);
+    }
+    const float half = static_cast<float>(args.cell_table_size / 2);
+    code_min_ = _mm512_set1_ps(-half);
+    code_max_ = _mm512_set1_ps(half - 1.0f);
+    cell_max_ = _mm512_set1_ps(args.cell_max);
+    cell_min_ = _mm512_set1_ps(-args.cell_max);
+    h_scale_ = _mm512_set1_ps(args.h_scale);
+    h_upper_ = _mm512_set1_ps(args.h_reciprocal.upper);
+    h_lower_ = _mm512_set1_ps(args.h_reciprocal.lower);
+    h_zero_point_ = _mm512_set1_epi32(args.h_zero_point);
+    h_min_ = _mm512_set1_ps(static_cast<float>(-args.h_zero_point));
+    h_max_ = _mm512_set1_ps(static_cast<float>(255 - args.h_zero_point));
+    if (kForm == Form::kLookUp) return;
+    const LinearTables& linear = *args.linear;
+    form_.Set(linear);
+    for (int g = 0; g < kGates; ++g) {
+      gate_entries_[g].Set(linear.gate_scale[g], linear.gate_offset[g], linear.gate_start[g]);
+    }
+    cell_entries_.Set(linear.cell_scale, 0.0f, linear.cell_start);
+    gate_zero_ = Words(linear.gate_zero);
+    gate_last_ = Words((kSegments << linear.gate_shift) - 1);
+    gate_shift_ = Words(linear.gate_shift);
+    gate_position_ = Words(16 - linear.gate_shift);
+    cell_last_ = Words((kSegments << linear.cell_shift) - 1);
+    cell_shift_ = Words(linear.cell_shift);
+    cell_position_ = Words(16 - linear.cell_shift);
+  }
+
+  void Row(int64_t row) const {
+    int64_t block = args_.block_begin;
+    for (; block + 4 <= args_.block_end; block += 4) Blocks<4>(row, block);
+    for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
+    if (block < args_.block_end) Blocks<1>(row, block);
+  }
+
+ private:
+  static __m512i Words(int64_t value) { return _mm512_set1_epi16(static_cast<int16_t>(value)); }
+
+  __m512i GateIndex(int64_t row, int64_t block, int gate) const {
+    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
+    const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(args_.acc + row * args_.acc_stride + column));
+    const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(args_.h_multiplier + column));
+    const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(args_.p + row * args_.p_stride + column));
+    if (kForm == Form::kFused) return _mm512_cvttps_epi32(v);
+    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, max_[gate]), min_[gate]));
+  }
+
+  __m512i GateCodes(__m512i first, __m512i second) const {
+    if (kForm == Form::kFused) return _mm512_subs_epi16(_mm512_packs_epi32(first, second), gate_zero_);
+    // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
+    return _mm512_sub_epi16(_mm512_packus_epi32(first, second), gate_zero_);
+  }
+
+  // Gates `first` and `second`.
+  void GatePair(int64_t row, int64_t block, int first, int second, __m512* gates) const {
+    const __m512i a = GateIndex(row, block, first);
+    const __m512i b = GateIndex(row, block, second);
+    if (kForm != Form::kLookUp) {
+      const __m512i t = form_(GateCodes(a, b), gate_last_, gate_shift_, gate_position_);
+      gates[first] = gate_entries_[first].First(t);
+      gates[second] = gate_entries_[second].Second(t);
+    } else {
+      gates[first] = _mm512_i32gather_ps(a, args_.gate_table[first], 4);
+      gates[second] = _mm512_i32gather_ps(b, args_.gate_table[second], 4);
+    }
+  }
+
+  __m512i CellCode(__m512 c) const {
+    const __m512 upper = _mm512_min_ps(c, code_max_);
+    return _mm512_cvttps_epi32(kForm == Form::kFused ? upper : _mm512_max_ps(upper, code_min_));
+  }
+
+  __m512 CellEntry(__m512i code) const {
+    const __m512i size = _mm512_set1_epi32(args_.cell_table_size);
+    const __m512i index = _mm512_mask_add_epi32(code, _mm512_movepi32_mask(code), code, size);
+    return _mm512_i32gather_ps(index, args_.cell_table, 4);
+  }
+
+  __m512 NextCell(const __m512* gates, const float* c) const {
+    const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
+    const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
+    const __m512 limited = kForm == Form::kFused ? sum : _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
+    return _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+
+  void StoreOutput(int64_t row, int64_t block, __m512 y) const {
+    const int64_t unit = block * kBlockUnits;
+    const int64_t left = args_.units - unit;
+    if (left >= kBlockUnits) {
+      _mm512_storeu_ps(args_.y[row] + unit, y);
+    } else {
+      _mm512_mask_storeu_ps(args_.y[row] + unit, static_cast<__mmask16>((1u << left) - 1), y);
+    }
+  }
+
+  uint8_t* HiddenCodes(int64_t row, int64_t block) const {
+    return args_.h + row * args_.h_stride + block * kBlockUnits;
+  }
+
+  void StoreHidden(int64_t row, int64_t block, __m512 y) const {
+    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_);
+    const __m512i h = _mm512_add_epi32(_mm512_cvtps_epi32(limited), h_zero_point_);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(HiddenCodes(row, block)), _mm512_cvtepi32_epi8(h));
+  }
+
+  // Four blocks of bounded codes: 64 bytes.
+  void StoreHidden4(int64_t row, int64_t block, const __m512* y) const {
+    __m512i code[4];
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < 4; ++b) {
+      code[b] = _mm512_cvtps_epi32(_mm512_fmadd_ps(y[b], h_upper_, _mm512_mul_ps(y[b], h_lower_)));
+    }
+    const __m512i zero_point = _mm512_packs_epi32(h_zero_point_, h_zero_point_);
+    const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero_point);
+    const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero_point);
+    // Each 128 bits hold four codes of every block.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(HiddenCodes(row, block), _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+  }
+
+  // Stage by stage: a stage of all blocks fills the wait for the results of the stage before.
+  template <int kBlocks>
+  void Blocks(int64_t row, int64_t block) const {
+    __m512 gates[kBlocks][kGates];
+    __m512i code[kBlocks];
+    __m512 y[kBlocks];
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) {
+      GatePair(row, block + b, 0, 1, gates[b]);
+      GatePair(row, block + b, 2, 3, gates[b]);
+    }
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) {
+      float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
+      const __m512 next = NextCell(gates[b], c);
+      _mm512_storeu_ps(c, next);
+      code[b] = CellCode(next);
+    }
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) {
+      if (kForm == Form::kLookUp) {
+        y[b] = _mm512_mul_ps(gates[b][1], CellEntry(code[b]));
+      } else if (b % 2 == 0) {
+        const int other = b + 1 < kBlocks ? b + 1 : b;
+        const __m512i t = form_(_mm512_packs_epi32(code[b], code[other]), cell_last_, cell_shift_, cell_position_);
+        y[b] = _mm512_mul_ps(gates[b][1], cell_entries_.First(t));
+        if (other != b) y[other] = _mm512_mul_ps(gates[other][1], cell_entries_.Second(t));
+      }
+    }
+    RNNQC_UNROLL(4)
+    for (int b = 0; b < kBlocks; ++b) StoreOutput(row, block + b, y[b]);
+    if (kForm == Form::kFused && kBlocks == 4) {
+      StoreHidden4(row, block, y);
+    } else {
+      RNNQC_UNROLL(4)
+      for (int b = 0; b < kBlocks; ++b) StoreHidden(row, block + b, y[b]);
+    }
+  }
+
+  const TableCellArgs& args_;
+  LinearForm<kForm == Form::kFused> form_;
+  LinearEntries<kForm == Form::kFused> gate_entries_[kGates], cell_entries_;
+  __m512 min_[kGates], max_[kGates];
+  __m512 code_min_, code_max_, cell_min_, cell_max_;
+  __m512 h_scale_, h_upper_, h_lower_, h_min_, h_max_;
+  __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
+};
+
+template <Form kForm>
+void AllRows(const TableCellArgs& args) {
+  const Cells<kForm> cells(args);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+}
+
+}  // namespace
+
+void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
+  if (args.linear == nullptr) {
+    AllRows<Form::kLookUp>(args);
+  } else if (IsFusedCell(args)) {
+    AllRows<Form::kFused>(args);
+  } else {
+    AllRows<Form::kLinear>(args);
+  }
+}
+
+}  // namespace rnnqc

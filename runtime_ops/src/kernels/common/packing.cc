@@ -1,0 +1,269 @@
+#include "kernels/common/packing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rnnqc {
+namespace {
+
+// The columns of a matrix [k, gates * units].
+struct Columns {
+  int64_t units;
+  int64_t gates;
+
+  int64_t count() const { return gates * units; }
+  int64_t packed_count() const { return ColumnCount(units, gates); }
+  // Position of a gate's unit in block order.
+  int64_t Packed(int64_t gate, int64_t unit) const {
+    return (unit / kBlockUnits * gates + gate) * kBlockUnits + unit % kBlockUnits;
+  }
+  // visit(column, position in block order) for all columns, by gate.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (int64_t gate = 0; gate < gates; ++gate) {
+      for (int64_t unit = 0; unit < units; ++unit) visit(gate * units + unit, Packed(gate, unit));
+    }
+  }
+};
+
+void PackS16Columns(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, int16_t* packed) {
+  for (int64_t i = 0; i < k; ++i) {
+    const int8_t* row = weights + i * columns.count();
+    columns.ForEach([&](int64_t from, int64_t to) { packed[to * k_padded + i] = row[from]; });
+  }
+}
+
+// Weights [4 k from `first`, 16 columns in block order from `position`], zeros beyond the matrix.
+void PackQuad(const int8_t* weights, int64_t k, const Columns& columns, int64_t first, int64_t position, int8_t* quad) {
+  const int64_t group = position / kBlockUnits;
+  const int64_t unit = group / columns.gates * kBlockUnits;
+  const int64_t count = std::min(kBlockUnits, columns.units - unit);
+  for (int64_t i = 0; i < std::min<int64_t>(4, k - first); ++i) {
+    const int8_t* row = weights + (first + i) * columns.count() + group % columns.gates * columns.units + unit;
+    for (int64_t u = 0; u < count; ++u) quad[4 * u + i] = row[u];
+  }
+}
+
+// Blocks of kS8Blocks, each after `gap` bytes that are left alone. The packed memory holds zeros.
+void PackS8Blocks(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, int64_t gap,
+                  int8_t* packed) {
+  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
+    packed += gap;
+    for (int64_t first = 0; first < k_padded; first += 4) {
+      for (int64_t group = 0; group < kBlockColumns; group += kBlockUnits) {
+        PackQuad(weights, k, columns, first, block + group, packed);
+        packed += 4 * kBlockUnits;
+      }
+    }
+  }
+}
+
+// A byte of kS4Blocks holds the weights of one group for k and k + 4, one of kS4Pairs those of two groups for one k.
+void PackS4(PackedFormat format, const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded,
+            uint8_t* packed) {
+  const bool pairs = format == PackedFormat::kS4Pairs;
+  const int64_t next_k = pairs ? 0 : 4;
+  const int64_t next_group = pairs ? kBlockUnits : 0;
+  const int zero = pairs ? 8 : 0;  // of the lower half
+  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
+    for (int64_t first = 0; first < k_padded; first += 4 + next_k) {
+      for (int64_t group = 0; group < kBlockColumns; group += kBlockUnits + next_group) {
+        int8_t lower[4 * kBlockUnits] = {};
+        int8_t upper[4 * kBlockUnits] = {};
+        PackQuad(weights, k, columns, first, block + group, lower);
+        PackQuad(weights, k, columns, first + next_k, block + group + next_group, upper);
+        for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
+          packed[i] = static_cast<uint8_t>(((lower[i] + zero) & 15) | (upper[i] & 15) << 4);
+        }
+        packed += 4 * kBlockUnits;
+      }
+    }
+  }
+}
+
+// For each column of [k, columns] whether it needs more than four bits.
+std::vector<bool> WideColumns(const Matrix& matrix) {
+  const size_t columns = static_cast<size_t>(matrix.columns());
+  // Upper halves of weight + 8, which are zero for -8 .. 7.
+  std::vector<uint8_t> beyond(columns, 0);
+  const int8_t* row = matrix.weights;
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    for (size_t j = 0; j < columns; ++j) beyond[j] = static_cast<uint8_t>(beyond[j] | ((row[j] + 8) & 0xf0));
+    row += columns;
+  }
+  std::vector<bool> wide(columns);
+  for (size_t j = 0; j < columns; ++j) wide[j] = beyond[j] != 0;
+  return wide;
+}
+
+PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* weights, int32_t zero_point) {
+  PackedMatrix packed;
+  packed.format = format;
+  packed.k = matrix.k;
+  packed.k_padded = PaddedDepth(format, matrix.k);
+  packed.weights = AlignedArray<uint8_t>(PackedBytes(format, matrix.k, matrix.units, matrix.gates));
+  packed.start = AlignedArray<int32_t>(ColumnCount(matrix.units, matrix.gates));
+  PackWeights(format, weights, matrix.k, matrix.units, packed.weights.data(), matrix.gates);
+  PackStartValues(matrix.weights, matrix.k, matrix.units, zero_point, packed.start.data(), matrix.gates);
+  return packed;
+}
+
+// Groups: the weights divided by their multipliers.
+PackedMatrix PackGroups(PackedFormat format_s4, const Matrix& matrix, int32_t zero_point) {
+  const int64_t columns = matrix.columns();
+  std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    const uint8_t* multipliers = matrix.multipliers + i / matrix.group_size * columns;
+    for (int64_t j = 0; j < columns; ++j) {
+      numbers[static_cast<size_t>(i * columns + j)] =
+          static_cast<int8_t>(matrix.weights[i * columns + j] / multipliers[j]);
+    }
+  }
+  PackedMatrix packed = PackAs(format_s4, matrix, numbers.data(), zero_point);
+  const int64_t groups = GroupCount(matrix.k, matrix.group_size);
+  packed.group_size = matrix.group_size;
+  packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
+  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data(), matrix.gates);
+  return packed;
+}
+
+// The wide columns in a matrix of their own, in block order.
+PackedMatrix PackMixed(PackedFormat format, PackedFormat format_s4, const Matrix& matrix, const std::vector<bool>& wide,
+                       int32_t zero_point) {
+  const int64_t columns = matrix.columns();
+  std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
+  Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
+    if (wide[static_cast<size_t>(from)]) places.emplace_back(static_cast<int32_t>(to), from);
+  });
+  std::sort(places.begin(), places.end());
+  const int64_t count = static_cast<int64_t>(places.size());
+  const int64_t blocks = (count + kBlockColumns - 1) / kBlockColumns;
+  Matrix apart{nullptr, matrix.k, blocks * kBlockUnits, nullptr, 0, kGates};
+  std::vector<int8_t> narrow(matrix.weights, matrix.weights + matrix.k * columns);
+  std::vector<int8_t> columns_apart(static_cast<size_t>(matrix.k * blocks * kBlockColumns), 0);
+  for (int64_t j = 0; j < count; ++j) {
+    // Where PackWeights finds column j of the block order.
+    const int64_t unit = j / kBlockColumns * kBlockUnits + j % kBlockUnits;
+    const int64_t gate = j % kBlockColumns / kBlockUnits;
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      int8_t& weight = narrow[static_cast<size_t>(i * columns + places[static_cast<size_t>(j)].second)];
+      columns_apart[static_cast<size_t>(i * apart.columns() + gate * apart.units + unit)] = weight;
+      weight = 0;
+    }
+  }
+  apart.weights = columns_apart.data();
+  PackedMatrix packed = PackAs(format_s4, matrix, narrow.data(), zero_point);
+  packed.wide = std::make_unique<PackedMatrix>(PackAs(format, apart, apart.weights, 0));
+  for (const auto& place : places) packed.wide_columns.push_back(place.first);
+  return packed;
+}
+
+// In front of every block.
+void PackColumnSums(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
+  AlignedArray<int32_t> sums(columns.packed_count());
+  PackStartValues(weights, k, columns.units, -128, sums.data(), columns.gates);
+  for (int64_t block = 0; block * kBlockColumns < columns.packed_count(); ++block) {
+    std::memcpy(packed + block * (kBlockColumns * k_padded + kColumnSumBytes), sums.data() + block * kBlockColumns,
+                static_cast<size_t>(kColumnSumBytes));
+  }
+}
+
+}  // namespace
+
+int64_t PaddedDepth(PackedFormat format, int64_t k) {
+  switch (format) {
+    case PackedFormat::kS16Columns:
+      return RoundUp(k, 16);
+    case PackedFormat::kS4Blocks:
+    case PackedFormat::kS4Pairs:
+      return RoundUp(k, 8);
+    case PackedFormat::kS8Blocks:
+    case PackedFormat::kS8BlocksWithSums:
+    case PackedFormat::kU8Blocks:
+      break;
+  }
+  return RoundUp(k, 4);
+}
+
+int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates) {
+  const int64_t bits = format == PackedFormat::kS16Columns ? 16 : HasFourBits(format) ? 4 : 8;
+  const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
+  return ColumnBlockCount(units, gates) * (kBlockColumns * PaddedDepth(format, k) * bits / 8 + sums);
+}
+
+void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed, int64_t gates) {
+  const int64_t size = PackedBytes(format, k, units, gates);
+  std::memset(packed, 0, static_cast<size_t>(size));
+  const int64_t k_padded = PaddedDepth(format, k);
+  const Columns columns{units, gates};
+  switch (format) {
+    case PackedFormat::kS16Columns:
+      PackS16Columns(weights, k, columns, k_padded, static_cast<int16_t*>(packed));
+      break;
+    case PackedFormat::kS8Blocks:
+      PackS8Blocks(weights, k, columns, k_padded, 0, static_cast<int8_t*>(packed));
+      break;
+    case PackedFormat::kS8BlocksWithSums:
+      PackS8Blocks(weights, k, columns, k_padded, kColumnSumBytes, static_cast<int8_t*>(packed));
+      PackColumnSums(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kU8Blocks: {
+      uint8_t* bytes = static_cast<uint8_t*>(packed);
+      PackS8Blocks(weights, k, columns, k_padded, 0, static_cast<int8_t*>(packed));
+      for (int64_t i = 0; i < size; ++i) bytes[i] ^= 0x80;
+      break;
+    }
+    case PackedFormat::kS4Blocks:
+    case PackedFormat::kS4Pairs:
+      PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+  }
+}
+
+void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start,
+                     int64_t gates) {
+  const Columns columns{units, gates};
+  const size_t count = static_cast<size_t>(columns.count());
+  std::vector<int32_t> sums(count, 0);
+  for (int64_t i = 0; i < k; ++i) {
+    for (size_t j = 0; j < count; ++j) sums[j] += weights[j];
+    weights += count;
+  }
+  std::fill(start, start + columns.packed_count(), 0);
+  columns.ForEach([&](int64_t from, int64_t to) { start[to] = -zero_point * sums[static_cast<size_t>(from)]; });
+}
+
+void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates) {
+  const Columns columns{units, gates};
+  std::fill(packed, packed + columns.packed_count(), 0.0f);
+  for (int64_t gate = 0; gate < given; ++gate) {
+    for (int64_t unit = 0; unit < units; ++unit) packed[columns.Packed(gate, unit)] = values[gate * units + unit];
+  }
+}
+
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed, int64_t gates) {
+  const Columns columns{units, gates};
+  std::memset(packed, 1, static_cast<size_t>(columns.packed_count() * groups));
+  for (int64_t group = 0; group < groups; ++group) {
+    columns.ForEach([&](int64_t from, int64_t to) {
+      packed[(to / kBlockColumns * groups + group) * kBlockColumns + to % kBlockColumns] =
+          multipliers[group * columns.count() + from];
+    });
+  }
+}
+
+PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
+                        int32_t zero_point) {
+  if (width != Width::kEight) {
+    if (matrix.multipliers != nullptr) return PackGroups(format_s4, matrix, zero_point);
+    const std::vector<bool> wide = WideColumns(matrix);
+    const int64_t count = std::count(wide.begin(), wide.end(), true);
+    if (count == 0) return PackAs(format_s4, matrix, matrix.weights, zero_point);
+    if (width == Width::kMixed && 2 * count <= matrix.columns())
+      return PackMixed(format, format_s4, matrix, wide, zero_point);
+  }
+  return PackAs(format, matrix, matrix.weights, zero_point);
+}
+
+}  // namespace rnnqc

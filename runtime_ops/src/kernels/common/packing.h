@@ -1,0 +1,166 @@
+#ifndef RNNQC_KERNELS_COMMON_PACKING_H_
+#define RNNQC_KERNELS_COMMON_PACKING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace rnnqc {
+
+// Units are processed in blocks of 16, columns of weights in blocks of 64. Everything that has one entry per gate and
+// unit (multipliers, bias, accumulators, pre-activations) is kept in *block order*, [blocks of units][gates][16 units],
+// padded with zeros to whole blocks of columns. The four gates of LSTM make one block of columns of a block of units.
+constexpr int64_t kGates = 4;  // of LSTM: i, o, f, c; the default below
+constexpr int64_t kBlockUnits = 16;
+constexpr int64_t kBlockColumns = 64;
+constexpr size_t kAlignment = 64;
+
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t BlockCount(int64_t units) { return (units + kBlockUnits - 1) / kBlockUnits; }
+
+// Columns in block order, and their blocks.
+constexpr int64_t ColumnCount(int64_t units, int64_t gates) {
+  return RoundUp(BlockCount(units) * gates * kBlockUnits, kBlockColumns);
+}
+constexpr int64_t ColumnBlockCount(int64_t units, int64_t gates) { return ColumnCount(units, gates) / kBlockColumns; }
+
+// From one row of sums or of pre-activations to the next: the same columns of 16 rows do not meet in one set of a
+// cache.
+constexpr int64_t SumStride(int64_t columns) { return columns + kBlockUnits; }
+
+// How a weight matrix W [k, gates * units] is laid out for a kernel. "column" below is the position in block order,
+// "block" one of 64 columns, "group" a quarter of it, which belongs to one gate.
+enum class PackedFormat {
+  // int16, one row of consecutive k per column:
+  //
+  //   column 0 (block 0, gate i, unit 0):  w[0] w[1] ... w[k_padded - 1]
+  //   column 1 (block 0, gate i, unit 1):  w[0] w[1] ... w[k_padded - 1]
+  //   ...
+  //
+  // k padded to 16. For kernels that multiply int16 pairs along k.
+  kS16Columns,
+  // int8, [blocks][k_padded / 4][group][16 units][4 k]: 64 bytes hold four consecutive k of the 16 units of one gate.
+  //
+  //   byte       0  1  2  3 |  4  5  6  7 | ... | 60 61 62 63
+  //   unit       0  0  0  0 |  1  1  1  1 | ... | 15 15 15 15
+  //   k (+ 4j)   0  1  2  3 |  0  1  2  3 | ... |  0  1  2  3
+  //
+  // k padded to 4. For four-way dot product instructions, which add four products into each 32-bit lane.
+  kS8Blocks,
+  // The same with kColumnSumBytes in front of every block: int32 128 * (sum over k of W) of its columns, in block
+  // order.
+  // For kernels that multiply codes minus 128.
+  kS8BlocksWithSums,
+  // int4 in two's complement, two to a byte: [blocks][k_padded / 8][group][16 units][4 bytes]. In byte i of a unit the
+  // lower half is k = 8j + i, the upper half k = 8j + 4 + i.
+  //
+  // k padded to 8. Four-way dot products take the halves as int8 numbers of 16 times the weight.
+  kS4Blocks,
+  // int4, the weights of two gates to a byte, [blocks][k_padded / 4][group / 2][16 units][4 k]: the lower half is the
+  // weight of the first group + 8, the upper half that of the second one in two's complement.
+  //
+  // k padded to 8. Four-way dot products take bytes as they are, for 16 times the sums of the second group and what the
+  // lower halves add to them, and the lower halves again.
+  kS4Pairs,
+  // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
+  kU8Blocks,
+};
+
+constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));
+
+// Allocation aligned to kAlignment; empty by default.
+template <typename T>
+class AlignedArray {
+ public:
+  AlignedArray() = default;
+  explicit AlignedArray(int64_t size)
+      : data_(static_cast<T*>(::operator new(static_cast<size_t>(size) * sizeof(T), std::align_val_t(kAlignment)))),
+        size_(size) {}
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(T* pointer) const { ::operator delete(pointer, std::align_val_t(kAlignment)); }
+  };
+  std::unique_ptr<T[], Free> data_;
+  int64_t size_ = 0;
+};
+
+constexpr bool HasFourBits(PackedFormat format) {
+  return format == PackedFormat::kS4Blocks || format == PackedFormat::kS4Pairs;
+}
+
+int64_t PaddedDepth(PackedFormat format, int64_t k);
+int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates = kGates);
+
+// Writes PackedBytes(format, k, units, gates) bytes; weights of four bits are -8 .. 7.
+void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed,
+                 int64_t gates = kGates);
+
+// Groups of `group_size` consecutive k, a multiple of kGroupDepth, whose weights are multiples of a number for each
+// column. The packed numbers stand in the order [blocks][groups][64 columns], 1 in the padding.
+constexpr int64_t kGroupDepth = 32;
+constexpr int64_t kLargestMultiplier = 18;
+constexpr int64_t GroupCount(int64_t k, int64_t group_size) { return (k + group_size - 1) / group_size; }
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed,
+                     int64_t gates = kGates);
+
+// start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
+// uint8 codes. With zero_point 1 it can be multiplied by a zero point of each row instead.
+// |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
+void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start,
+                     int64_t gates = kGates);
+constexpr int64_t kMaxDepth = 65536;
+
+// `given` times `units` values -> block order; gates that are not given are zero.
+void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates = kGates);
+
+// W [k, gates * units].
+struct Matrix {
+  const int8_t* weights;
+  int64_t k;
+  int64_t units;
+  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number in -8 .. 7 times its
+  // group's.
+  const uint8_t* multipliers;
+  int64_t group_size;
+  int64_t gates = kGates;
+
+  int64_t columns() const { return gates * units; }
+};
+
+struct PackedMatrix {
+  PackedFormat format = PackedFormat::kS8Blocks;
+  int64_t k = 0;
+  int64_t k_padded = 0;
+  AlignedArray<uint8_t> weights;
+  AlignedArray<int32_t> start;
+  AlignedArray<uint8_t> multipliers;  // empty without groups
+  int64_t group_size = 0;
+  // Columns of a matrix of four bits that need eight bits are zero in it and stand in a matrix of their own, without
+  // start values: its column j belongs to column wide_columns[j] (in block order) of this one.
+  std::unique_ptr<PackedMatrix> wide;
+  std::vector<int32_t> wide_columns;
+
+  int64_t bytes() const { return weights.size() + (wide != nullptr ? wide->weights.size() : 0); }
+};
+
+// Which widths a matrix may get.
+enum class Width {
+  kEight,
+  kFour,   // four bits if all weights have that few
+  kMixed,  // or if at most half the columns have more
+};
+
+// `format` is that of matrices of eight bits, `format_s4` that of four.
+PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
+                        int32_t zero_point);
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_COMMON_PACKING_H_

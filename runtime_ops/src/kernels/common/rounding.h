@@ -1,0 +1,34 @@
+#ifndef RNNQC_KERNELS_COMMON_ROUNDING_H_
+#define RNNQC_KERNELS_COMMON_ROUNDING_H_
+
+#include <cmath>
+#include <cstdint>
+
+namespace rnnqc {
+
+// For code that is compiled for the baseline of the architecture only: what one translation unit makes of an inline
+// function may be linked into another.
+
+// v limited to lo .. hi. The forms `v < hi ? v : hi` and `v > lo ? v : lo` send NaN to a limit, so that no NaN becomes
+// an index.
+inline float Limit(float v, float lo, float hi) {
+  const float upper = v < hi ? v : hi;
+  return upper > lo ? upper : lo;
+}
+
+// Rounds half to even and keeps the sign of zero, in a form that compilers vectorise. From 2^23 on every float is a
+// whole number.
+inline float RoundEven(float v) {
+  const float magnitude = std::fabs(v);
+  const float shifted = (magnitude + 8388608.0f) - 8388608.0f;
+  return std::copysign(magnitude < 8388608.0f ? shifted : magnitude, v);
+}
+
+// The code of x less the zero point; lo .. hi are those of all codes.
+inline int32_t CodeOffset(float x, float scale, float lo, float hi) {
+  return static_cast<int32_t>(RoundEven(Limit(x / scale, lo, hi)));
+}
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_KERNELS_COMMON_ROUNDING_H_

@@ -1,0 +1,127 @@
+"""The stages of a cell, and cells as JSON.
+
+What these would catch: a stage that loses something of the one before; a name that is left behind when a value gets
+another; a file that says other things of a cell than before, or that cannot be read again; a cell that writing changes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from rnnqc.cells.activations import Activation
+from rnnqc.cells.base import Cell
+from rnnqc.cells.grid_numbers import GRID32, QUANTIZERS, Grid, GridNumbers
+from rnnqc.cells.lut_numbers import CellNumbers
+from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
+from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT as NOT_QUANTIZED
+from rnnqc.formats.point_format import PointFormat
+
+FLOAT = Cell(
+    name="lstm.forward", node="lstm", op="LSTM", hidden_size=4, input_size=3, reverse=False,
+    activations=(Activation("Sigmoid"), Activation("Tanh"), Activation("Elu", 1.0)), clip=3.0, input_forget=True,
+    static_length=None, static_batch=2, x="X", sequence_lens=None, initial_h="h0", initial_c=None, y="Y", y_h=None,
+    y_c="Y_c", W="w", R="r", B="b", P=None,
+)  # fmt: skip
+PER_CHANNEL = PointFormat.of(Format(8, True, (0.1, 0.2), axis=1))
+POINTS = {"input": PointFormat.of(Format(8, True, (0.1,))), "W.weight": PER_CHANNEL, "R.weight": NOT_QUANTIZED}
+LUT = CellNumbers(
+    "static", 0.1, 128, "static", 0.01, 128, 0.0, 0.0, 1.0, ["table"] * 4, [0.0] * 4, [9.0] * 4, [0] * 4, 16, [0.0] * 4,
+    [0] * 4, 16, 0,
+)  # fmt: skip
+FIXED_POINT = GridNumbers.of("codes", [Grid(0.5, 1, 0, 255)] * len(QUANTIZERS), [0] * 4, arithmetic=GRID32)
+OPERANDS = OperandNames("codes", "r", "xm", "hm", "bias", gate_table="table")
+QUANTIZED = QuantizedCell.of(FLOAT, POINTS)
+INTEGER = IntegerCell.of_quantized(QUANTIZED, LUT, OPERANDS, "Y_codes")
+STAGES = [
+    FLOAT,
+    QUANTIZED,
+    QonnxCell.of_quantized(QUANTIZED),
+    INTEGER,
+    replace(INTEGER, numbers=FIXED_POINT, y_codes=None),
+    FusedCell.of_integer(INTEGER),
+]
+
+
+@pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)
+def test_a_cell_through_json(cell: Cell) -> None:
+    read = cell_from_json(json.loads(json.dumps(cell_to_json(cell))))
+    assert (type(read), read.form) == (type(cell), cell.form)
+    if isinstance(cell, IntegerCell):
+        # Multipliers hold the scales of channels.
+        points = {**POINTS, "W.weight": PER_CHANNEL.without_channel_scales()}
+        assert points_of(read) == points
+        assert points_of(cell) == POINTS, "writing must not change the cell"
+        cell = replace(cell, points=points)
+    assert read == cell
+
+
+@pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)
+def test_every_form_has_the_same_keys(cell: Cell) -> None:
+    """Files name 30 things of a cell, whatever its form: those of later stages are empty in earlier ones."""
+    data = cell_to_json(cell)
+    later = {"points": {}, "integer": {}, "operands": {}, "y_codes": None}
+    names = (
+        "name node op hidden_size input_size reverse activations clip input_forget static_length static_batch x "
+        "sequence_lens initial_h initial_c y y_h y_c W R B P points form integer operands y_codes linear_before_reset "
+        "hidden_bias batch"
+    )
+    assert sorted(data) == sorted(names.split())
+    empty = {k for k, v in later.items() if data[k] == v}
+    assert {"points", "integer", "operands"} & empty == {
+        "float": {"points", "integer", "operands"},
+        "qcdq": {"integer", "operands"},
+        "qonnx": {"integer", "operands"},
+    }.get(cell.form, set())
+
+
+@pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)
+def test_entries_of_a_later_version_are_ignored(cell: Cell) -> None:
+    data = cell_to_json(cell)
+    more: dict[str, Any] = {**data, "from_the_future": 1}
+    for key in ("integer", "operands"):
+        more[key] = {**data[key], "from_the_future": 1} if data[key] else {}
+    assert cell_from_json(more) == cell_from_json(data)
+
+
+def test_a_cell_of_an_unknown_form_is_none() -> None:
+    with pytest.raises(KeyError):
+        cell_from_json({**cell_to_json(FLOAT), "form": "analog"})
+
+
+def test_a_stage_has_everything_that_the_one_before_has() -> None:
+    fused = FusedCell.of_integer(INTEGER)
+    for earlier, later in ((FLOAT, QUANTIZED), (INTEGER, fused)):
+        assert vars(earlier).items() <= vars(later).items()
+    # The operands of an integer cell are its parameters.
+    changed = {k for k, v in vars(QUANTIZED).items() if vars(INTEGER)[k] != v}
+    assert changed == {"W", "B"}
+    assert (INTEGER.W, INTEGER.B) == ("codes", "bias")
+
+
+def test_a_stage_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        QUANTIZED.x = "other"  # type: ignore[misc]
+    other = QUANTIZED.with_point("R.weight", PER_CHANNEL)
+    assert (QUANTIZED.point("R.weight"), other.point("R.weight")) == (NOT_QUANTIZED, PER_CHANNEL)
+    assert other.point("unknown") == NOT_QUANTIZED
+
+
+def test_a_value_gets_another_name() -> None:
+    assert FLOAT.renamed("X", "x2").x == "x2"
+    assert FLOAT.renamed("lstm", "x2") == FLOAT, "the node is no value"
+    made = INTEGER.renamed("codes", "shared").renamed("table", "t2").renamed("Y_codes", "c2")
+    assert (made.W, made.operands.W, made.operands.gate_table, made.y_codes) == ("shared", "shared", "t2", "c2")
+    assert made.renamed("gone", "x2") is made
+
+
+def test_outputs_that_nothing_makes_any_more() -> None:
+    assert FLOAT.without_dead_outputs({"Y", "other"}).outputs == ["Y"]
+    assert INTEGER.outputs == ["Y", "Y_c", "Y_codes"]
+    assert INTEGER.without_dead_outputs({"Y_codes"}).outputs == ["Y_codes"]
+    assert INTEGER.without_dead_outputs({"Y"}).outputs == ["Y"]

@@ -1,0 +1,149 @@
+"""Generated feeds: sizes that a model runs with, and values that do not flatter it.
+
+What these would catch: a model that runs on some data but is never compared; inputs of one magnitude alone;
+values that the model's own constants say it is not made for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lstm_models import LstmCase
+from protos import parse
+from running_never import never_running
+
+from rnnqc.data.feeds import check_feed, generate_feeds, with_dimensions_of
+from rnnqc.errors import CompileError
+from rnnqc.lowering.lower import lower
+from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
+
+
+@pytest.mark.parametrize(
+    ("text", "constants", "shape"),
+    [
+        ("(float[A, 4] x) => (float[B, C] y) { y = Reshape(x, s) }", {"s": np.array([1, 4])}, (1, 4)),
+        ("(float[A, 5] x) => (float[B, C] y) { y = Reshape(x, s) }", {"s": np.array([2, 5])}, (2, 5)),
+        ("(float[A, C] x) => (float[B, C] y) { y = Reshape(x, s) }", {"s": np.array([-1, 160])}, (3, 160)),
+        ("(float[A, C] x) => (float[A, 24] y) { y = MatMul(x, w) }", {"w": np.ones((24, 24), np.float32)}, (3, 24)),
+        (
+            "(float[N, 1, L] x) => (float[N, K, M] y) { y = Conv<kernel_shape = [700]>(x, w) }",
+            {"w": np.ones((1, 1, 700), np.float32)},
+            (3, 1, 700),
+        ),
+    ],
+    ids=["batch 1", "batch 2", "clips of 160", "declared", "a convolution over 700"],
+)  # fmt: skip
+def test_sizes_that_the_model_runs_with(text: str, constants: dict[str, np.ndarray], shape: tuple[int, ...]) -> None:
+    (feeds,) = generated_feeds(parse(f"{HEAD}{text}", **constants), 1)
+    assert feeds["x"].shape == shape
+
+
+def test_minus_one_is_any_size() -> None:
+    """Some exporters write it for dimensions that they leave open."""
+    proto = parse(f"{HEAD}(float[T, 2, 3] x) => (float[T, 2, 3] y) {{ y = Identity(x) }}")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert generate_feeds(proto)["x"].shape == (12, 2, 3)
+    check_feed({"x": np.zeros((5, 2, 3), np.float32)}, proto, "data")
+    bound = parse(f"{HEAD}(float[7, 2, 3] x) => (float[7, 2, 3] y) {{ y = Identity(x) }}")
+    assert generate_feeds(with_dimensions_of(proto, bound))["x"].shape == (7, 2, 3)
+    assert generate_feeds(with_dimensions_of(bound, proto))["x"].shape == (7, 2, 3)
+
+
+def test_a_model_that_runs_on_nothing() -> None:
+    generator = FeedGenerator(never_running())
+    assert generator.refusal is not None and not generator.takes_short
+    with pytest.raises(CompileError, match=r"does not run on generated data \(\d+ choices of sizes tried\): .*--data"):
+        generated_feeds(never_running())
+
+
+def test_batches_that_have_a_name_for_each_input() -> None:
+    """As tf2onnx writes Keras models with states: nothing relates the dimensions of one input to those of another."""
+    text = "(float[A, B, 4] x, float[C, 4] h) => (float[D, E, F, G] y) {"
+    body = "t = Transpose<perm = [1, 0, 2]>(x) a = Constant<value_ints = [0]>() s = Unsqueeze(h, a)"
+    weights = {n: np.ones((1, 8 if n == "b" else 4, *(() if n == "b" else (4,))), np.float32) for n in "wrb"}
+    proto = parse(f"{HEAD}{text} {body} y = RNN<hidden_size = 4>(t, w, r, b, , s) }}", **weights)
+    feeds = generated_feeds(proto, 1)[0]
+    assert feeds["x"].shape[0] == feeds["h"].shape[0] and feeds["x"].shape[1] > 1
+
+
+def test_empty_outputs_are_nothing_to_compare() -> None:
+    """A Slice from step 100 on runs on 12 steps, too."""
+    text = "(float[T, 2, 3] x) => (float[U, 2, 3] y) { y = Slice(x, a, b) }"
+    proto = parse(f"{HEAD}{text}", a=np.array([100]), b=np.array([2**40]))
+    assert FeedGenerator(proto).sizes.length > 100
+
+
+def _levels(proto: object) -> dict[str, dict[str, np.ndarray]]:
+    return {level.name: level.feeds[0] for level in generated_levels(FeedGenerator(proto))}  # type: ignore[arg-type]
+
+
+def test_levels_of_floats_and_states() -> None:
+    levels = _levels(LstmCase(T=30, B=8, initial_h=True, initial_c=True).model())
+    sizes = {name: float(np.std(feeds["X"])) for name, feeds in levels.items()}
+    for magnitude in (0.1, 1, 3, 10, 30):
+        assert sizes[f"magnitude {magnitude:g}"] == pytest.approx(magnitude, rel=0.1)
+    within = [np.abs(f["initial_h"]).max() for n, f in levels.items() if "states" not in n]
+    assert max(within) <= 1.0
+    (beyond,) = (f for n, f in levels.items() if "states" in n)
+    assert np.abs(beyond["initial_h"]).max() > 2.0 and np.std(beyond["X"]) == pytest.approx(1.0, rel=0.1)
+
+
+def test_levels_of_tokens() -> None:
+    """Magnitudes say nothing there; but words are not drawn evenly from a vocabulary."""
+    text = "(int64[batch, seq] tokens) => (float[A, B, C] y) { y = Gather(table, tokens) }"
+    levels = _levels(parse(f"{HEAD}{text}", table=np.zeros((5000, 2), np.float32)))
+    assert list(levels) == ["magnitude 1", "frequent indices"]
+    even, frequent = (levels[n]["tokens"] for n in levels)
+    assert np.median(frequent) < 400 < np.median(even) and max(even.max(), frequent.max()) < 5000
+    assert min(even.min(), frequent.min()) >= 0
+
+
+def test_a_stream_holds_zeros_for_its_first_states_alone() -> None:
+    proto = LstmCase(initial_h=True).model()
+    for level in generated_levels(FeedGenerator(proto), 3, {"initial_h": "Y_h"}):
+        first, *others = level.feeds
+        assert not first["initial_h"].any() and len(others) == 2 and all("initial_h" not in f for f in others)
+
+
+MEAN, DEVIATION = np.array([100.0, -7.0], np.float32), np.array([20.0, 0.5], np.float32)
+NORMALIZING = {
+    "Sub, Div": ("c = Sub(x, m) y = Div(c, d)", {"m": MEAN, "d": DEVIATION}),
+    "Add, Mul": ("c = Add(x, m) y = Mul(c, d)", {"m": -MEAN, "d": 1 / DEVIATION}),
+    "Clip": ("c = Clip(x, l, h) y = Identity(c)", {"l": np.float32(60), "h": np.float32(140)}),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZING)
+def test_inputs_that_the_model_normalizes(name: str) -> None:
+    """Features of another mean and spread: numbers around 0 are no such features."""
+    body, constants = NORMALIZING[name]
+    x = generate_feeds(parse(f"{HEAD}(float[64, 50, 2] x) => (float[64, 50, 2] y) {{ {body} }}", **constants))["x"]
+    assert x[..., 0].mean() == pytest.approx(100, abs=2) and x[..., 0].std() == pytest.approx(20, rel=0.1)
+    if name != "Clip":
+        assert x[..., 1].mean() == pytest.approx(-7, abs=0.1) and x[..., 1].std() == pytest.approx(0.5, rel=0.1)
+
+
+def test_inputs_of_a_batch_normalization() -> None:
+    text = "(float[64, 2, 50] x) => (float[64, 2, 50] y) { y = BatchNormalization(x, s, b, m, v) }"
+    ones = np.ones(2, np.float32)
+    x = generate_feeds(parse(f"{HEAD}{text}", s=ones, b=ones, m=MEAN, v=DEVIATION**2))["x"]
+    assert x.mean(axis=(0, 2)) == pytest.approx(MEAN, abs=1.5) and x.std(axis=(0, 2)) == pytest.approx(DEVIATION, 0.1)
+
+
+def test_a_bias_is_no_mean() -> None:
+    text = "(float[64, 2] x) => (float[64, 2] y) { c = Add(x, m) y = Relu(c) }"
+    assert abs(generate_feeds(parse(f"{HEAD}{text}", m=MEAN))["x"].mean()) < 0.5
+
+
+def test_samples_of_few_bits_have_their_range() -> None:
+    text = "(int16[64] x, uint8[64] u, int64[64] n) => (float[64] y) { y = Cast<to = 1>(x) }"
+    feeds = generate_feeds(parse(f"{HEAD}{text}"))
+    assert np.abs(feeds["x"].astype(int)).max() > 20_000 and feeds["u"].max() > 200 and feeds["n"].max() <= 1
+
+
+def test_lowered_models_get_the_same_feeds() -> None:
+    proto = LstmCase(dynamic_time=True, initial_h=True).model()
+    one, other = (generated_feeds(p, 1)[0] for p in (proto, lower(proto).proto))
+    assert all(np.array_equal(one[n], other[n]) for n in one)

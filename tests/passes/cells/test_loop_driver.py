@@ -1,0 +1,179 @@
+"""The loop around a cell, with an arithmetic that adds the inputs up.
+
+What these would catch: a loop in the wrong direction; a state of the wrong step; elements beyond a length, or in the
+wrong order behind it; an output that is not written, or written from another one; results that nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from grid_cases import a_cell
+
+from rnnqc.cells.types import LSTM, RNN, CellType
+from rnnqc.ir import Model, Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.cells.boundary import Boundary
+from rnnqc.passes.cells.loop_driver import (
+    CODES_STEPS,
+    HIDDEN_STEPS,
+    Arithmetic,
+    Loop,
+    Results,
+    State,
+    Stepped,
+    Wanted,
+    emit_cell,
+)
+
+Array = npt.NDArray[np.float32]
+T, B, H = 4, 3, 2
+LENGTHS = np.array([4, 0, 2], np.int32)
+ZERO_POINT = 7
+
+
+@dataclass(frozen=True)
+class Adding(Arithmetic):
+    """Adds each element to the hidden state, and twice to the cell state of an LSTM; codes are the sums themselves."""
+
+    unit: float = 0.0
+    makes_codes: bool = False
+
+    @property
+    def cell_unit(self) -> float:
+        return self.unit
+
+    @property
+    def hidden_zero_point(self) -> int:
+        return ZERO_POINT
+
+    def run(self, b: Builder, loop: Loop) -> Results:
+        type_, shape = loop.cell.type, [loop.cell.batch_dimension, H]
+        p = b.op("Concat", [loop.sequence(b)] * len(type_.gates), "p", axis=2)
+        given = [loop.at.initial_h, loop.at.initial_c][: 1 + type_.cell_state]
+        initial = [v or b.op("Expand", [b.f32(0.0), loop.state_shape(b)], f"zeros.{k}") for k, v in enumerate(given)]
+
+        def step(body: Builder, previous: Sequence[Value], projected: Sequence[Value]) -> Stepped:
+            x = body.op("Slice", [projected[0], body.i64([0]), body.i64([H]), body.i64([1])], "x")
+            y = body.op("Add", [previous[0], x], "y")
+            c = body.op("Sub", [body.op("Add", [previous[-1], x], "once"), body.op("Neg", [x], "less")], "c")
+            codes = body.cast(y, np.uint8, "codes") if self.makes_codes else None
+            return Stepped([y, c][: len(previous)], y, c, codes)
+
+        results = loop.run(b, p, [State(v, np.float32, shape) for v in initial], step)
+        if loop.wanted.codes and CODES_STEPS not in results:
+            results[CODES_STEPS] = b.cast(results[HIDDEN_STEPS], np.uint8, "codes")
+        return results
+
+
+@dataclass(frozen=True)
+class Readable(Adding):
+    """The same, which hands on what leaves the cell, with outputs of the body that have names of their own."""
+
+    hands_on_output: ClassVar[bool] = True
+    names_outputs: ClassVar[bool] = True
+
+
+def _run(
+    arithmetic: Arithmetic, type_: CellType, names: Sequence[str], *, reverse: bool, lens: bool, states: bool
+) -> tuple[dict[str, Array], onnx.NodeProto]:
+    """The outputs of a cell called `names`, and its Scan."""
+    inputs = {"X": onnx.TensorProto.FLOAT, "sequence_lens": onnx.TensorProto.INT32}
+    inputs |= dict.fromkeys(("initial_h", "initial_c"), onnx.TensorProto.FLOAT)
+    shapes = {"X": [T, "B", H], "sequence_lens": ["B"], "initial_h": ["B", H], "initial_c": ["B", H]}
+    kinds = {n: onnx.TensorProto.UINT8 if n == "Y_codes" else onnx.TensorProto.FLOAT for n in names}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Cast", ["X"], [n], n, to=kinds[n]) for n in names],  # stands for the cell
+        "loop",
+        [onnx.helper.make_tensor_value_info(n, k, shapes[n]) for n, k in inputs.items()],
+        [onnx.helper.make_tensor_value_info(n, kinds[n], None) for n in names],
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    model = Model(proto)
+    values: dict[str, Value] = {v.name: v for v in [*model.graph.inputs, *model.graph.outputs]}
+    model.remove_nodes(model.graph, list(model.graph.nodes))
+    cell = replace(a_cell(H, H, type_=type_, reverse=reverse), name="cell")
+    at = Boundary(
+        values["X"], values["sequence_lens"] if lens else None, values["initial_h"] if states else None,
+        values["initial_c"] if states else None, values.get("Y"), values.get("Y_h"), values.get("Y_c"),
+    )  # fmt: skip
+    model.graph.nodes.extend(emit_cell(model, cell, at, arithmetic, values.get("Y_codes")).nodes)
+    model.sort()
+    model.check()
+    made = model.proto
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = session.run(list(names), _feeds())
+    return dict(zip(names, results, strict=True)), next(n for n in made.graph.node if n.op_type == "Scan")
+
+
+def _feeds() -> dict[str, npt.NDArray[np.generic]]:
+    x = np.arange(1, T * B * H + 1, dtype=np.float32).reshape(T, B, H)
+    states = {"initial_h": np.full((B, H), 100, np.float32), "initial_c": np.full((B, H), 1000, np.float32)}
+    return {"X": x, "sequence_lens": LENGTHS, **states}
+
+
+def _expected(*, reverse: bool, lens: bool, states: bool, unit: float) -> dict[str, Array]:
+    """By definition, row by row."""
+    feeds = _feeds()
+    x = np.asarray(feeds["X"], np.float32)
+    y, codes = np.zeros((T, B, H), np.float32), np.full((T, B, H), ZERO_POINT, np.uint8)
+    last_h, last_c = np.zeros((B, H), np.float32), np.zeros((B, H), np.float32)
+    for row, length in enumerate(LENGTHS if lens else [T] * B):
+        h = np.full(H, 100.0 if states else 0.0, np.float32)
+        c = np.full(H, 1000.0 if states else 0.0, np.float32)
+        for t in range(length)[:: -1 if reverse else 1]:
+            h, c = h + x[t, row], c + 2 * x[t, row]
+            y[t, row], codes[t, row] = h, h.astype(np.uint8)
+        if length:
+            last_h[row], last_c[row] = h, c * np.float32(unit or 1.0)
+    return {"Y": y, "Y_h": last_h, "Y_c": last_c, "Y_codes": codes}
+
+
+@pytest.mark.parametrize("kind", [Adding, Readable])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lens", [False, True])
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("codes", [False, True])
+def test_all_outputs(kind: type[Adding], *, reverse: bool, lens: bool, states: bool, codes: bool) -> None:
+    """Codes made in the loop and those made after it are the same, and so are both ways to Y_h."""
+    for type_, unit in ((RNN, 0.0), (LSTM, 0.0), (LSTM, 0.25)):
+        names = ["Y", "Y_h", "Y_codes", *(["Y_c"] if type_.cell_state else [])]
+        made, _ = _run(kind(unit, codes), type_, names, reverse=reverse, lens=lens, states=states)
+        expected = _expected(reverse=reverse, lens=lens, states=states, unit=unit)
+        for name, array in made.items():
+            assert array.dtype == expected[name].dtype
+            assert np.array_equal(array, expected[name]), (type_.op, unit, name)
+
+
+@pytest.mark.parametrize("name", ["Y", "Y_h", "Y_c", "Y_codes"])
+@pytest.mark.parametrize("lens", [False, True])
+def test_one_output(name: str, *, lens: bool) -> None:
+    """The Scan has no output that nothing needs: beside the two states one, and none for a last state without lengths.
+
+    Where the hidden state is not handed on as it leaves the cell, Y_h is its last step.
+    """
+    for kind in (Adding, Readable):
+        made, scan = _run(kind(0.0, name == "Y_codes"), LSTM, [name], reverse=True, lens=lens, states=True)
+        assert np.array_equal(made[name], _expected(reverse=True, lens=lens, states=True, unit=0.0)[name])
+        from_states = not lens and (name == "Y_c" or (name == "Y_h" and kind is Readable))
+        assert len(scan.output) == (2 if from_states else 3)
+        names = [o.name.rpartition("/")[2] for a in scan.attribute if a.name == "body" for o in a.g.output]
+        assert (names[:2] == ["hidden.next", "cell_state.next"]) == (kind is Readable)
+
+
+def test_what_is_wanted() -> None:
+    value = Model(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))).constant(0, np.float32)
+    at = Boundary(value, None, None, None, None, value, value)
+    assert Wanted.of(at, None, False) == Wanted(y=True, codes=False, c_steps=False, last_h=False, last_c=True)
+    assert Wanted.of(at, None, True) == Wanted(y=False, codes=False, c_steps=False, last_h=True, last_c=True)
+    with_lens = replace(at, sequence_lens=value)
+    for hands_on in (False, True):
+        wanted = Wanted.of(with_lens, value, hands_on)
+        assert wanted == Wanted(y=True, codes=True, c_steps=True, last_h=False, last_c=False)
