@@ -30,7 +30,8 @@ _FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
 """How a quantizer begins: what the value is called, and the operator that makes it."""
 _NARROW = 8
 _FRACTIONS = (0.0, 0.05, 0.45, 0.5, 0.55, 0.95)
-_ROUNDINGS = 1e-4
+_ROUNDINGS = 2.0**-21
+"""What float32 adds to half a step of a row, as a share of the number of steps."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,15 @@ def _check_rows(
         steps = (np.abs(limited).max(axis=1) / positive)[:, np.newaxis]
         low = (-positive - 1 if point["signed"] else 0.0) - point["zero_point"]
         limited = np.clip(limited, low * steps, (low + 2 * positive + 1) * steps)
-    _compare(findings, flat, quantizer, f"a row of {what}", values, limited, (0.5 + _ROUNDINGS) * steps + 0 * values)
+    _compare(
+        findings,
+        flat,
+        quantizer,
+        f"a row of {what}",
+        values,
+        limited,
+        (0.5 + _ROUNDINGS * 2.0**bits) * steps + 0 * values,
+    )
 
 
 def _check_accumulator(

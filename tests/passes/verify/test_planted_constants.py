@@ -388,6 +388,12 @@ def test_a_constant_of_a_cell_that_is_moved(recipe: str, pass_name: str) -> None
     run_passes(LSTM.model(), passes, pass_name, table_entry("gate_table", 1, KNOT), ENTRY.format("input_gate", 1))
 
 
+def test_weights_of_16_bits_raise_no_alarm() -> None:
+    """Half a step of 2^16 is hardly more than a rounding of float32."""
+    checks = rnnqc.lower(LSTM.model(), "int8", overrides=["*.weight.bits=16"], verify=True).report.checks
+    assert any(name == "insert-qcdq" and text.startswith("constants: ") for name, text in checks)
+
+
 def _seen(case: RecurrentCase) -> Any:
     return calibrate(case.model(), [case.replace(seed=s).feeds() for s in (1, 2)])
 
