@@ -8,19 +8,19 @@ operands. Passes may measure such a value in other units: then it is passed over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 
-from rnnqc.evaluation.numerics import Numerics, sqnr_db
+from rnnqc.evaluation.numerics import Lossy, Numerics
 from rnnqc.passes.cells.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.proto.inlining import inlined
 
-OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
+INTEGER = ("/int8/", "/uint8/")
+"""In names of the values of integer forms."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ def first_divergence(
         if place.name not in values or any(n not in other for n in names):
             continue
         exact = names == [place.name]
+        if isinstance(numerics, Lossy) and any(kind in n for n in names for kind in INTEGER):
+            continue  # integer forms measure values in other units
         steps = values[place.name]
         others = other[names[0]] if exact or len(names) == 1 else [o for n in names for o in other[n]]
         found = _difference(steps, others, numerics, exact)
@@ -95,7 +97,7 @@ def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) 
         return None
     both = min(len(before), len(after))
     pairs = [(a, b) for (_, a), (_, b) in zip(before[:both], after[:both], strict=True)]
-    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs)
+    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs)
     if other and not exact:
         return None
     for (steps, _), (a, b) in zip(before[:both], pairs, strict=True):
@@ -104,19 +106,6 @@ def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) 
             return steps, verdict.text
     rest = [*before[both:], *after[both:]]
     return (rest[0][0], f"{len(before)} steps became {len(after)}") if rest else None
-
-
-def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
-    """Whether the second values are the first ones in other units, that is times a number far from one; or codes."""
-    a, b = (np.concatenate([np.ravel(p[k]) for p in pairs]) if pairs else np.zeros(0) for k in (0, 1))
-    if a.dtype.kind != "f" or a.size < 3:
-        return a.dtype.kind != "f"
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    if not (np.isfinite(a).all() and np.isfinite(b).all()) or not np.ptp(a):
-        return False
-    factor, offset = np.polyfit(a, b, 1)
-    far = not 1.0 / OTHER_UNITS < abs(factor) < OTHER_UNITS
-    return bool(far and sqnr_db(b, factor * a + offset) > OTHER_UNITS_DB)
 
 
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
