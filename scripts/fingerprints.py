@@ -29,10 +29,8 @@ import onnx
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = ((), ("--form", "integer"), ("--unroll",), ("--form", "qcdq"), ("--recipe", "brevitas-int8", "--form", "qonnx"))
-RECIPES = (
-    *("int16", "w4a8", "fp16", "weight-only-int8", "weight-only-int4", "int8-static", "brevitas-int8"),
-    *("pow2-int8", "pow2-int8-floor", "pow2-int16", "pow2-w8a16", "distiller-sym", "distiller-asym", "distiller-avg"),
-)
+DEFAULT_RECIPE = "int8"
+RECIPES = sorted(path.stem for path in (ROOT / "rnnqc" / "recipes").glob("*.toml") if path.stem != DEFAULT_RECIPE)
 QUICK = ("lstm_forward", "lstm_bidirectional", "gru_bidirectional", "rnn_relu", "lstm_peepholes", "lstm_sequence_lens")
 LARGEST = 16 << 20  # bytes; larger files are lowered with the default recipe only
 SIZES = (5, 2, 3, 4)

@@ -12,6 +12,7 @@ import pytest
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.laws.layers import WITHOUT_DATA
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import run, sqnr
@@ -19,7 +20,6 @@ from tests.subjects.lstm_models import Op, RecurrentCase
 
 OPS: tuple[tuple[Op, bool], ...] = (("GRU", False), ("GRU", True), ("RNN", False))
 CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
-WITHOUT_DATA = {"int8", "int16", "w4a8"}
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
     "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "pow2-int16": 35.0, "pow2-int8": 25.5,

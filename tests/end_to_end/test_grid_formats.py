@@ -52,7 +52,7 @@ def test_codes_pass_between_layers(op: str) -> None:
 def test_qcdq_form_is_close(name: str, op: str) -> None:
     """Float32 quantizers at the same points, exact for powers of two but for long sums and onnxruntime's Sigmoid, Tanh.
 
-    There, hidden states are one step of the grid apart at most. (An initial cell state stays float in this form.)
+    Hidden states differ by at most one LSB there. (An initial cell state stays float in this form.)
     """
     case = CASE.replace(**OPS[op])
     feeds, overrides = case.feeds(), static_formats(case.op)[name]
