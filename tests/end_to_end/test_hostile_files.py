@@ -25,7 +25,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from rnnqc.proto.external_data import ALLOW_LINKS
-from tests.laws.parametrize import in_turn
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import run, save_arrays
 from tests.subjects.lstm_models import LstmCase
@@ -525,7 +524,8 @@ sys.exit(rnnqc.cli.main(arguments))
 """
 
 
-@in_turn(writer=EVERY_WRITER, number=[signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("writer", EVERY_WRITER)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_nothing(
     number: signal.Signals, writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
