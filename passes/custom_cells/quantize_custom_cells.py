@@ -238,8 +238,8 @@ class _Work:
         return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
-        """Why nothing is quantized."""
-        if self.formats.uncalibrated:
+        """Why nothing is quantized. Without a product that can be integer, a calibration observes nothing."""
+        if self.formats.uncalibrated and self.cell.products:
             return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
         return (
             refusals[0]
