@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.fold",),
     ("passes.qcdq",),
     ("passes.render", "passes.weight_only"),
-    ("passes.brevitas", "passes.custom_cells"),
+    ("passes.brevitas", "passes.custom_cells", "passes.linear"),
     ("passes.verify",),
     ("passes.pipeline",),
     ("passes",),
