@@ -69,6 +69,19 @@ class Equivalent:
 
 
 @dataclass(frozen=True)
+class StoredWeight:
+    """What an operator outside the recurrent layers has in place of a float weight.
+
+    Attributes:
+        form: In words, such as "int8 rows".
+        constants: Bytes of the constants by name; those that operators share have one name.
+    """
+
+    form: str
+    constants: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class PassResult:
     """What a pass did.
 
@@ -85,6 +98,7 @@ class PassResult:
         clipped: Points whose ranges overrides make too small for the calibration data.
         effects: For each override that speaks of a point of this pass, by its number, why it changes nothing; "" where
             it does.
+        stored: What operators outside the recurrent layers have in place of float weights, by their paths before.
     """
 
     modified: bool
@@ -96,6 +110,7 @@ class PassResult:
     calibrated: bool = False
     clipped: tuple[Clipping, ...] = ()
     effects: Mapping[int, str] = field(default_factory=dict)
+    stored: Mapping[str, StoredWeight] = field(default_factory=dict)
 
 
 class Pass(abc.ABC):

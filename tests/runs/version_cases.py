@@ -17,6 +17,7 @@ from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
+from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 
@@ -81,6 +82,10 @@ def version_cases() -> Iterator[VersionCase]:
         layer = linear_case((2, 3), 40, 33, kind=kind)
         for opset in (14, 17, 20) if kind is KINDS[0] else (17,):
             yield LinearLayer(f"{kind.name} in operator set {opset}", layer.model(opset, function=True), layer.feeds())
+    for form in ("fused", "integer"):
+        lowering = {"rest": "int8", "form": form}
+        yield VersionCase(f"int8 embedding, {form}", WholeModel(head=False).model(), WholeModel.feeds(), lowering)
+    yield VersionCase("int8 storage", exact_model(), exact_feeds(), {"rest": "int8"})
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)
     yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)
