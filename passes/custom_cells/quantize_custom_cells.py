@@ -119,10 +119,8 @@ class QuantizeCustomCells(Pass):
             for work in works:
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
-        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(
-            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
-        )
+        numerics = Lossy(10.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
 
     def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
         """What a recipe comes to."""
