@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import pytest
 import rnnqc
 from rnnqc import runtime_ops
 from tests.native import arm64
+from tests.native.quant_linear_cases import linear_case
 from tests.runs.commands import HANGS
 from tests.subjects.lstm_models import LstmCase
 
@@ -66,7 +67,7 @@ class Case:
     """A lowering, and how it is run on the other processor.
 
     Attributes:
-        form: Of the lowering, or "unrolled".
+        form: Of the lowering, "unrolled", or "linear" for a linear layer instead.
         level: Of onnxruntime's optimizations.
         overrides: For the lowering.
         state: Magnitude of the initial hidden states; none for 0.
@@ -80,7 +81,7 @@ class Case:
     native: bool = False
 
 
-# The last one runs the kernels that such a processor chooses by itself.
+# The native one runs the kernels that such a processor chooses by itself.
 WITHOUT_VNNI = (
     Case("fused"),
     Case("integer", "ORT_DISABLE_ALL"),
@@ -91,6 +92,7 @@ WITHOUT_VNNI = (
     Case("fused", overrides=FIXED_POINT),
     Case("fused", overrides=WIDE_GRID),
     Case("fused", state=5.0, native=True),
+    Case("linear"),
 )
 ARM64 = {
     arm64.DOT_PRODUCTS: (
@@ -131,17 +133,25 @@ def _prepare(cases: Sequence[Case], folder: Path) -> list[Results]:
 
 
 def _expected(case: Case, folder: Path, name: str) -> Results:
+    model, feeds = _subject(case)
+    onnx.save(model, folder / f"{name}.onnx")
+    np.savez(folder / f"{name}.npz", **feeds)  # type: ignore[arg-type]
+    return [np.asarray(value) for value in rnnqc.session(model, native=False).run(None, dict(feeds))]
+
+
+def _subject(case: Case) -> tuple[onnx.ModelProto, Mapping[str, npt.NDArray[Any]]]:
+    if case.form == "linear":
+        linear = linear_case((5,), 60, 40)
+        return linear.model(function=True), linear.feeds()
     states = case.state > 0
     layer = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=states)
     unrolled = case.form == "unrolled"
     form = "integer" if unrolled else case.form
     lowered = rnnqc.lower(layer.model(), form=form, unroll=unrolled, overrides=case.overrides)
-    lowered.save(folder / f"{name}.onnx")
     feeds = layer.feeds()
     if states:
         feeds["initial_h"] = np.random.default_rng(0).normal(0, case.state, (2, 3, 48)).astype(np.float32)
-    np.savez(folder / f"{name}.npz", **feeds)  # type: ignore[arg-type]
-    return [np.asarray(value) for value in rnnqc.session(lowered.proto, native=False).run(None, feeds)]
+    return lowered.proto, feeds
 
 
 def _assert_found(cases: Sequence[Case], folder: Path, expected: Sequence[Results]) -> None:
