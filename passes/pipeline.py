@@ -92,10 +92,10 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
     Passes that share one `Int8Weights` store a tied weight once.
     """
     weights = Int8Weights()
-    linear: list[Pass] = [QuantizeLinear(recipe, weights)]  # linear: large matmuls become integer
+    linear = QuantizeLinear(recipe, weights, functions=form == FUSED)  # linear: large matmuls become integer
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
-        *(linear if form == FUSED else []),
+        *([linear] if form != QCDQ else []),
         StoreWeights(weights),  # rest: all other weights, computed with in float
         Cleanup(),  # render
     ]

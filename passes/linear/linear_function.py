@@ -5,6 +5,7 @@ A function depends on no size: all linear layers of a model that store their wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -33,9 +34,7 @@ def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.Funct
         "W_group_multiplier": np.uint8,
     }
     given: dict[str, Value] = {n: Variable(n, dtype=types.get(n, np.float32)) for n in kind.inputs}
-    layer = _Layer(b, kind, given)
-    y = layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
-    y.name = "Y"
+    emit_linear(b, kind, given, {}).name = "Y"
     function = onnx.FunctionProto(domain=DOMAIN, name=kind.name)
     function.doc_string = "A linear layer in integer arithmetic."
     function.input.extend(kind.inputs)
@@ -46,11 +45,24 @@ def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.Funct
     return function
 
 
-class _Layer:
-    """Emits one function into `b`."""
+def emit_linear(b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> Value:
+    """The nodes of a linear layer.
 
-    def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value]) -> None:
-        self.b, self.given = b, given
+    Args:
+        b: Collects them.
+        kind: Of the operator that they compute.
+        given: Its inputs by name.
+        attributes: Those that it reads, or nothing in a function, which reads them from its nodes.
+    """
+    layer = _Layer(b, kind, given, attributes)
+    return layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
+
+
+class _Layer:
+    """Emits one layer into `b`."""
+
+    def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> None:
+        self.b, self.given, self.attributes = b, given, attributes
         self.w = self._unpacked() if kind.packed else given["W"]
 
     @cached_property
@@ -118,9 +130,13 @@ class _Layer:
 
     def _unpacked(self) -> Value:
         b, given = self.b, self.given
-        size, one = b.value("group_size"), b.i64([1])
-        b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
-        group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
+        one = b.i64([1])
+        if "group_size" in self.attributes:
+            group: Value = b.i64([1, self.attributes["group_size"], 1])
+        else:
+            size = b.value("group_size")
+            b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
+            group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
         row = b.op("Concat", [b.i64([-1]), self.columns], "W.row", axis=0)
         groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth)
         return unpacked_int4(b, given["W"], self.columns, groups, "W")

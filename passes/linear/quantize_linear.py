@@ -13,6 +13,7 @@ from rnnqc.cells.linear_nodes import LinearKind
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
+from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -20,7 +21,7 @@ from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
-from rnnqc.passes.linear.linear_function import linear_function
+from rnnqc.passes.linear.linear_function import emit_linear, linear_function
 from rnnqc.passes.linear.linear_sites import LinearSite, linear_site, linear_uses
 from rnnqc.passes.linear.linear_weights import LinearWeight, linear_settings, point_of, shared_weight, stored_weight
 from rnnqc.passes.rest.int8_weights import Int8Weights
@@ -62,6 +63,8 @@ class QuantizeLinear(Pass):
         weights: Int8Weights | None = None,
         moments: Mapping[str, npt.NDArray[Any]] | None = None,
         least_weights: int = LEAST_WEIGHTS,
+        *,
+        functions: bool = True,
     ) -> None:
         """A pass with the rules of `recipe`.
 
@@ -70,7 +73,9 @@ class QuantizeLinear(Pass):
             weights: Weights that other passes store as int8.
             moments: Second moments `[K,K]` of inputs by the names of their points, `<node>.input`.
             least_weights: Matrices with fewer stay as they are.
+            functions: Whether a layer becomes one node; otherwise the nodes of its function.
         """
+        self._functions = functions
         self._recipe, self._moments, self._least = recipe, moments or {}, least_weights
         self._weights = weights or Int8Weights()
 
@@ -136,34 +141,42 @@ class QuantizeLinear(Pass):
                 moment = self._moments.get(f"{point_of(site)}.input")
                 made[key] = held or stored_weight(model, site, settings, moment, constants)
             stored[site.use.path] = StoredWeight(FORM, made[key].sizes)
-            _replace(model, homes[id(site.use.node)], site, made[key])
+            self._replace(model, homes[id(site.use.node)], site, made[key])
         return stored
 
+    def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
+        """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
+        old, output, name = site.use.node, site.output, display_name(site.use.node)
+        kind = LinearKind(packed=weight.group_multiplier is not None)
+        given = _inputs(model, site, weight)
+        attributes = {"group_size": weight.group_size} if kind.packed else {}
+        gone = [old, *([] if site.add is None else [site.add])]
+        position = next(k for k, n in enumerate(graph.nodes) if n is old)
+        for node in gone:
+            node.outputs.clear()
+        if self._functions:
+            nodes = [Node(kind.name, name, attributes, [given[n] for n in kind.inputs], [output], DOMAIN)]
+            if all((f.domain, f.name) != (DOMAIN, kind.name) for f in model.functions):
+                model.functions.append(linear_function(kind, model.opset, model.ir_version))
+        else:
+            b = Builder(model, prefix=point_of(site))
+            emit_linear(b, kind, given, attributes).inputs[0].outputs[0] = output
+            nodes = b.nodes
+        graph.nodes[position:position] = nodes
+        model.remove_nodes(graph, gone)
 
-def _replace(model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
-    """Puts one node into the place of a matmul and of the addition of its bias."""
-    old, output = site.use.node, site.output
-    kind = LinearKind(packed=weight.group_multiplier is not None)
+
+def _inputs(model: Model, site: LinearSite, weight: LinearWeight) -> dict[str, Value]:
+    """The operator's inputs by name."""
     point = point_of(site)
-    multiplier: Value = weight.multiplier
+    given = {"X": site.use.node.inputs[0], "W": weight.values, "multiplier": weight.multiplier}
     if site.alpha != 1.0:
         scaled = np.float32(site.alpha) * np.asarray(weight.scale, np.float32)
-        multiplier = model.add_initializer(f"{point}.multiplier", scaled, weight.graph)
+        given["multiplier"] = model.add_initializer(f"{point}.multiplier", scaled, weight.graph)
     if site.bias.any():
-        bias: Value = model.add_initializer(f"{point}.B", site.bias, weight.graph)
+        given["B"] = model.add_initializer(f"{point}.B", site.bias, weight.graph)
     else:
-        bias = model.constant([0.0], np.float32)
-    inputs = [old.inputs[0], weight.values, multiplier, bias]
-    attributes = {}
+        given["B"] = model.constant([0.0], np.float32)
     if weight.group_multiplier is not None:
-        inputs.append(weight.group_multiplier)
-        attributes["group_size"] = weight.group_size
-    name = display_name(old)
-    gone = [old] + ([site.add] if site.add is not None else [])
-    position = next(k for k, n in enumerate(graph.nodes) if n is old)
-    for node in gone:
-        node.outputs.clear()
-    graph.nodes.insert(position, Node(kind.name, name, attributes, inputs, [output], DOMAIN))
-    model.remove_nodes(graph, gone)
-    if all((f.domain, f.name) != (DOMAIN, kind.name) for f in model.functions):
-        model.functions.append(linear_function(kind, model.opset, model.ir_version))
+        given["W_group_multiplier"] = weight.group_multiplier
+    return given
