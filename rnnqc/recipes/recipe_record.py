@@ -14,7 +14,8 @@ from typing import Any
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
-from rnnqc.recipes.recipe import KINDS, Recipe, parse_rules
+from rnnqc.recipes.recipe import KINDS, Recipe
+from rnnqc.recipes.rules import parse_rules
 
 RECIPE_KEY = "rnnqc.recipe"
 FLOAT = "float"
