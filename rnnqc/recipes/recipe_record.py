@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnnqc.errors import UsageError
-from rnnqc.recipes.recipe import KINDS, Recipe, parse_rules
+from rnnqc.recipes.recipe import KINDS, Recipe
+from rnnqc.recipes.rules import parse_rules
 
 RECIPE_KEY = "rnnqc.recipe"
 FLOAT = "float"
