@@ -28,7 +28,7 @@ from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function
+from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellFunction, CellSite, cell_function
 
 
 class FuseQuantLstmCell(Pass):
@@ -69,12 +69,16 @@ class FuseQuantLstmCell(Pass):
         packed = [_packed(model, graphs[c.name], c) for c in cells]
         sites = [_site(model, graphs[c.name], c) for c in packed]
         groups: dict[int, list[CellSite]] = {}
+        functions: dict[int, CellFunction] = {}
         for site in sites:
-            groups.setdefault(_number(cell_function(model, site)), []).append(site)
+            made = cell_function(model, site)
+            number = _number(made.numbered(0))
+            functions.setdefault(number, made)
+            groups.setdefault(number, []).append(site)
         taken: set[str] = set()
         nameless: dict[str, list[list[CellSite]]] = {}
         for number, members in groups.items():
-            function = cell_function(model, members[0], number)
+            function = functions[number].numbered(number)
             function.name = name_of_body(members[0].cell.type, number, taken)
             taken.add(function.name)
             if not has_kernel(function.name):

@@ -94,7 +94,7 @@ class GridCase:
         cell = IntegerCell.of_quantized(QuantizedCell.of(self.cell, {}), self.numbers, names, None)
         site = CellSite(cell, Graph(), values, outputs, {}, [])
         native = self.node.model()
-        native.functions.append(cell_function(model, site))
+        native.functions.append(cell_function(model, site).numbered(0))
         (node,) = native.graph.node
         native.functions[0].name = node.op_type
         node.attribute.append(onnx.helper.make_attribute(CONFIGURATION, 0))
