@@ -25,10 +25,10 @@ class LinearSite:
     Attributes:
         weight: The float weight, with all its uses.
         use: The one that this site is.
-        transposed: Whether W is the operand transposed, as a Gemm may ask for.
+        transposed: Whether W is the operand transposed, as a Gemm may ask for and a convolution does.
         alpha: Factor of the product.
         bias: `[N]` or `[1]`.
-        add: The node that adds the bias, if it is not a Gemm.
+        add: The node that adds the bias, if the operator does not.
     """
 
     weight: RestWeight
@@ -39,6 +39,11 @@ class LinearSite:
     add: Node | None = None
 
     @property
+    def is_convolution(self) -> bool:
+        """Whether channels are the second axis of input and output, not the last one."""
+        return bool(self.use.node.op == "Conv")
+
+    @property
     def output(self) -> Value:
         """What the node computes."""
         return (self.add or self.use.node).outputs[0]
@@ -47,12 +52,19 @@ class LinearSite:
         """W `[K,N]`."""
         array = constants.array(self.use.node.inputs[1])
         assert array is not None
+        array = array.reshape(array.shape[:2]) if self.is_convolution else array
         return np.asarray(array.T if self.transposed else array, np.float32)
 
 
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
-    """The uses of a weight that are matmuls."""
-    return (u for u in weight.uses if u.kind == LINEAR)
+    """The uses of a weight that are matmuls: convolutions over one element at a time, too."""
+    return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and _is_pointwise(u)))
+
+
+def _is_pointwise(use: WeightUse) -> bool:
+    node, shape = use.node, shape_of(use.node.inputs[1]) or ()
+    plain = all(v == 1 for v in (*shape[2:], *attribute(node, "strides", ()), attribute(node, "group", 1)))
+    return len(shape) > 2 and plain and not any(attribute(node, "pads", ()))
 
 
 def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:
@@ -81,6 +93,8 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
         raise NotHandled("its input is not float32.", str(dtype_of(node.inputs[0])), "export the model in float32")
     array = constants.array(node.inputs[1])
     shape = () if array is None else array.shape
+    if node.op == "Conv":
+        shape, transposed = shape[:2], True
     if len(shape) != 2:
         raise NotHandled(
             "its weight is no matrix.", f"shape {list(shape)}", "multiply by each matrix in a node of its own"
@@ -89,12 +103,15 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
     if depth > LARGEST_DEPTH:
         raise NotHandled("its sums may not be exact.", f"{depth} inputs", f"up to {LARGEST_DEPTH} inputs are supported")
     if node.op == "Gemm":
-        return LinearSite(weight, use, transposed, attribute(node, "alpha", 1.0), _gemm_bias(node, columns, constants))
+        return LinearSite(weight, use, transposed, attribute(node, "alpha", 1.0), _own_bias(node, columns, constants))
+    if node.op == "Conv":
+        return LinearSite(weight, use, transposed, 1.0, _own_bias(node, columns, constants))
     add, bias = _added_bias(node, graph, columns)
     return LinearSite(weight, use, transposed, 1.0, bias, add)
 
 
-def _gemm_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
+def _own_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
+    """The bias of a Gemm or a Conv."""
     given = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
     beta = attribute(node, "beta", 1.0)
     if given is None or beta == 0.0:

@@ -119,6 +119,8 @@ def _group_size(format_: PointFormat, rows: int) -> int:
 
 def shared_weight(model: Model, site: LinearSite, weights: Int8Weights, constants: Constants) -> LinearWeight | None:
     """The int8 weight that other operators read, too, as the node reads it; None if its columns have no scales."""
+    if site.is_convolution:
+        return None
     held = weights.known(site.weight) or weights.of(model, site.weight)
     array = site.matrix(constants)
     scale = _turned(np.broadcast_to(np.asarray(held.scale.values), site.weight.shape), site, constants)

@@ -35,9 +35,9 @@ FORM = "int8 matmul"
 class QuantizeLinear(Pass):
     """Replaces matmuls with constant weights by one node each, backed by a function, with int8 weights.
 
-    Before: `MatMul(x, W float32 [K,N]) -> Add(b)`, or `Gemm(x, W, b)`
+    Before: `MatMul(x, W float32 [K,N]) -> Add(b)`, `Gemm(x, W, b)`, or `Conv(x, W float32 [N,K,1], b)`
 
-    After: `ai.rnnqc::QuantLinear(x, W int8 [K,N], multiplier float32 [N], b)`
+    After: `ai.rnnqc::QuantLinear(x, W int8 [K,N], multiplier float32 [N], b)`, between two Transpose for a Conv
 
     Each row of x gets a scale and a zero point of its own when the model runs; products are exact. The recipe's rules
     for `<node>.weight` say how weights are rounded: 8 bits, or up to 4 bits in groups, which become packed int4. Rules
@@ -154,15 +154,21 @@ class QuantizeLinear(Pass):
         position = next(k for k, n in enumerate(graph.nodes) if n is old)
         for node in gone:
             node.outputs.clear()
+        b = Builder(model, prefix=point_of(site))
+        rank = len(site.weight.shape)
+        if site.is_convolution:
+            given["X"] = b.op("Transpose", [given["X"]], "X.channels_last", perm=[0, *range(2, rank), 1])
         if self._functions:
-            nodes = [Node(kind.name, name, attributes, [given[n] for n in kind.inputs], [output], DOMAIN)]
+            made: Value = b.value("Y", np.float32)
+            b.nodes.append(Node(kind.name, name, attributes, [given[n] for n in kind.inputs], [made], DOMAIN))
             if all((f.domain, f.name) != (DOMAIN, kind.name) for f in model.functions):
                 model.functions.append(linear_function(kind, model.opset, model.ir_version))
         else:
-            b = Builder(model, prefix=point_of(site))
-            emit_linear(b, kind, given, attributes).inputs[0].outputs[0] = output
-            nodes = b.nodes
-        graph.nodes[position:position] = nodes
+            made = emit_linear(b, kind, given, attributes)
+        if site.is_convolution:
+            made = b.op("Transpose", [made], "Y.channels_first", perm=[0, rank - 1, *range(1, rank - 1)])
+        made.inputs[0].outputs[0] = output
+        graph.nodes[position:position] = b.nodes
         model.remove_nodes(graph, gone)
 
 

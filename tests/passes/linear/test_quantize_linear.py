@@ -46,6 +46,9 @@ CASES: dict[str, tuple[str, str, str, tuple[int, ...]]] = {
     "behind a Reshape": (
         X, Y, "s = Constant <value_ints = [24, 40]> () t = Reshape (w, s) y = MatMul (x, t)", (4, 6, N),
     ),
+    "Conv": (f"float[2,{K},7] x", f"float[2,{N},7] y", "y = Conv (x, w, b)", (N, K, 1)),
+    "Conv of one element": (f"float[1,{K},1] x", f"float[1,{N},1] y", "y = Conv (x, w)", (N, K, 1)),
+    "Conv of images": (f"float[2,{K},3,5] x", f"float[2,{N},3,5] y", "y = Conv (x, w, b)", (N, K, 1, 1)),
     "a Relu behind": (X, Y, "p = MatMul (x, w) q = Add (p, b) y = Relu (q)", (K, N)),
 }  # fmt: skip
 """Input, output, nodes, and the shape of the weight."""
@@ -91,7 +94,7 @@ def test_sites(name: str) -> None:
     assert result.statistics == {"layers": 1}
     assert [s.form for s in result.stored.values()] == ["int8 matmul"]
     (node,) = nodes_of(model, "QuantLinear")
-    assert not nodes_of(model, "MatMul", "Gemm", "Add")
+    assert not nodes_of(model, "MatMul", "Gemm", "Add", "Conv")
     proto = model.proto
     stock = run(session(proto, STOCK), feeds)
     assert_same_bits(stock, run(session(proto, NATIVE), feeds), "native")
@@ -100,9 +103,25 @@ def test_sites(name: str) -> None:
             assert_same_bits(stock, run(session(proto, way, level, 2), feeds), f"{way}, {level}")
     assert sqnr(expected["y"], stock["y"]) > 38
     inputs = {n: getattr(v, "values", None) for n, v in zip(("X", "W", "multiplier", "B"), node.inputs, strict=True)}
-    reference = quant_linear.run({**inputs, "X": feeds["x"]}, {})
+    is_conv = name.startswith("Conv")
+    reference = quant_linear.run({**inputs, "X": np.moveaxis(feeds["x"], 1, -1) if is_conv else feeds["x"]}, {})
+    reference = np.ascontiguousarray(np.moveaxis(reference, -1, 1)) if is_conv else reference
     wanted = np.maximum(reference, 0) if nodes_of(model, "Relu") else reference
     assert_same_bits({"y": wanted}, stock, "reference")
+
+
+@pytest.mark.parametrize("recipe", ["int8", "w4a8"])
+@pytest.mark.parametrize("name", ["with a bias", "Gemm with factors", "behind a Transpose", "Conv"])
+def test_the_nodes_of_the_function(name: str, recipe: str) -> None:
+    """Without functions a layer is the same computation in standard operators alone."""
+    feeds, made = case_feeds(name), []
+    for functions in (True, False):
+        model = canonical(case_model(name))
+        apply(every_size(recipe=load_recipe(recipe), functions=functions), model, [feeds])
+        made.append(run(session(model.proto, STOCK), feeds))
+        assert bool(model.functions) == functions
+        assert ("ai.rnnqc" in {n.domain for n in nodes_of(model)}) == functions
+    assert_same_bits(made[0], made[1], name)
 
 
 @pytest.mark.parametrize("placement", ["if", "loop", "scan"])
@@ -150,6 +169,17 @@ def test_sites_that_stay(name: str) -> None:
     assert remark.found
     assert remark.action
     assert remark.outcome is Outcome.NOTE  # its weight may still be stored in int8
+
+
+@pytest.mark.parametrize("attributes", ["strides = [2]", "pads = [1, 1]", "group = 2", "wide"])
+def test_convolutions_that_are_no_matmul(attributes: str) -> None:
+    """They are not for this pass, and it says nothing of them."""
+    shape = (N, K, 3) if attributes == "wide" else (N, K // 2, 1) if "group" in attributes else (N, K, 1)
+    given = "" if attributes == "wide" else f"<{attributes}>"
+    proto = parse(f"{HEAD} g (float[2,{K},8] x) => (float[2,{N},L] y) {{ y = Conv {given} (x, w) }}", w=draw(*shape))
+    result = every_size()(canonical(proto))
+    assert not result.modified
+    assert not result.remarks
 
 
 def test_small_layers_stay() -> None:
