@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.qcdq",),
     ("passes.render", "passes.weight_only"),
     ("passes.brevitas", "passes.custom_cells", "passes.rest"),
+    ("passes.linear",),
     ("passes.verify",),
     ("passes.pipeline",),
     ("passes",),
