@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +37,14 @@ class Int8Weight:
     scale: Constant
     axis: int
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of both constants by name."""
+        return {c.name: int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize for c in (self.values, self.scale)}
+
     def stored(self, form: str) -> StoredWeight:
         """For the result of a pass."""
-        sizes = {c.name: int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize for c in (self.values, self.scale)}
-        return StoredWeight(form, sizes)
+        return StoredWeight(form, self.sizes)
 
     def as_floats(self, model: Model) -> Value:
         """A value with the floats that the int8 values stand for, made where the weight stands.
@@ -60,10 +65,15 @@ class Int8Weights:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], Int8Weight] = {}
 
+    def known(self, weight: RestWeight) -> Int8Weight | None:
+        """The weight as int8, with scales along `weight.axis`, if a pass has asked for it; None otherwise."""
+        known = self._known.get((id(weight.value), weight.axis))
+        return known if known is not None and known.source is weight.value else None
+
     def of(self, model: Model, weight: RestWeight) -> Int8Weight:
         """The weight as int8, with scales along `weight.axis`; the same object where both are the same."""
-        known = self._known.get((id(weight.value), weight.axis))
-        if known is None or known.source is not weight.value:
+        known = self.known(weight)
+        if known is None:
             array = constant_array(weight.value)
             assert array is not None
             values, scale = quantized(array, weight.axis)
