@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, fused_type, output_names
+from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
 from rnnqc.errors import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -186,8 +186,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 + (["P"] if c.P else []),
                 "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
                 "clip": c.clip,
-                **({"linear_before_reset": int(c.linear_before_reset)} if c.type is GRU else {}),
-                **({"input_forget": int(c.input_forget)} if c.type is LSTM else {}),
+                **c.flags,
             },
             weight_bytes(model, [c]),
             form=c.form,

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell, Size, fixed
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.types import output_names
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Close
@@ -225,10 +224,10 @@ def _cell(
 
     gates = layer.type.gates
     bias, recurrent_bias = (half.reshape(len(gates), h) for half in np.split(b[d], 2))
-    inner = recurrent_bias[CANDIDATE] if layer.linear_before_reset else None
+    inner = recurrent_bias[-1] if layer.linear_before_reset else None
     total = bias + recurrent_bias
     if inner is not None:
-        total[CANDIDATE] = bias[CANDIDATE]
+        total[-1] = bias[-1]
     return Cell(
         name=name,
         node=path,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
-from rnnqc.cells.types import CELL_TYPES, LSTM, CellType, output_names
+from rnnqc.cells.types import CELL_TYPES, CellType, output_names
 from rnnqc.errors import CompileError
 from rnnqc.ir import (
     Graph,
@@ -120,7 +120,7 @@ def read_layer(node: Node) -> Layer:
         )
     if hidden <= 0:
         raise fail(node, f"hidden_size = {hidden}.", "a positive number")
-    if type_ is LSTM:
+    if type_.cell_state:
         check_projection(node, hidden, {INPUT_NAMES[k]: shapes[k] for k in (R, INITIAL_H, INITIAL_C)})
     size = w[2] if w is not None and isinstance(w[2], int) else None
     if size == 0:
@@ -164,10 +164,9 @@ def read_layer(node: Node) -> Layer:
                 "leave clip out for no clipping; onnxruntime refuses this, too",
             )
         clip = None if math.isinf(clip) else clip
-    flags = {"LSTM": "input_forget", "GRU": "linear_before_reset"}
-    flag = attribute(node, flags[node.op], 0) if node.op in flags else 0
+    flag = attribute(node, type_.flag, 0) if type_.flag is not None else 0
     if flag not in (0, 1):
-        raise fail(node, f"{flags[node.op]} = {flag}.", "0 or 1")
+        raise fail(node, f"{type_.flag} = {flag}.", "0 or 1")
     lens = dtype_of(input_or_none(node, SEQUENCE_LENS))
     if lens is not None and lens != np.int32:
         raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
@@ -190,8 +189,8 @@ def read_layer(node: Node) -> Layer:
         directions,
         activations,
         clip,
-        bool(flag) and node.op == "LSTM",
-        bool(flag) and node.op == "GRU",
+        bool(flag) and type_.flag == "input_forget",
+        bool(flag) and type_.flag == "linear_before_reset",
         weights,
     )
 

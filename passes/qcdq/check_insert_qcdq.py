@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics
 from rnnqc.ir import Model, constant_array
@@ -126,7 +126,7 @@ class InsertQcdqCheck(ConstantCheck):
                 continue
             codes[key] = held
             other = f"{cell.name}.{RESET_HIDDEN}"
-            apart = CANDIDATE * cell.hidden_size if key == "R" and other in seen else held.shape[1]
+            apart = cell.candidate_columns.start if key == "R" and other in seen else held.shape[1]
             for columns, source in (
                 (slice(0, apart), f"{cell.name}.{MULTIPLIED[key]}"), (slice(apart, held.shape[1]), other),
             ):  # fmt: skip

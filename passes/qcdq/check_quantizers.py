@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.formats.format import Format
 from rnnqc.ir import Model, constant_array, display_name
 from rnnqc.passes.cells.float_step import ACCUMULATORS
@@ -122,7 +122,7 @@ def _check_accumulator(findings: Findings, what: str, cell: Cell, quantizer: Wri
     }[quantizer.point]  # fmt: skip
     scales = np.asarray(points[weight]["scale"], np.float64)
     if len(scales) > 1 and weight == "R.weight" and "scale" in points.get(RESET_HIDDEN, FLOAT):
-        split = CANDIDATE * cell.hidden_size
+        split = cell.candidate_columns.start
         scales = scales[split:] if quantizer.point == of_reset else scales[:split]
     unit = scales * points[code]["scale"][0]
     half = 2.0 ** (bits - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.compensation import bias_correction, squared_error
 from rnnqc.formats.format import Format
@@ -161,7 +161,7 @@ def check_biases(
     """
     wanted = {k: before[k].astype(np.float64) for k in ("B", "hidden_bias") if k in before}
     corrected = False
-    candidate = slice(CANDIDATE * cell.hidden_size, None)
+    candidate = cell.candidate_columns
     for key, source in MULTIPLIED.items():
         point = points[f"{key}.weight"]
         if not point.get("bias_correction") or f"{cell.name}.{source}" not in seen or key not in codes:
@@ -196,7 +196,7 @@ def _check_bias(
     else:
         e = encoding_of(point)
         scale = np.asarray(e.scale, np.float64)
-        own = scale[CANDIDATE * cell.hidden_size :] if of_candidate and len(scale) > 1 else scale
+        own = scale[cell.candidate_columns] if of_candidate and len(scale) > 1 else scale
         step = np.broadcast_to(own, wanted.shape)
         low, high = (e.minimum - e.zero_point) * step, (e.maximum - e.zero_point) * step
         share = (0.5 if e.rounding in NEAREST else 1.0) + _SHARED

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, INPUT
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, GATE_KINDS, RESET, point_of, quantizers_of
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.rounding import round_to_integer
@@ -117,8 +116,7 @@ class GridCheck:
     ) -> None:
         self.found, self.before, self.cell, self.operands = findings, before, cell, operands
         self.names = quantizers_of(cell.type)
-        resets = cell.type.reads_hidden and not cell.linear_before_reset
-        self.codes = ("input", "hidden", RESET) if resets else ("input", "hidden")
+        self.codes = ("input", "hidden", RESET) if cell.resets_state else ("input", "hidden")
 
     def run(self, model: Model) -> None:
         """Compares operands, tables, numbers and what the nodes of the cell hold."""
@@ -142,7 +140,7 @@ class GridCheck:
         columns = len(cell.type.gates) * cell.hidden_size
         code = np.full(columns, self._scale("hidden"))
         if RESET in self.codes:
-            code[CANDIDATE * cell.hidden_size :] = self._scale(RESET)
+            code[cell.candidate_columns] = self._scale(RESET)
         for key, weights, scale in (("x", "W", self._scale("input")), ("h", "R", code)):
             product = np.broadcast_to(before.weight_scales[weights], columns) * scale
             self._array(f"{key}_multiplier", np.maximum(product, TINY), 1.0)
@@ -216,7 +214,7 @@ class GridCheck:
             return []
         names = [one[value]] if value in one else [f"{g}.{kind}" for g in gates]
         if value == "reset_product":
-            names = names[CANDIDATE:]
+            names = names[self.cell.type.joint :]
         return [s for n in names if (s := steps.get(n)) is not None]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Model, Node, constant_array
@@ -80,8 +80,8 @@ class TablesCheck:
         cell, before, size = self.cell, self.before, self.cell.hidden_size
         steps, columns = np.repeat(self.step, size), len(cell.type.gates) * size
         code = np.full(columns, self.scales["hidden"] or 1.0)
-        if cell.type.reads_hidden and not cell.linear_before_reset:
-            code[CANDIDATE * size :] = self.scales[RESET_HIDDEN] or 1.0
+        if cell.resets_state:
+            code[cell.candidate_columns] = self.scales[RESET_HIDDEN] or 1.0
         for key, codes, scale in (("x", "W", self.scales["input"] or 1.0), ("h", "R", code)):
             product = np.broadcast_to(before.weight_scales[codes], columns) * scale / steps
             self._array(f"{key}_multiplier", np.maximum(product, TINY), 1.0)
@@ -92,7 +92,7 @@ class TablesCheck:
             gates = np.repeat([self.step[k] for k in cell.type.peephole_gates], size)
             self._array("P", floats["P"] * (self.cell_scale or 1.0) / gates, 3.0)
         if "hidden_bias" in floats:
-            self._array("hidden_bias", floats["hidden_bias"] / self.step[CANDIDATE], 2.0)
+            self._array("hidden_bias", floats["hidden_bias"] / self.step[cell.type.joint], 2.0)
 
     def _weights(self, key: str, codes: Array) -> None:
         held = self.operands.get(key)
@@ -121,7 +121,7 @@ class TablesCheck:
             self.cell.type,
             vars(self.cell.numbers)["gate_table_size"] > 0 and "P" not in self.before.floats,
         )
-        joint = (CANDIDATE if type_.reads_hidden else len(type_.gates)) if uniform else 0
+        joint = type_.joint if uniform else 0
         coupled = FORGET if self.cell.input_forget else -1
         names = {f"{gate}.limited" for k, gate in enumerate(type_.gates) if k >= joint and k != coupled}
         names |= {"preactivation.limited"} if joint else set()
@@ -137,7 +137,7 @@ class TablesCheck:
         self._number("h_zero_point", self.zeros["hidden"])
         self._number("x_bits", points["input"]["bits"])
         self._number("h_bits", points["hidden"]["bits"])
-        if self.cell.type.reads_hidden and not self.cell.linear_before_reset:
+        if self.cell.resets_state:
             self._number("reset_scale", self.scales[RESET_HIDDEN])
             self._number("reset_zero_point", self.zeros[RESET_HIDDEN])
         self._number("cell_scale", self.cell_scale)

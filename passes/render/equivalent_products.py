@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from rnnqc.cells.base import FORGET
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, FixedPointNumbers
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
@@ -34,10 +33,12 @@ def products_in_steps(cell: QuantizedCell) -> Iterator[Equivalent]:
     size = cell.hidden_size
     after = "x.projection.steps" if cell.points["input"].mode == ROWS else "x.projection"
     yield Equivalent(f"{cell.name}/x.projection", f"{cell.name}/{after}", factor, offset, size, source=cell.x)
-    if _has_reset_product(cell):
+    if cell.resets_state:
         first, last = factor[:-size], factor[-size:]
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", first, None, size)
-        yield Equivalent(f"{cell.name}/hidden_gate.hidden_product", f"{cell.name}/reset.hidden.units", last, None, size)
+        yield Equivalent(
+            f"{cell.name}/{cell.type.gates[-1]}.hidden_product", f"{cell.name}/reset.hidden.units", last, None, size
+        )
     else:
         yield Equivalent(f"{cell.name}/hidden.product", f"{cell.name}/hidden.units", factor, None, size)
 
@@ -68,15 +69,15 @@ def real_products(cell: QuantizedCell, numbers: FixedPointNumbers) -> Iterator[E
     yield product("x.product", ACCUMULATORS[0], "x", len(gates))
     if not numbers.bias_last:
         yield biased("x.projection", "x.projection.exact", steps)
-    split = _has_reset_product(cell)
-    yield product("hidden.product", ACCUMULATORS[1], "hidden", CANDIDATE if split else len(gates))
+    split = cell.resets_state
+    yield product("hidden.product", ACCUMULATORS[1], "hidden", cell.type.joint if split else len(gates))
     if split:  # the last product is of the hidden state after reset
-        yield product(f"{gates[CANDIDATE]}.hidden_product", ACCUMULATORS[2], RESET, 1)
+        yield product(f"{gates[-1]}.hidden_product", ACCUMULATORS[2], RESET, 1)
     if numbers.bias_last:
         yield biased("preactivation", "preactivation", steps)
     if cell.hidden_bias is not None and not vitis:
-        name = f"{gates[CANDIDATE]}.hidden_product.biased"
-        yield biased(name, name, steps[CANDIDATE:])
+        name = f"{gates[-1]}.hidden_product.biased"
+        yield biased(name, name, steps[-1:])
 
 
 def states_in_units(cell: QuantizedCell, unit: float) -> Iterator[Equivalent]:
@@ -86,17 +87,10 @@ def states_in_units(cell: QuantizedCell, unit: float) -> Iterator[Equivalent]:
         cell: The cell; the only state of an RNN is its gate.
         unit: Of an LSTM's state after the pass.
     """
-    if not (cell.type.cell_state or cell.type.reads_hidden):
-        return
-    state, size = "cell_state" if cell.type.cell_state else "hidden_state", cell.hidden_size
-    factor = 1.0 / unit if cell.type.cell_state else 1.0
-    values = {f"{state}.kept": factor, f"{state}.added": factor}
+    size, factor = cell.hidden_size, 1.0 / unit if cell.type.cell_state else 1.0
+    values = dict.fromkeys(cell.type.state_points[:-1], factor)
     if cell.type.cell_state:
         values["hidden.value"] = 1.0
     for name, times in values.items():
         value = f"{cell.name}/{name}"
         yield Equivalent(value, value, (times,) * size, None, size, tolerance=STATES)
-
-
-def _has_reset_product(cell: QuantizedCell) -> bool:
-    return cell.type.reads_hidden and not cell.linear_before_reset

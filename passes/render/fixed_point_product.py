@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.fixed_point_numbers import BYTE, RESET, FixedPointNumbers, FixedPointQuantizer, is_exact_in_int32
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
@@ -114,10 +113,10 @@ def grid_product(e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Oper
 def reset_products(
     e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands
 ) -> tuple[GridProduct, GridProduct]:
-    """The products with R of a GRU with linear_before_reset = 0: of its two gates with h, of the candidate with r h."""
+    """The products with R where a gate resets the state: of the other gates with h, of the candidate with r * h."""
     weights = _Weights.of(e, cell, numbers, w, "R")
-    bounds = CANDIDATE * cell.hidden_size, len(cell.type.gates) * cell.hidden_size
-    parts = weights.columns(e, 0, bounds[0], "gates"), weights.columns(e, *bounds, "candidate")
+    own = cell.candidate_columns
+    parts = weights.columns(e, 0, own.start, "gates"), weights.columns(e, own.start, own.stop, "candidate")
     return parts[0].product(e, numbers, "hidden"), parts[1].product(e, numbers, RESET)
 
 

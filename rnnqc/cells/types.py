@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnnqc.cells import equations
-from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import CANDIDATE, CELL, FORGET, INPUT, OUTPUT, RESET_HIDDEN, RESET_PRODUCT, UPDATE
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,10 @@ class CellType:
         step: The equations (`rnnqc.cells.equations`).
         peephole_gates: Gates in the order of P.
         output_activation: Number of the activation between cell state and hidden state; None without cell state.
-        reads_hidden: Whether a step needs the hidden state itself and not only its product with R.
+        candidate: The gate, the last one, whose products with W and R stay apart until another gate has multiplied its
+            hidden state (point `RESET_HIDDEN`) or its product with R (`RESET_PRODUCT`); None without such a gate.
+        update: The gate that says which share of the hidden state stays; the rest is the candidate's.
+        flag: Attribute of the operator that chooses between two forms of the equations, a field of `Cell`, or None.
     """
 
     op: str
@@ -54,12 +57,29 @@ class CellType:
     step: Callable[[Any], tuple[Any, Any]] = field(repr=False)
     peephole_gates: tuple[int, ...] = ()
     output_activation: int | None = None
-    reads_hidden: bool = False
+    candidate: int | None = None
+    update: int | None = None
+    flag: str | None = None
 
     @property
     def cell_state(self) -> bool:
         """Whether there is a state c beside the hidden state."""
         return self.output_activation is not None
+
+    @property
+    def joint(self) -> int:
+        """How many gates, from the first on, have pre-activations that are sums of both products."""
+        return len(self.gates) if self.candidate is None else self.candidate
+
+    @property
+    def state_points(self) -> tuple[str, ...]:
+        """Points of the float state that a step reads: its two parts and the state; none where there are only codes."""
+        return tuple(p.name for p in self.points if p.name.startswith(("cell_state", "hidden_state")))
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether a step reads the hidden state itself and not only its product with R."""
+        return bool(self.state_points) and not self.cell_state
 
     def fused_name(self, number: int) -> str:
         """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
@@ -116,6 +136,7 @@ LSTM = CellType(
     step=equations.lstm,
     peephole_gates=(INPUT, OUTPUT, FORGET),
     output_activation=2,
+    flag="input_forget",
 )
 
 _GRU_GATES = ("update_gate", "reset_gate", "hidden_gate")
@@ -137,7 +158,9 @@ GRU = CellType(
         hidden=((RESET_HIDDEN, "r * h in front of R, where linear_before_reset = 0"),),
     ),
     step=equations.gru,
-    reads_hidden=True,
+    candidate=CANDIDATE,
+    update=UPDATE,
+    flag="linear_before_reset",
 )
 
 _RNN_GATES = ("hidden_gate",)
