@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
-from rnnqc.cells.types import CELL_TYPES, CellType, output_names
+from rnnqc.cells.types import CELL_TYPES, CellType, output_names, type_of
 from rnnqc.errors import CompileError
 from rnnqc.ir import (
     Graph,
@@ -26,7 +26,6 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.graph.projection import check_projection
 
-RECURRENT_OPS = tuple(CELL_TYPES)
 TYPE_TAG = "rnnqc.type"
 """Metadata of a node that computes in float32 now: the type it had."""
 WEIGHTS_TAG = "rnnqc.weights"
@@ -71,6 +70,11 @@ class Layer:
     input_forget: bool
     linear_before_reset: bool
     weights: dict[str, npt.NDArray[np.float32] | None]
+
+
+def is_recurrent(node: Node) -> bool:
+    """Whether a node is a layer of a type of cell that rnnqc knows."""
+    return type_of(node.op, node.domain) is not None
 
 
 def input_count(type_: CellType) -> int:

@@ -31,7 +31,7 @@ class CellType:
     """What tells one type of recurrent layer from the others.
 
     Attributes:
-        op: ONNX's operator.
+        op: The operator of a layer in float.
         fused: Operator of the quantized cell.
         aliases: How many further operators the native library has for it; see `fused_name`.
         gates: Their names, in ONNX's order in W, R and B.
@@ -44,6 +44,7 @@ class CellType:
         candidate: The gate, the last one, whose products with W and R stay apart until another gate has multiplied its
             hidden state (point `RESET_HIDDEN`) or its product with R (`RESET_PRODUCT`); None without such a gate.
         update: The gate that says which share of the hidden state stays; the rest is the candidate's.
+        domain: Of `op`; empty for ONNX's.
         flag: Attribute of the operator that chooses between two forms of the equations, a field of `Cell`, or None.
     """
 
@@ -59,6 +60,7 @@ class CellType:
     output_activation: int | None = None
     candidate: int | None = None
     update: int | None = None
+    domain: str = ""
     flag: str | None = None
 
     @property
@@ -91,7 +93,7 @@ class CellType:
         return tuple(p.name for p in self.points if p.name.endswith("_product"))
 
 
-def _points(
+def points_of(
     gates: tuple[str, ...], state: tuple[tuple[str, str], ...], hidden: tuple[tuple[str, str], ...] = ()
 ) -> tuple[QuantizationPoint, ...]:
     """The points that every type has, those of its `state`, and those beside the `hidden` codes."""
@@ -124,7 +126,7 @@ LSTM = CellType(
     gates=_LSTM_GATES,
     activations=("Sigmoid", "Tanh", "Tanh"),
     gate_activations=(0, 0, 0, 1),
-    points=_points(
+    points=points_of(
         _LSTM_GATES,
         (
             ("cell_state.kept", "the product f * c"),
@@ -147,7 +149,7 @@ GRU = CellType(
     gates=_GRU_GATES,
     activations=("Sigmoid", "Tanh"),
     gate_activations=(0, 0, 1),
-    points=_points(
+    points=points_of(
         _GRU_GATES,
         (
             (RESET_PRODUCT, "r * (h R + bias) of the hidden gate, where linear_before_reset = 1"),
@@ -171,12 +173,18 @@ RNN = CellType(
     gates=_RNN_GATES,
     activations=("Tanh",),
     gate_activations=(0,),
-    points=_points(_RNN_GATES, ()),
+    points=points_of(_RNN_GATES, ()),
     step=equations.rnn,
 )
 
 CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
-"""By ONNX's operator."""
+"""By operator."""
+
+
+def type_of(op: str, domain: str | None) -> CellType | None:
+    """The type of a recurrent layer in float; None for another operator."""
+    type_ = CELL_TYPES.get(op)
+    return type_ if type_ is not None and type_.domain == (domain or "") else None
 
 
 def fused_type(op: str) -> CellType | None:
@@ -184,8 +192,10 @@ def fused_type(op: str) -> CellType | None:
     return next((t for t in CELL_TYPES.values() if op == t.fused or op.startswith(f"{t.fused}_")), None)
 
 
-ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
-"""The quantization points of all types, each once."""
+def all_points() -> tuple[QuantizationPoint, ...]:
+    """The quantization points of all types, each once."""
+    return tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
+
 
 # The gates of LSTM, which some arithmetics have alone.
 GATES = LSTM.gates

@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.cells.types import ALL_POINTS, CELL_TYPES
+    from rnnqc.cells.types import CELL_TYPES, all_points
     from rnnqc.passes.analysis.custom_cell import MEANINGS
     from rnnqc.recipes.recipe import KEYS, builtin_recipes, recipe_text
 
@@ -32,7 +32,7 @@ def run(a: argparse.Namespace) -> int:
     out(table)
     out("\nQuantization points, below a cell's name (as in `--set '*.W.weight.bits=4'`):")
     table = Table("point", "of", "meaning", box=None, pad_edge=False)
-    for point in ALL_POINTS:
+    for point in all_points():
         types = [t.op for t in CELL_TYPES.values() if point in t.points]
         table.add_row(point.name, "" if len(types) == len(CELL_TYPES) else ", ".join(types), point.meaning)
     out(table)

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rnnqc.cells.types import ALL_POINTS
+from rnnqc.cells.types import all_points
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.packing import GROUP_UNIT
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding
@@ -350,7 +350,7 @@ def _differ(key: str, one: Settings, other: Settings) -> bool:
 
 
 def _paths(cells: Points) -> list[str]:
-    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(p.name for p in ALL_POINTS))
+    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(p.name for p in all_points()))
     return [f"{cell}.{point}" for cell, points in known.items() for point in points]
 
 
