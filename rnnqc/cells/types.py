@@ -33,7 +33,7 @@ class CellType:
     Attributes:
         op: The operator of a layer in float.
         fused: Operator of the quantized cell.
-        aliases: How many further operators the native library has for it; see `fused_name`.
+        aliases: How many further operators the native library has for it; see `fused_name`. None at all for 0.
         gates: Their names, in ONNX's order in W, R and B.
         activations: The default ones of a direction, in ONNX's order f, g, h.
         gate_activations: For each gate the number of its activation.

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native.grid_cases import (
     ROUNDINGS,
     GridCase,
@@ -36,7 +37,7 @@ EXAMPLES = settings().max_examples
 
 
 def expected(case: GridCase) -> Arrays:
-    return reference.run(case.inputs, case.node.attributes)
+    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
 @settings(max_examples=8 * EXAMPLES)
