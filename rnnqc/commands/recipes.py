@@ -14,6 +14,7 @@ def add(commands: Commands) -> None:
     """Adds the command's parser."""
     parser = commands.add_parser("recipes", help="list recipes, quantization points and keys")
     parser.add_argument("recipe", nargs="?", metavar="NAME", help="print the rules of one recipe")
+    parser.add_argument("--markdown", action="store_true", help="the recipes alone, as a table for documents")
     parser.set_defaults(command=run)
 
 
@@ -25,6 +26,11 @@ def run(a: argparse.Namespace) -> int:
 
     if a.recipe:
         print(recipe_text(a.recipe), end="")
+        return OK
+    if a.markdown:
+        print("| recipe | what it is |\n|---|---|")
+        for recipe in builtin_recipes():
+            print(f"| `{recipe.name}` | {recipe.summary} |")
         return OK
     table = Table("recipe", "summary", box=None, pad_edge=False)
     for recipe in builtin_recipes():
